@@ -1,0 +1,71 @@
+# Holdfast. `make help` lists the targets.
+SHELL := bash
+export CGO_ENABLED ?= 0
+
+REAL     := etcd etcdctl kube-apiserver kubectl
+BIN      := $(CURDIR)/bin
+SANDBOX_FLAGS ?=
+DEMO_FLAGS ?=
+
+# A person who has the real parts points KUBEBUILDER_ASSETS at them: only what is missing there is built.
+MISSING  := $(if $(KUBEBUILDER_ASSETS),$(foreach b,$(REAL),$(if $(wildcard $(KUBEBUILDER_ASSETS)/$(b)),,$(b))),$(REAL))
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: binaries parts ## Replace a Machine of a real control plane, narrated: the main job in under two minutes
+	@$(BIN)/demo $(DEMO_FLAGS)
+
+.PHONY: sandbox
+sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDBOX_FLAGS="--replicas 5 --mode guard ...")
+	@$(BIN)/sandbox up $(SANDBOX_FLAGS)
+
+.PHONY: test
+test: binaries parts ## Run all tests: decisions, webhooks on a real API server, etcd on real rings, scenarios on the sandbox
+	go vet ./...
+	go test -timeout 30m -p 1 ./...
+	cd test/machineapi && go vet ./... && go test -timeout 10m ./...
+
+.PHONY: build
+build: ## Build holdfast
+	go build -trimpath -o $(BIN)/holdfast ./cmd/holdfast
+
+.PHONY: parts
+parts: build ## Build holdfast, the sandbox, the demo and the Machine API controllers
+	go build -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
+	cd test/machineapi && go build -trimpath -o $(BIN)/machine-api .
+
+.PHONY: binaries
+binaries: ## Build kube-apiserver, kubectl, etcd and etcdctl (minutes the first time)
+	@$(if $(MISSING),test/binaries/build.sh $(BIN) $(MISSING),:)
+
+.PHONY: race
+race: binaries parts ## Run the race detector over everything that is concurrent (needs a C compiler)
+	CGO_ENABLED=1 go test -race -timeout 30m -p 1 ./internal/... ./webhooks/... ./cmd/...
+
+.PHONY: lint
+lint: ## Run the linters, and prove that those which keep internal/quorum pure fire
+	@mkdir -p $(BIN)
+	cd .ci/tools && go build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(BIN)/golangci-lint run ./...
+	cd test/machineapi && $(BIN)/golangci-lint run ./...
+	.ci/lint-fires $(BIN)/golangci-lint
+
+.PHONY: mutation
+mutation: ## Switch off each rule and each plan step in turn; every one must fail a test
+	go run ./test/mutation
+
+.PHONY: verify
+verify: ## Check formatting and go.mod files
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
+	go mod tidy -diff
+	cd test/machineapi && go mod tidy -diff
+	cd test/binaries && go mod tidy -diff
+	cd .ci/tools && go mod tidy -diff
+
+.PHONY: clean
+clean: ## Remove what was built, and the sandbox
+	rm -rf $(BIN) .sandbox

@@ -1,0 +1,518 @@
+package quorum
+
+import (
+	"slices"
+	"strings"
+)
+
+// Operation is what a request does to a Machine.
+type Operation uint8
+
+const (
+	Create Operation = 1 + iota
+	Update
+	Delete
+)
+
+func (o Operation) String() string {
+	return [...]string{Create: "CREATE", Update: "UPDATE", Delete: "DELETE"}[o]
+}
+
+// Request is a request for a Machine, as admission sees it: a PATCH is an Update with both objects.
+type Request struct {
+	Operation Operation
+	User      User
+	Namespace string
+	Old, New  *Machine // New is nil for Delete, Old is nil for Create
+}
+
+// Need is what a decision wants to know beyond the request.
+type Need uint8
+
+const (
+	NeedNothing  Need = 1 + iota // the request is enough
+	NeedMachines                 // the guarded Machines of the namespace
+	NeedRing                     // a whole Snapshot, etcd read live
+)
+
+// Verdict is what happens to a request.
+type Verdict uint8
+
+const (
+	Allowed    Verdict = 1 + iota
+	Repaired           // allowed, with what the rule protects put right
+	Overridden         // a rule would have denied it, and a person lifted the rule beforehand
+	Denied
+)
+
+func (v Verdict) String() string {
+	return [...]string{Allowed: "allowed", Repaired: "repaired", Overridden: "overridden", Denied: "denied"}[v]
+}
+
+// Finding is what one rule had to say. Lines are for people: what happened, why, and what to do.
+type Finding struct {
+	Rule    Rule
+	Verdict Verdict
+	Lines   []string
+}
+
+// Fix is what has to happen to one protected field of the new object.
+type Fix uint8
+
+const (
+	AsRequested Fix = iota // nothing
+	AsOld                  // as the old object has it
+	Dropped                // absent
+	Put                    // as Holdfast writes it: the entry with its owner, the stamp with the requester
+)
+
+// Repairs are the changes to the new object that make it acceptable. The zero value changes nothing.
+type Repairs struct {
+	Hook, Latch, Evidence, Override, OverrideBy Fix
+}
+
+// Decision is the answer to a Request. Without findings nothing guarded changed.
+type Decision struct {
+	Findings []Finding
+	Repairs  Repairs
+}
+
+// Denial is the finding that denies the request, nil if it is allowed.
+func (d *Decision) Denial() *Finding {
+	for i := range d.Findings {
+		if d.Findings[i].Verdict == Denied {
+			return &d.Findings[i]
+		}
+	}
+	return nil
+}
+
+// Warnings are the lines of all findings that do not deny: one Warning each.
+func (d *Decision) Warnings() []string {
+	var lines []string
+	for i := range d.Findings {
+		if d.Findings[i].Verdict != Denied {
+			lines = append(lines, d.Findings[i].Lines...)
+		}
+	}
+	return lines
+}
+
+func (d *Decision) add(rule Rule, verdict Verdict, lines ...string) {
+	d.Findings = append(d.Findings, Finding{rule, verdict, lines})
+}
+
+// guarded says whether the rules look at the request's Machine. Mirrored Machines are somebody
+// else's to guard.
+func (r *Request) guarded() bool {
+	switch {
+	case r.Old == nil:
+		return false
+	case r.Old.Mirrored:
+		return false
+	case r.New != nil && r.New.ControlPlane():
+		return true
+	default:
+		return r.Old.ControlPlane() || r.Old.Hook == Ours || r.Old.Latch == Ours
+	}
+}
+
+// drops says whether the request takes the hook off.
+func (r *Request) drops() bool {
+	return r.Old != nil && r.New != nil && r.Old.Hook == Ours && r.New.Hook == Absent
+}
+
+// Needs says what Admit has to be given for this request: nearly always nothing.
+func (ids Identities) Needs(r *Request) Need {
+	switch {
+	case r.Operation == Delete:
+		if r.guarded() && !r.Old.Deleting() {
+			return NeedRing
+		}
+	case r.guarded() && r.drops():
+		switch class := ids.Classify(r.User); {
+		case class == Custodian, class == Person && r.Old.Deleting():
+			return NeedRing
+		}
+	}
+	if r.claims() {
+		return NeedMachines
+	}
+	return NeedNothing
+}
+
+// claims says whether the request gives a Machine a provider ID that it did not have.
+func (r *Request) claims() bool {
+	return r.New != nil && r.New.ProviderID != "" && (r.Old == nil || r.Old.ProviderID != r.New.ProviderID)
+}
+
+// Admit decides a request on the cluster as the Snapshot shows it; s may be nil where Needs said
+// NeedNothing, and hold nothing but Machines where it said NeedMachines. It is the same function for
+// the request as it was sent, where its Repairs are applied, and for the object that came of it,
+// where any repair still due means that something undid the first ones.
+func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
+	var d Decision
+	if r.Old != nil {
+		s = s.with(r.Old)
+	}
+	if r.Operation != Delete {
+		admitClaim(&d, r, s)
+	}
+	switch {
+	case r.Operation == Create:
+		admitCreate(&d, r)
+	case !r.guarded():
+	case r.Operation == Delete:
+		admitDelete(&d, r, s)
+	default:
+		class := ids.Classify(r.User)
+		admitLabels(&d, r)
+		admitHook(&d, r, s, class)
+		admitEvidence(&d, r, class)
+		admitOverride(&d, r, class)
+	}
+	return d
+}
+
+// admitClaim is the rule claim's denial: the node link would join both Machines to one host.
+func admitClaim(d *Decision, r *Request, s *Snapshot) {
+	if !r.claims() || s == nil {
+		return
+	}
+	for i := range s.Machines {
+		if other := &s.Machines[i]; other.ProviderID == r.New.ProviderID && other.Name != r.New.Name {
+			d.add(Claim, Denied, claimDenied(r, other)...)
+			return
+		}
+	}
+}
+
+// admitCreate is the rule claim's repair. The documented resize copies a Machine's YAML, and with it
+// what another Machine was given.
+func admitCreate(d *Decision, r *Request) {
+	var took []string
+	if r.New.EvidenceRaw != "" {
+		d.Repairs.Evidence = Dropped
+		took = append(took, EvidenceAnnotation)
+	}
+	if r.New.Override != "" {
+		d.Repairs.Override = Dropped
+		took = append(took, OverrideAnnotation)
+	}
+	if r.New.OverrideBy != "" {
+		d.Repairs.OverrideBy = Dropped
+		took = append(took, OverrideByAnnotation)
+	}
+	if took != nil {
+		d.add(Claim, Repaired, claimStripped(r, took)...)
+	}
+	d.pairLatch(r.New.Hook, r.New.Latch)
+}
+
+// pairLatch makes the latch follow the hook of a live Machine.
+func (d *Decision) pairLatch(hook, latch Entry) {
+	switch {
+	case hook == Ours && latch != Ours:
+		d.Repairs.Latch = Put
+	case hook != Ours && latch == Ours:
+		d.Repairs.Latch = Dropped
+	}
+}
+
+// admitLabels are the rules keep-finalizer and keep-role.
+func admitLabels(d *Decision, r *Request) {
+	if r.Old.Hook != Ours {
+		return
+	}
+	if r.Old.Finalizer && !r.New.Finalizer {
+		d.add(KeepFinalizer, Denied, keepFinalizer(r)...)
+	}
+	if r.Old.Role != "" && r.New.Role != r.Old.Role || r.Old.Type != "" && r.New.Type != r.Old.Type {
+		d.add(KeepRole, Denied, keepRole(r)...)
+	}
+}
+
+// admitHook are the rules about hook and latch.
+func admitHook(d *Decision, r *Request, s *Snapshot, class Class) {
+	switch {
+	case r.Old.Deleting():
+		admitHookDeleting(d, r, s, class)
+	case r.Old.Hook == Ours && r.New.Hook != Ours:
+		if class == Custodian && r.New.Hook == Absent {
+			is, why := hosting(s, r.Old)
+			if is == HostsNothing {
+				d.pairLatch(r.New.Hook, r.New.Latch)
+				return
+			}
+			d.holdHook(r, KeepHook, earlyRelease(r, s, is, why))
+			return
+		}
+		d.holdHook(r, KeepHook, keepHookLive(r))
+	case r.New.Hook == Ours && r.Old.Latch == Ours && r.New.Latch != Ours:
+		d.Repairs.Latch = AsOld
+		d.add(KeepHook, Repaired, keepLatch(r)...)
+	default:
+		d.pairLatch(r.New.Hook, r.New.Latch)
+	}
+}
+
+// admitHookDeleting are the rules about hook and latch of a deleting Machine.
+func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
+	gainsHook := r.Old.Hook != Ours && r.New.Hook == Ours
+	gainsLatch := r.Old.Latch != Ours && r.New.Latch == Ours
+	if gainsHook || gainsLatch {
+		if gainsHook {
+			d.Repairs.Hook = AsOld
+		}
+		if gainsLatch {
+			d.Repairs.Latch = AsOld
+		}
+		d.add(NoRegain, Repaired, noRegain(r)...)
+	}
+	switch {
+	case r.Old.Hook != Ours: // nothing to keep, and a latch that was left behind may go
+	case r.New.Hook == Foreign:
+		d.holdHook(r, KeepHook, keepOwner(r))
+	case r.New.Hook == Ours:
+		if r.Old.Latch == Ours && r.New.Latch != Ours {
+			d.Repairs.Latch = AsOld
+			d.add(KeepHook, Repaired, keepLatch(r)...)
+		}
+	case class == Automation:
+		d.holdHook(r, AutomationRelease, automationRelease(r))
+	case class == Custodian:
+		is, why := hosting(s, r.Old)
+		if is != HostsNothing {
+			d.holdHook(r, EarlyRelease, earlyRelease(r, s, is, why))
+			return
+		}
+		d.dropLatch(r)
+	default:
+		admitEscape(d, r, s)
+		d.dropLatch(r)
+	}
+}
+
+// holdHook puts hook and latch back as they were.
+func (d *Decision) holdHook(r *Request, rule Rule, lines []string) {
+	d.Repairs.Hook = AsOld
+	if r.New.Latch != r.Old.Latch {
+		d.Repairs.Latch = AsOld
+	}
+	d.add(rule, Repaired, lines...)
+}
+
+// dropLatch makes the latch go with a hook that is released.
+func (d *Decision) dropLatch(r *Request) {
+	if r.New.Latch == Ours {
+		d.Repairs.Latch = Dropped
+	}
+}
+
+// admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine.
+func admitEscape(d *Decision, r *Request, s *Snapshot) {
+	loss := lossOf(s, r.Old)
+	verdict := Allowed
+	if loss.quorumLost {
+		if !r.overrides(EscapeHatch) {
+			d.add(EscapeHatch, Denied, escapeDenied(r, &loss)...)
+			return
+		}
+		verdict = Overridden
+		d.Repairs.Override, d.Repairs.OverrideBy = Dropped, Dropped // used once
+	}
+	d.add(EscapeHatch, verdict, escapeAllowed(r, s, &loss)...)
+}
+
+// loss is what etcd loses with a Machine's instance.
+type loss struct {
+	known                   bool
+	why                     string // why it is not known
+	member                  string
+	voters, healthy, remain int // healthy voters now, and without the Machine and those that nothing holds any more
+	quorumLost              bool
+}
+
+// lossOf tells what etcd has left without the Machine. A healthy voter on another deleting Machine
+// whose hook is gone counts as lost already: its instance is on its way out.
+func lossOf(s *Snapshot, old *Machine) loss {
+	if s == nil || !s.Ring.Known {
+		return loss{why: s.ringWhy()}
+	}
+	i, j := s.find(old.Name), NewJoin(s)
+	l := loss{known: true}
+	l.voters, l.healthy = s.Ring.Voters()
+	l.remain = l.healthy
+	for k := range s.Ring.Members {
+		member, host := &s.Ring.Members[k], &j.Hosts[k]
+		here := slices.Contains(host.Machines, i)
+		if here {
+			l.member = member.String()
+		}
+		if member.Learner || !member.Healthy {
+			continue
+		}
+		if here || slices.ContainsFunc(host.Machines, func(o int) bool {
+			return s.Machines[o].Deleting() && s.Machines[o].Hook != Ours
+		}) {
+			l.remain--
+			l.quorumLost = l.quorumLost || here
+		}
+	}
+	l.quorumLost = l.quorumLost && l.remain < Size(l.voters)
+	return l
+}
+
+// admitEvidence keeps the evidence as the custodians wrote it.
+func admitEvidence(d *Decision, r *Request, class Class) {
+	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.drops() && d.Repairs.Hook == AsRequested {
+		return
+	}
+	d.Repairs.Evidence = AsOld
+	if d.Repairs.Hook != AsOld { // else the hook's own Warning says it all
+		d.add(KeepHook, Repaired, keepEvidence(r)...)
+	}
+}
+
+// admitOverride keeps the override a person's, with the name of who set it.
+func admitOverride(d *Decision, r *Request, class Class) {
+	if d.Repairs.Override == Dropped {
+		return // used up by this very request
+	}
+	switch changed := r.New.Override != r.Old.Override; {
+	case !changed && r.New.OverrideBy == r.Old.OverrideBy:
+	case changed && r.New.Override == "":
+		if r.New.OverrideBy != "" {
+			d.Repairs.OverrideBy = Dropped
+		}
+	case changed && class == Person:
+		if r.New.OverrideBy != r.User.Name {
+			d.Repairs.OverrideBy = Put
+		}
+		if rule, reason := ParseOverride(r.New.Override); rule == "" || reason == "" {
+			d.add(OverrideRule, Allowed, overrideUnclear(r)...)
+		}
+	default:
+		d.Repairs.Override, d.Repairs.OverrideBy = AsOld, AsOld
+		d.add(OverrideRule, Repaired, overrideTaken(r)...)
+	}
+}
+
+// ParseOverride splits "<rule>: <reason>". The rule is "" if it is none that can be overridden.
+func ParseOverride(value string) (rule Rule, reason string) {
+	name, reason, _ := strings.Cut(value, ":")
+	if rule = Rule(strings.TrimSpace(name)); !slices.Contains(overridable[:], rule) {
+		rule = ""
+	}
+	return rule, strings.TrimSpace(reason)
+}
+
+// overrides says whether a person lifted the rule for this Machine before the request.
+func (r *Request) overrides(rule Rule) bool {
+	lifted, reason := ParseOverride(r.Old.Override)
+	return lifted == rule && reason != "" && r.Old.OverrideBy != ""
+}
+
+// admitDelete are the rules about DELETE. The first that denies ends it.
+func admitDelete(d *Decision, r *Request, s *Snapshot) {
+	old := r.Old
+	if old.Deleting() {
+		return // a repeated DELETE changes nothing
+	}
+	deny := func(rule Rule, lines []string) (ended bool) {
+		if r.overrides(rule) {
+			d.add(rule, Overridden, overrideUsed(r, rule)...)
+			return false
+		}
+		d.add(rule, Denied, lines...)
+		return true
+	}
+	is, why := hosting(s, old)
+	if is == HostsUnknown && !old.Protected() && s.functional() && deny(UnprotectedDelete, unprotectedUnknown(r, why)) {
+		return
+	}
+	if is == HostsMember {
+		j := NewJoin(s)
+		if k := j.Voter(s.find(old.Name)); k >= 0 {
+			if !old.Protected() && s.functional() && deny(UnprotectedDelete, unprotected(r, &s.Ring.Members[k])) {
+				return
+			}
+			if s.Ring.Members[k].Healthy && admitHealthyDelete(r, s, j, k, deny) {
+				return
+			}
+		}
+	}
+	if old.Hook == Ours {
+		d.add(Held, Allowed, held(r, is, why)...)
+	}
+}
+
+// admitHealthyDelete are the rules for the Machine of a healthy voter k: one-too-many and
+// degraded-delete.
+func admitHealthyDelete(r *Request, s *Snapshot, j *Join, k int, deny func(Rule, []string) bool) (ended bool) {
+	voters, _ := s.Ring.Voters()
+	limit := s.Limits.MaxDeleting
+	if limit < 0 {
+		limit = max(1, Tolerance(voters))
+	}
+	var going []int // deleting Machines that still host voters
+	for i := range s.Machines {
+		if s.Machines[i].Deleting() && j.Voter(i) >= 0 {
+			going = append(going, i)
+		}
+	}
+	if limit > 0 && len(going) >= limit && deny(OneTooMany, oneTooMany(r, s, j, going, limit)) {
+		return true
+	}
+	for other := range s.Ring.Members {
+		member := &s.Ring.Members[other]
+		if other != k && !member.Learner && !member.Healthy && !j.Replacing(other) {
+			return deny(DegradedDelete, degraded(r, s, member))
+		}
+	}
+	return false
+}
+
+// hosting decides what a Machine of the Snapshot hosts; without a Snapshot that is unknown.
+func hosting(s *Snapshot, m *Machine) (Hosting, string) {
+	if s == nil || !s.Ring.Known {
+		return HostsUnknown, s.ringWhy()
+	}
+	return NewJoin(s).Hosting(s.find(m.Name))
+}
+
+// with is the Snapshot with the Machine as the request's old object has it: the API server reads
+// that in the transaction it is about to make, so it is newer than anything that was gathered.
+func (s *Snapshot) with(m *Machine) *Snapshot {
+	if s == nil {
+		return nil
+	}
+	fresh := *s
+	fresh.Machines = slices.Clone(s.Machines)
+	if i := s.find(m.Name); i >= 0 {
+		fresh.Machines[i] = *m
+	} else {
+		fresh.Machines = append(fresh.Machines, *m)
+	}
+	return &fresh
+}
+
+// find is the index of a Machine in the Snapshot, -1 if it is not there.
+func (s *Snapshot) find(name string) int {
+	return slices.IndexFunc(s.Machines, func(m Machine) bool { return m.Name == name })
+}
+
+func (s *Snapshot) ringWhy() string {
+	if s == nil || s.Ring.Why == "" {
+		return "etcd's members could not be read"
+	}
+	return s.Ring.Why
+}
+
+// functional says whether the Machine API is: some control-plane Machine is Running, or was before
+// its deletion. Without a Snapshot it is taken to be, so that the rules hold.
+func (s *Snapshot) functional() bool {
+	return s == nil || slices.ContainsFunc(s.Machines, func(m Machine) bool {
+		return m.ControlPlane() && m.WasRunning()
+	})
+}

@@ -1,0 +1,82 @@
+package quorum
+
+import (
+	"slices"
+	"strings"
+)
+
+// User is who sent a request, as the API server authenticated them.
+type User struct {
+	Name   string
+	Groups []string
+}
+
+// Class is what a User is to the rules.
+type Class uint8
+
+const (
+	Person     Class = 1 + iota // everyone else: what a person does is manual intervention
+	Automation                  // service accounts, nodes, control-plane components, and who was added
+	Custodian                   // may put the hook on and release it
+)
+
+func (c Class) String() string {
+	return [...]string{Person: "person", Automation: "automation", Custodian: "custodian"}[c]
+}
+
+// Identities tell custodians, automation and people apart. An entry of Automation and EscapeHatch
+// matches a user whose name it is (with * for any run of characters), or who is in the group of
+// exactly that name. Custodians are user names, without patterns.
+type Identities struct {
+	Custodians  []string
+	Automation  []string
+	EscapeHatch []string
+}
+
+// DefaultIdentities are the identities without flags, for a Holdfast that runs as the given user.
+func DefaultIdentities(self string) Identities {
+	return Identities{
+		Custodians:  []string{self, "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
+		EscapeHatch: []string{"system:serviceaccounts:openshift-backplane-srep"},
+	}
+}
+
+// Classify says what a user is. Custodians come first, then the escape hatch's users, then
+// automation: a name that begins with "system:" but is not system:admin, or an added one.
+func (ids Identities) Classify(u User) Class {
+	switch {
+	case slices.Contains(ids.Custodians, u.Name):
+		return Custodian
+	case u.in(ids.EscapeHatch):
+		return Person
+	case strings.HasPrefix(u.Name, "system:") && u.Name != "system:admin", u.in(ids.Automation):
+		return Automation
+	default:
+		return Person
+	}
+}
+
+func (u User) in(entries []string) bool {
+	return slices.ContainsFunc(entries, func(e string) bool {
+		return glob(e, u.Name) || slices.Contains(u.Groups, e)
+	})
+}
+
+// glob matches a name against a pattern in which * stands for any run of characters, also none.
+func glob(pattern, name string) bool {
+	head, rest, star := strings.Cut(pattern, "*")
+	if !star {
+		return pattern == name
+	}
+	if !strings.HasPrefix(name, head) {
+		return false
+	}
+	for name = name[len(head):]; ; name = name[1:] {
+		if glob(rest, name) {
+			return true
+		}
+		if name == "" {
+			return false
+		}
+	}
+}

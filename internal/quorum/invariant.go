@@ -1,0 +1,105 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Invariant is the name of a thing that must hold whatever is done.
+type Invariant string
+
+const (
+	I1 Invariant = "I1" // no action leaves fewer healthy voters than the quorum of the resulting set
+	I2 Invariant = "I2" // no member is promoted unless its Machine carries the hook
+	I3 Invariant = "I3" // automation never releases a hook while its member is listed
+	I4 Invariant = "I4" // no action raises voters above desired + 1, or removes a healthy voter below desired
+	I5 Invariant = "I5" // a learner whose Machine is deleting is not promoted
+	I6 Invariant = "I6" // once gone from a deleting Machine, the hook never returns
+	I7 Invariant = "I7" // at most one membership change a round
+)
+
+// Violation is an action that would break an invariant. The plan holds a defect if there ever is one.
+type Violation struct {
+	Invariant Invariant
+	Action    Action
+	What      string
+}
+
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
+}
+
+// CheckPlan checks actions against I1 to I7, from the Snapshot and the actions alone: it shares
+// nothing with the steps that chose them but the join.
+func CheckPlan(s *Snapshot, actions []Action) error {
+	changes := 0
+	for _, a := range actions {
+		if a.Kind.Membership() {
+			changes++
+		}
+		if err := check(s, a); err != nil {
+			return err
+		}
+		if changes > 1 {
+			return &Violation{I7, a, "it is the second membership change of this round"}
+		}
+	}
+	return nil
+}
+
+func check(s *Snapshot, a Action) error {
+	violated := func(i Invariant, format string, args ...any) error {
+		return &Violation{i, a, fmt.Sprintf(format, args...)}
+	}
+	var m *Machine
+	i := slices.IndexFunc(s.Machines, func(m Machine) bool { return m.Name == a.Machine && m.UID == a.UID })
+	if i >= 0 {
+		m = &s.Machines[i]
+	}
+	voters, healthy := s.Ring.Voters()
+	after, alive := voters, healthy
+	member := s.Ring.Member(a.Member)
+	if member == nil && a.Kind >= RemoveLearner && a.Kind != AddLearner {
+		return violated(I7, "member %x is not listed", a.Member)
+	}
+	switch a.Kind {
+	case AddHook:
+		if m == nil || m.Deleting() && (a.Hook || a.Latch) {
+			return violated(I6, "the Machine is deleting or gone")
+		}
+	case ReleaseHook:
+		if m == nil || !m.Deleting() {
+			return violated(I3, "the Machine is not deleting")
+		}
+		if is, why := NewJoin(s).Hosting(i); m.Hook != Absent && is != HostsNothing {
+			return violated(I3, "it may host a member: %s", why)
+		}
+	case RemoveLearner:
+		if !member.Learner {
+			return violated(I4, "the member is a voter")
+		}
+	case RemoveVoter:
+		after--
+		if member.Healthy {
+			alive--
+			if after < s.Desired {
+				return violated(I4, "%d voters would remain for %d wanted", after, s.Desired)
+			}
+		}
+	case Promote:
+		after, alive = after+1, alive+1
+		switch {
+		case m == nil || m.Hook != Ours:
+			return violated(I2, "its Machine does not carry the hook")
+		case m.Deleting():
+			return violated(I5, "its Machine is deleting")
+		case after > s.Desired+1:
+			return violated(I4, "there would be %d voters for %d wanted", after, s.Desired)
+		}
+	case MoveLeader, AddLearner: // neither changes who votes
+	}
+	if a.Kind.Membership() && alive < Size(after) {
+		return violated(I1, "%d healthy of %d voters would be no quorum", alive, after)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package quorum
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// The names on a Machine that Holdfast and the Machine API agree on.
+const (
+	HookName   = "EtcdQuorumOperator"           // preDrain lifecycle hook
+	HookOwner  = "clusteroperator/etcd"         // its owner; both name and owner count
+	LatchName  = "EtcdQuorumLatch"              // preTerminate lifecycle hook, Holdfast's own
+	LatchOwner = "holdfast"                     // its owner
+	Finalizer  = "machine.machine.openshift.io" // the machine controller's
+
+	EvidenceAnnotation   = "holdfast.dev/etcd-member" // JSON of Evidence
+	OverrideAnnotation   = "holdfast.dev/override"    // "<rule>: <reason>"
+	OverrideByAnnotation = "holdfast.dev/override-by" // the stamp: user name of who set the override
+	GaveWayAnnotation    = "holdfast.dev/gave-way"    // on a Node: RFC 3339 time at which its learner gave way
+
+	RoleLabel = "machine.openshift.io/cluster-api-machine-role"
+	TypeLabel = "machine.openshift.io/cluster-api-machine-type"
+)
+
+// ControlPlaneRole says whether a value of RoleLabel or TypeLabel marks a control-plane Machine.
+func ControlPlaneRole(value string) bool {
+	return value == "master" || value == "control-plane" || value == "arbiter"
+}
+
+// Entry says what a lifecycle hook list holds under one name.
+type Entry uint8
+
+const (
+	Absent  Entry = 1 + iota // no entry of that name
+	Ours                     // name and owner are right
+	Foreign                  // the name is there, with another owner
+)
+
+// Machine is a Machine as the guard sees it. Its zero value is no Machine.
+type Machine struct {
+	Name string
+	UID  string
+
+	Role, Type string // values of RoleLabel and TypeLabel, "" without the label
+	Mirrored   bool   // status.authoritativeAPI is set and not MachineAPI: stand down and report
+
+	CreatedAt time.Time
+	DeletedAt time.Time // zero while the Machine is live
+
+	Hook, Latch Entry
+	Finalizer   bool
+	Evidence    Evidence // parsed from EvidenceAnnotation
+	EvidenceRaw string   // the annotation as it stands, "" without it
+	Override    string   // OverrideAnnotation as it stands
+	OverrideBy  string   // OverrideByAnnotation as it stands
+
+	ProviderID string
+	Phase      string // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
+	NodeName   string // status.nodeRef.name
+	InstanceID bool   // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
+	Addresses  []netip.Addr
+	HostNames  []string
+	Zone       string // failure domain: label machine.openshift.io/zone, else topology label of its Node
+}
+
+// Deleting says whether the Machine has a deletionTimestamp.
+func (m *Machine) Deleting() bool { return !m.DeletedAt.IsZero() }
+
+// ControlPlane says whether a role or type label marks it as a control-plane Machine.
+func (m *Machine) ControlPlane() bool { return ControlPlaneRole(m.Role) || ControlPlaneRole(m.Type) }
+
+// Protected says whether hook, latch and finalizer stand: whatever happens to the Machine's
+// deletion, its instance is not terminated before they go.
+func (m *Machine) Protected() bool { return m.Hook == Ours && m.Latch == Ours && m.Finalizer }
+
+// NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
+// member. Empty addresses alone do not say so: a running Machine can lose them.
+func (m *Machine) NeverHadInstance() bool {
+	return m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
+		len(m.Addresses) == 0 && len(m.HostNames) == 0 && m.EvidenceRaw == "" &&
+		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
+}
+
+// WasRunning says whether the Machine is Running or was before its deletion (a Node was linked to it).
+func (m *Machine) WasRunning() bool {
+	return m.Phase == "Running" || m.Deleting() && m.NodeName != ""
+}
+
+// Evidence is what a Machine says of the etcd member that it hosts. It is written with the hook and
+// survives a Machine that loses its addresses. Only evidence under the Machine's own UID counts: a
+// copied manifest claims nothing.
+type Evidence struct {
+	MachineUID string
+	Machine    string // name of the Machine, for people
+	MemberIDs  []uint64
+	Addresses  []netip.Addr // of the peer URLs
+}
+
+// Names says whether the evidence names the member.
+func (e Evidence) Names(id uint64) bool { return slices.Contains(e.MemberIDs, id) }
+
+// OwnEvidence is the Machine's evidence if it is under its own UID, else the zero Evidence.
+func (m *Machine) OwnEvidence() Evidence {
+	if m.UID == "" || m.Evidence.MachineUID != m.UID {
+		return Evidence{}
+	}
+	return m.Evidence
+}
+
+// Node is a control-plane Node.
+type Node struct {
+	Name       string
+	ProviderID string
+	Ready      bool
+	Addresses  []netip.Addr // InternalIPs, in the Node's order
+	HostNames  []string
+	Zone       string
+	CreatedAt  time.Time
+	GaveWayAt  time.Time // GaveWayAnnotation, zero without it
+}

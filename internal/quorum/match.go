@@ -1,0 +1,226 @@
+package quorum
+
+import (
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
+// never an index, never the tail of a name.
+type Host struct {
+	Machines []int     // indexes into Snapshot.Machines, by evidence or by address
+	Nodes    []int     // indexes into Snapshot.Nodes: matching Nodes that belong to no Machine of Snapshot
+	Departed *Evidence // the record that names the member is of a Machine that no longer exists
+}
+
+// Machine is the index of the one Machine that hosts the member, -1 if there is none or the join is
+// ambiguous.
+func (h *Host) Machine() int {
+	if len(h.Machines) == 1 && len(h.Nodes) == 0 {
+		return h.Machines[0]
+	}
+	return -1
+}
+
+// Known says whether the member is joined to exactly one host, or to a Machine that is gone.
+func (h *Host) Known() bool {
+	n := len(h.Machines) + len(h.Nodes)
+	return n == 1 || n == 0 && h.Departed != nil
+}
+
+// Join is the join of a Snapshot's members to its Machines and Nodes. Make it with NewJoin.
+type Join struct {
+	s     *Snapshot
+	Hosts []Host // by member, in the order of Ring.Members
+	node  []int  // by Machine: index of its Node, -1 without
+}
+
+// NewJoin joins every member of the Snapshot to its host.
+func NewJoin(s *Snapshot) *Join {
+	j := &Join{s: s, Hosts: make([]Host, len(s.Ring.Members)), node: make([]int, len(s.Machines))}
+	owned := make([]bool, len(s.Nodes))
+	for i := range s.Machines {
+		j.node[i] = nodeOf(s, &s.Machines[i])
+		if j.node[i] >= 0 {
+			owned[j.node[i]] = true
+		}
+	}
+	for k := range s.Ring.Members {
+		member, host := &s.Ring.Members[k], &j.Hosts[k]
+		at := endpointsOf(member.PeerURLs)
+		for i := range s.Machines {
+			m := &s.Machines[i]
+			if m.OwnEvidence().Names(member.ID) || at.meets(m.Addresses, m.HostNames) ||
+				j.node[i] >= 0 && at.meets(s.Nodes[j.node[i]].Addresses, s.Nodes[j.node[i]].HostNames) {
+				host.Machines = append(host.Machines, i)
+			}
+		}
+		for i := range s.Nodes {
+			if !owned[i] && at.meets(s.Nodes[i].Addresses, s.Nodes[i].HostNames) {
+				host.Nodes = append(host.Nodes, i)
+			}
+		}
+		host.Departed = departed(s, member.ID)
+	}
+	return j
+}
+
+// Node is the index of a Machine's Node, -1 without one.
+func (j *Join) Node(machine int) int { return j.node[machine] }
+
+// nodeOf finds a Machine's Node: by the link that the Machine API wrote, else by provider ID.
+func nodeOf(s *Snapshot, m *Machine) int {
+	for i := range s.Nodes {
+		if m.NodeName != "" && s.Nodes[i].Name == m.NodeName {
+			return i
+		}
+	}
+	if m.NodeName != "" || m.ProviderID == "" {
+		return -1
+	}
+	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.ProviderID == m.ProviderID })
+}
+
+// departed finds the record that names the member, if its Machine is gone and no Machine that is
+// there has evidence of the member.
+func departed(s *Snapshot, id uint64) *Evidence {
+	for i := range s.Machines {
+		if s.Machines[i].OwnEvidence().Names(id) {
+			return nil
+		}
+	}
+	for i := range s.Records {
+		r := &s.Records[i]
+		if r.Names(id) {
+			if r.MachineUID == "" || slices.ContainsFunc(s.Machines, func(m Machine) bool { return m.UID == r.MachineUID }) {
+				return nil
+			}
+			return r
+		}
+	}
+	return nil
+}
+
+// Hosting tells what is known of a Machine as a host.
+type Hosting uint8
+
+const (
+	HostsUnknown Hosting = 1 + iota // it may host a member: hold
+	HostsNothing                    // every listed member runs elsewhere, or the Machine never had an instance
+	HostsMember                     // evidence or an address joins it to a listed member
+)
+
+// Hosting decides whether a Machine hosts a member. Why explains HostsUnknown to people.
+func (j *Join) Hosting(machine int) (is Hosting, why string) {
+	if !j.s.Ring.Known {
+		return HostsUnknown, "etcd's member list is not known: " + j.s.Ring.Why
+	}
+	m := &j.s.Machines[machine]
+	for k := range j.Hosts {
+		if slices.Contains(j.Hosts[k].Machines, machine) {
+			return HostsMember, ""
+		}
+	}
+	if m.NeverHadInstance() {
+		return HostsNothing, ""
+	}
+	for k := range j.Hosts {
+		if member := &j.s.Ring.Members[k]; !j.Hosts[k].Known() {
+			return HostsUnknown, "the host of etcd " + member.String() + " is not known: " + j.ambiguity(k)
+		}
+	}
+	return HostsNothing, ""
+}
+
+// ambiguity says why a member's host is not known.
+func (j *Join) ambiguity(k int) string {
+	h, member := &j.Hosts[k], &j.s.Ring.Members[k]
+	if len(h.Machines)+len(h.Nodes) == 0 {
+		if len(member.PeerURLs) == 0 {
+			return "it has no peer URL"
+		}
+		return "no Machine or Node has the address of " + strings.Join(member.PeerURLs, ", ")
+	}
+	var names []string
+	for _, i := range h.Machines {
+		names = append(names, "Machine "+j.s.Machines[i].Name)
+	}
+	for _, i := range h.Nodes {
+		names = append(names, "Node "+j.s.Nodes[i].Name)
+	}
+	return "it is joined to " + strings.Join(names, " and ")
+}
+
+// Members are the indexes of the listed members that a Machine hosts, surely or perhaps.
+func (j *Join) Members(machine int) []int {
+	var out []int
+	for k := range j.Hosts {
+		if slices.Contains(j.Hosts[k].Machines, machine) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Voter is the index of a voter that the Machine hosts, -1 without one; a healthy one first.
+func (j *Join) Voter(machine int) int {
+	found := -1
+	for _, k := range j.Members(machine) {
+		if member := &j.s.Ring.Members[k]; !member.Learner && (found < 0 || member.Healthy) {
+			found = k
+		}
+	}
+	return found
+}
+
+// Replacing says whether a member is on its way out: its Machine is deleting.
+func (j *Join) Replacing(k int) bool {
+	return slices.ContainsFunc(j.Hosts[k].Machines, func(i int) bool { return j.s.Machines[i].Deleting() })
+}
+
+// Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has
+// its address or name again. A Node that is not ready and has no Machine counts as gone, too.
+func (j *Join) Stale(k int) bool {
+	member, host := &j.s.Ring.Members[k], &j.Hosts[k]
+	if member.Learner || !j.s.Dead(member) {
+		return false
+	}
+	return host.Departed != nil || len(host.Machines) == 0 && len(host.Nodes) == 1 && !j.s.Nodes[host.Nodes[0]].Ready
+}
+
+// Dead says whether a member has not answered for longer than a flap lasts.
+func (s *Snapshot) Dead(m *Member) bool {
+	return !m.Healthy && !m.Since.IsZero() && s.Now.Sub(m.Since) >= s.Limits.DeadAfter
+}
+
+// endpoints are the addresses and host names of URLs.
+type endpoints struct {
+	addrs []netip.Addr
+	names []string
+}
+
+func endpointsOf(urls []string) endpoints {
+	var e endpoints
+	for _, raw := range urls {
+		u, err := url.Parse(raw)
+		if err != nil || u.Hostname() == "" {
+			continue // joins nothing, so the member's host stays unknown and holds
+		}
+		if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
+			e.addrs = append(e.addrs, addr.Unmap())
+		} else {
+			e.names = append(e.names, strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
+		}
+	}
+	return e
+}
+
+func (e endpoints) meets(addrs []netip.Addr, names []string) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(e.addrs, a.Unmap()) }) ||
+		slices.ContainsFunc(names, func(n string) bool { return slices.Contains(e.names, strings.ToLower(n)) })
+}
+
+// PeerAddresses are the addresses in a member's peer URLs; what is no address is left out.
+func (m *Member) PeerAddresses() []netip.Addr { return endpointsOf(m.PeerURLs).addrs }

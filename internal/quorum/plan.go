@@ -1,0 +1,670 @@
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kind is what an Action does.
+type Kind uint8
+
+const (
+	AddHook       Kind = 1 + iota // put hook, latch and evidence on a Machine, as far as Action says
+	ReleaseHook                   // take hook and latch off a deleting Machine
+	RemoveLearner                 // remove a learner from etcd
+	MoveLeader                    // move leadership to the member Action.To
+	RemoveVoter                   // remove a voter from etcd
+	Promote                       // make a learner a voter
+	AddLearner                    // add a member as a learner
+)
+
+func (k Kind) String() string {
+	return [...]string{
+		AddHook: "add-hook", ReleaseHook: "release-hook", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
+		RemoveVoter: "remove-voter", Promote: "promote", AddLearner: "add-learner",
+	}[k]
+}
+
+// Membership says whether the action changes etcd: at most one such action a round.
+func (k Kind) Membership() bool { return k >= RemoveLearner }
+
+// Action is one change, as data. Which fields count depends on Kind.
+type Action struct {
+	Kind    Kind
+	Step    int    // of the reconciler, 1 to 7
+	Machine string // name and UID of the Machine that it is about, "" for a member without one
+	UID     string
+	Node    string // AddLearner, and a RemoveLearner that gives way: the Node
+
+	Member     uint64 // the etcd member
+	MemberName string
+	To         uint64 // MoveLeader: the new leader
+	ToName     string
+	PeerURL    string // AddLearner
+
+	Hook, Latch bool     // AddHook: which entries to put; ReleaseHook: which to take off
+	Evidence    Evidence // AddHook: what to write, nothing if it has no members
+	GivesWay    bool     // RemoveLearner: its Node goes to the end of the queue
+
+	Why string // for people
+}
+
+// Same says whether two actions do the same thing: what a second look at the cluster must confirm
+// before an irreversible one is made.
+func (a Action) Same(b Action) bool {
+	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay
+}
+
+// Reason is a machine-readable word for a Note.
+type Reason string
+
+const (
+	EtcdUnknown             Reason = "EtcdUnknown"
+	EtcdNoLeader            Reason = "EtcdNoLeader"
+	EtcdMembersUnhealthy    Reason = "EtcdMembersUnhealthy"
+	MachineAPINotFunctional Reason = "MachineAPINotFunctional"
+	DesiredReplicasUnknown  Reason = "DesiredReplicasUnknown"
+	MemberHostUnknown       Reason = "MemberHostUnknown"
+	LearnerOrphaned         Reason = "LearnerOrphaned"
+	MachineMirrored         Reason = "MachineMirrored"
+	HookOwnerForeign        Reason = "HookOwnerForeign"
+	InvariantViolated       Reason = "InvariantViolated"
+	ReplacementWaits        Reason = "ReplacementWaits"
+)
+
+// Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
+func (r Reason) Degrades() bool { return r != ReplacementWaits && r != MachineMirrored }
+
+// Note is something a person should know: what is wrong, or what a replacement waits for.
+type Note struct {
+	Reason  Reason
+	Machine string // "" if it is about no Machine in particular
+	Message string
+}
+
+// Plan is what to do now. Actions on Machines may be several, on etcd at most one; after it, look again.
+type Plan struct {
+	Actions []Action
+	Notes   []Note
+	// Records are the evidence that has to outlive the Machines, for the members listed now.
+	// Nil: leave the records as they are.
+	Records []Evidence
+	// Moving: something is under way that etcd or a host must finish, so look again soon.
+	Moving bool
+}
+
+// Decide computes the plan. Every action has passed the invariants; if one did not, there are no
+// actions, and a Note says which.
+func Decide(s *Snapshot) Plan {
+	p := planner{s: s, join: NewJoin(s)}
+	p.decide()
+	if err := CheckPlan(s, p.plan.Actions); err != nil {
+		p.plan.Actions = nil
+		p.note(InvariantViolated, "", "nothing is done: %v", err)
+	}
+	return p.plan
+}
+
+type planner struct {
+	s    *Snapshot
+	join *Join
+	plan Plan
+}
+
+func (p *planner) note(reason Reason, machine, format string, args ...any) {
+	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, fmt.Sprintf(format, args...)})
+}
+
+// decide fills the plan: the first step that applies.
+func (p *planner) decide() {
+	s := p.s
+	switch {
+	case !s.Ring.Known:
+		p.note(EtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.ringWhy())
+		return
+	case s.Ring.Leader == 0:
+		p.note(EtcdNoLeader, "", "etcd has no leader, so nothing is changed")
+		return
+	}
+	p.observe()
+	if !s.functional() {
+		p.note(MachineAPINotFunctional, "", "no control-plane Machine is or was Running, so only deleting Machines that host nothing are released")
+		p.plan.Actions = p.release()
+		return
+	}
+	steps := []func() []Action{p.hook, p.release}
+	if s.Mode == Full {
+		p.plan.Records = p.records()
+		if s.Desired == 0 {
+			p.note(DesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
+		} else {
+			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
+		}
+	}
+	for _, step := range steps {
+		if p.plan.Actions = step(); len(p.plan.Actions) > 0 {
+			p.plan.Moving = true
+			return
+		}
+	}
+	p.explainWaiting()
+}
+
+// observe notes what is wrong whatever is done.
+func (p *planner) observe() {
+	for k := range p.s.Ring.Members {
+		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		switch {
+		case !member.Learner && !member.Healthy:
+			p.note(EtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
+		case member.Learner:
+			p.plan.Moving = true
+		}
+		switch {
+		case host.Known():
+		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
+			p.note(LearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
+		default:
+			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s", member, p.join.ambiguity(k))
+		}
+	}
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if m.Mirrored {
+			p.note(MachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
+		}
+		if m.Hook == Foreign && p.s.Mode == Guard {
+			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
+		}
+	}
+}
+
+// hook is step 1: hook, latch and evidence on every live Machine that hosts a member.
+func (p *planner) hook() []Action {
+	var out []Action
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		members := p.join.Members(i)
+		if m.Deleting() || m.Mirrored || len(members) == 0 || p.s.Mode == Guard && m.Hook != Ours {
+			continue
+		}
+		a := Action{Kind: AddHook, Step: 1, Machine: m.Name, UID: m.UID, Hook: m.Hook != Ours, Latch: m.Latch != Ours}
+		fresh := p.evidence(i, members)
+		if len(fresh.MemberIDs) > 0 && !m.OwnEvidence().same(fresh) {
+			a.Evidence = fresh
+		}
+		if a.Hook || a.Latch || len(a.Evidence.MemberIDs) > 0 {
+			a.Why = fmt.Sprintf("it hosts etcd %s", &p.s.Ring.Members[members[0]])
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// evidence is what a Machine's annotation should say of the members that it hosts for sure. A dead
+// member whose record names a Machine that is gone is not this one's: the host may have come back
+// with the same address.
+func (p *planner) evidence(machine int, members []int) Evidence {
+	m := &p.s.Machines[machine]
+	e := Evidence{MachineUID: m.UID, Machine: m.Name}
+	for _, k := range members {
+		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		if host.Machine() == machine && (member.Healthy || host.Departed == nil) {
+			e.MemberIDs = append(e.MemberIDs, member.ID)
+			e.Addresses = append(e.Addresses, member.PeerAddresses()...)
+		}
+	}
+	slices.Sort(e.MemberIDs)
+	slices.SortFunc(e.Addresses, netip.Addr.Compare)
+	e.Addresses = slices.Compact(e.Addresses)
+	return e
+}
+
+func (e Evidence) same(o Evidence) bool {
+	return e.MachineUID == o.MachineUID && slices.Equal(e.MemberIDs, o.MemberIDs) && slices.Equal(e.Addresses, o.Addresses)
+}
+
+// records are the evidence of every listed member, by the Machine that hosts it now, else as it was
+// recorded before.
+func (p *planner) records() []Evidence {
+	out := []Evidence{}
+	for k := range p.s.Ring.Members {
+		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		i := host.Machine()
+		if i >= 0 && p.s.Machines[i].UID != "" && (member.Healthy || host.Departed == nil) {
+			m := &p.s.Machines[i]
+			out = append(out, Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []uint64{member.ID}, Addresses: member.PeerAddresses()})
+			continue
+		}
+		if r := slices.IndexFunc(p.s.Records, func(r Evidence) bool { return r.Names(member.ID) }); r >= 0 {
+			kept := p.s.Records[r]
+			kept.MemberIDs = []uint64{member.ID}
+			out = append(out, kept)
+		}
+	}
+	return out
+}
+
+// release is step 2: hook and latch go from a deleting Machine that hosts nothing, and a latch
+// without a hook goes at once. In guard mode the hook is left to its custodian.
+func (p *planner) release() []Action {
+	var out []Action
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !m.Deleting() || m.Mirrored {
+			continue
+		}
+		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Hook: m.Hook != Absent && p.s.Mode == Full, Latch: m.Latch == Ours}
+		switch {
+		case m.Hook == Ours && p.s.Mode == Guard:
+			continue // its custodian's
+		case m.Hook == Absent && m.Latch == Ours:
+			a.Why = "its hook is gone, and the latch goes with it"
+		default:
+			if is, _ := p.join.Hosting(i); is != HostsNothing {
+				continue
+			}
+			a.Why = "it hosts no etcd member"
+		}
+		if a.Hook || a.Latch {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// removeLearner is step 3.
+func (p *planner) removeLearner() []Action {
+	for k := range p.s.Ring.Members {
+		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		if !member.Learner {
+			continue
+		}
+		a := Action{Kind: RemoveLearner, Step: 3, Member: member.ID, MemberName: member.Name}
+		i := host.Machine()
+		switch {
+		case i >= 0 && p.s.Machines[i].Mirrored:
+			continue
+		case i >= 0 && p.s.Machines[i].Deleting():
+			a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
+			a.Why = "its Machine was deleted before it was promoted"
+		case len(host.Machines)+len(host.Nodes) == 0 && host.Departed != nil:
+			a.Machine, a.UID = host.Departed.Machine, host.Departed.MachineUID
+			a.Why = fmt.Sprintf("its Machine %s is gone", host.Departed.Machine)
+		case i >= 0 && p.stalled(member) && p.waiting(func(o int) bool { return o != i }) >= 0:
+			a.Machine, a.UID, a.GivesWay = p.s.Machines[i].Name, p.s.Machines[i].UID, true
+			if n := p.join.Node(i); n >= 0 {
+				a.Node = p.s.Nodes[n].Name
+			}
+			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.s.Limits.StallAfter, p.s.Machines[p.waiting(func(o int) bool { return o != i })].Name)
+		default:
+			continue
+		}
+		return []Action{a}
+	}
+	return nil
+}
+
+// stalled says whether a learner that is not caught up has made no progress for too long.
+func (p *planner) stalled(m *Member) bool {
+	return !p.s.CaughtUp(m) && !m.ProgressAt.IsZero() && p.s.Now.Sub(m.ProgressAt) >= p.s.Limits.StallAfter
+}
+
+// CaughtUp says whether a learner answers and is no more than Limits.MaxLag entries behind the leader.
+// It is asked beside etcd's own readiness, which is 90 % of the leader's log.
+func (s *Snapshot) CaughtUp(m *Member) bool {
+	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
+}
+
+// Lag is how many raft entries a member is behind the leader.
+func (s *Snapshot) Lag(m *Member) uint64 {
+	if m.Applied >= s.Ring.Index {
+		return 0
+	}
+	return s.Ring.Index - m.Applied
+}
+
+// leaving says whether a voter is to go: its Machine is deleting, or it is stale.
+func (p *planner) leaving(k int) bool { return p.join.Replacing(k) || p.join.Stale(k) }
+
+// goes is the Machine of a leaving voter whose host is known; ok is false if it may not be removed.
+func (p *planner) goes(k int) (name, uid string, ok bool) {
+	host := &p.join.Hosts[k]
+	if i := host.Machine(); i >= 0 && p.s.Machines[i].Deleting() {
+		return p.s.Machines[i].Name, p.s.Machines[i].UID, !p.s.Machines[i].Mirrored
+	}
+	if !p.join.Stale(k) {
+		return "", "", false
+	}
+	if host.Departed != nil {
+		return host.Departed.Machine, host.Departed.MachineUID, true
+	}
+	return "", "", true
+}
+
+// removeVoter is step 4: a voter of a deleting Machine goes once the others are as many as wanted,
+// healthy enough, and tolerate what they should.
+func (p *planner) removeVoter() []Action {
+	s := p.s
+	voters, healthy := s.Ring.Voters()
+	best := -1
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if _, _, ok := p.goes(k); !ok || member.Learner {
+			continue
+		}
+		left := healthy
+		if member.Healthy {
+			left--
+		}
+		spare, now := left-Size(voters-1), healthy-Size(voters)
+		if voters-1 < s.Desired || spare < 0 || spare < min(now, Tolerance(s.Desired)) {
+			continue
+		}
+		if best < 0 || p.rank(k, best) < 0 {
+			best = k
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	member := &s.Ring.Members[best]
+	machine, uid, _ := p.goes(best)
+	a := Action{Kind: RemoveVoter, Step: 4, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name}
+	a.Why = fmt.Sprintf("its Machine is going, and %s remain for %d wanted", count(voters-1, "voter"), s.Desired)
+	if s.Ring.Leader == member.ID {
+		if to := p.successor(best); to >= 0 {
+			a.Kind, a.To, a.ToName = MoveLeader, s.Ring.Members[to].ID, s.Ring.Members[to].Name
+			a.Why = "the leader is about to be removed"
+		}
+	}
+	return []Action{a}
+}
+
+// rank orders leaving voters: unhealthy first, then the most crowded failure domain, then the
+// longest deleting.
+func (p *planner) rank(a, b int) int {
+	one, two := &p.s.Ring.Members[a], &p.s.Ring.Members[b]
+	if one.Healthy != two.Healthy {
+		if two.Healthy {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(p.crowd(b), p.crowd(a)),
+		p.deletedAt(a).Compare(p.deletedAt(b)),
+		cmp.Compare(one.ID, two.ID),
+	)
+}
+
+// zone is the failure domain of a member, "" if it is not known.
+func (p *planner) zone(k int) string {
+	if i := p.join.Hosts[k].Machine(); i >= 0 {
+		if zone := p.s.Machines[i].Zone; zone != "" {
+			return zone
+		}
+		if n := p.join.Node(i); n >= 0 {
+			return p.s.Nodes[n].Zone
+		}
+	}
+	return ""
+}
+
+// crowd is the number of voters in a member's failure domain.
+func (p *planner) crowd(k int) int {
+	n := 0
+	for o := range p.s.Ring.Members {
+		if !p.s.Ring.Members[o].Learner && p.zone(o) == p.zone(k) {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *planner) deletedAt(k int) time.Time {
+	if i := p.join.Hosts[k].Machine(); i >= 0 {
+		return p.s.Machines[i].DeletedAt
+	}
+	return time.Time{} // gone already: the longest
+}
+
+// successor is the healthy voter that leadership moves to, one that stays if there is one.
+func (p *planner) successor(leader int) int {
+	found := -1
+	for k := range p.s.Ring.Members {
+		if m := &p.s.Ring.Members[k]; k == leader || m.Learner || !m.Healthy {
+			continue
+		}
+		if !p.leaving(k) {
+			return k
+		}
+		found = k
+	}
+	return found
+}
+
+// removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
+// etcd would take no replacement while it is listed.
+func (p *planner) removeDead() []Action {
+	s := p.s
+	voters, healthy := s.Ring.Voters()
+	if accepts, _ := s.Ring.Accepts(); accepts || healthy < Size(voters-1) || p.waiting(anyMachine) < 0 {
+		return nil
+	}
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		machine, uid, ok := p.goes(k)
+		if !ok || member.Learner || !s.Dead(member) || s.Now.Sub(member.Since) < s.Limits.SettledAfter {
+			continue
+		}
+		waits := s.Machines[p.waiting(anyMachine)].Name
+		return []Action{{
+			Kind: RemoveVoter, Step: 5, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name,
+			Why: fmt.Sprintf("it is dead, its Machine is going, and etcd takes no member for Machine %s while it is listed", waits),
+		}}
+	}
+	return nil
+}
+
+// Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now
+// is connected to the leader, before that if all voters are.
+func (r *Ring) Accepts() (bool, string) {
+	voters, healthy := r.Voters()
+	want := voters
+	if atLeast(r.Version, 3, 7) {
+		want = Size(voters + 1)
+	}
+	if healthy >= want {
+		return true, ""
+	}
+	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, count(voters, "voter"), want)
+}
+
+// atLeast compares the major and minor numbers of a version such as "3.7.3". One that cannot be read
+// is taken to be older: the stricter rule.
+func atLeast(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, err1 := strconv.Atoi(parts[0])
+	b, err2 := strconv.Atoi(parts[1])
+	return err1 == nil && err2 == nil && (a > major || a == major && b >= minor)
+}
+
+// waiting is the Machine whose ready Node waits for a member and that suits; Nodes that gave way come
+// last, the oldest first. -1 if there is none. A stale voter at its address is not its member.
+func (p *planner) waiting(suits func(machine int) bool) int {
+	best := -1
+	for i := range p.s.Machines {
+		m, n := &p.s.Machines[i], p.join.Node(i)
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || !suits(i) {
+			continue
+		}
+		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) {
+			continue
+		}
+		if best < 0 || p.sooner(i, best) {
+			best = i
+		}
+	}
+	return best
+}
+
+func anyMachine(int) bool { return true }
+
+func (p *planner) sooner(a, b int) bool {
+	one, two := &p.s.Nodes[p.join.Node(a)], &p.s.Nodes[p.join.Node(b)]
+	return cmp.Or(
+		one.GaveWayAt.Compare(two.GaveWayAt),
+		one.CreatedAt.Compare(two.CreatedAt),
+		cmp.Compare(one.Name, two.Name),
+	) < 0
+}
+
+// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked and
+// a seat is free.
+func (p *planner) promote() []Action {
+	if !p.seat() {
+		return nil
+	}
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
+		i := p.join.Hosts[k].Machine()
+		if !member.Learner || i < 0 || !p.s.CaughtUp(member) {
+			continue
+		}
+		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == Ours && m.Latch == Ours {
+			return []Action{{
+				Kind: Promote, Step: 6, Machine: m.Name, UID: m.UID, Member: member.ID, MemberName: member.Name,
+				Why: fmt.Sprintf("it is %d entries behind the leader, its Machine is hooked, and a seat is free", p.s.Lag(member)),
+			}}
+		}
+	}
+	return nil
+}
+
+// seat says whether a voter may be added: one is missing, or one is about to go. An even number of
+// voters is only ever passed through.
+func (p *planner) seat() bool {
+	voters, _ := p.s.Ring.Voters()
+	if voters != p.s.Desired {
+		return voters < p.s.Desired
+	}
+	for k := range p.s.Ring.Members {
+		if !p.s.Ring.Members[k].Learner && p.leaving(k) {
+			return true
+		}
+	}
+	return false
+}
+
+// addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, one learner at a time.
+func (p *planner) addLearner() []Action {
+	if slices.ContainsFunc(p.s.Ring.Members, func(m Member) bool { return m.Learner }) {
+		return nil
+	}
+	i := p.waiting(func(i int) bool {
+		is, _ := p.join.Hosting(i)
+		return is == HostsNothing
+	})
+	if i < 0 {
+		return nil
+	}
+	if accepts, _ := p.s.Ring.Accepts(); !accepts {
+		return nil
+	}
+	m, node := &p.s.Machines[i], &p.s.Nodes[p.join.Node(i)]
+	peer, ok := p.peerURL(node)
+	if !ok {
+		return nil
+	}
+	return []Action{{
+		Kind: AddLearner, Step: 7, Machine: m.Name, UID: m.UID, Node: node.Name, PeerURL: peer,
+		Why: fmt.Sprintf("Node %s is ready and has no member", node.Name),
+	}}
+}
+
+// peerURL is the peer URL of a new member: scheme, port and address family are those of the leader's.
+func (p *planner) peerURL(node *Node) (string, bool) {
+	leader := p.s.Ring.Member(p.s.Ring.Leader)
+	if leader == nil || len(leader.PeerURLs) == 0 || len(node.Addresses) == 0 {
+		return "", false
+	}
+	u, err := url.Parse(leader.PeerURLs[0])
+	if err != nil {
+		return "", false
+	}
+	addr := node.Addresses[0].Unmap()
+	if known, err := netip.ParseAddr(u.Hostname()); err == nil {
+		if n := slices.IndexFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap().Is4() == known.Unmap().Is4() }); n >= 0 {
+			addr = node.Addresses[n].Unmap()
+		}
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	if err != nil {
+		return "", false
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: netip.AddrPortFrom(addr, uint16(port)).String()}).String(), true
+}
+
+// explainWaiting says what every deletion that is not finished waits for, where nothing is to be done now.
+func (p *planner) explainWaiting() {
+	if p.s.Mode != Full {
+		return
+	}
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !m.Deleting() || m.Mirrored || m.Hook != Ours {
+			continue
+		}
+		k := p.join.Voter(i)
+		if k < 0 {
+			if is, why := p.join.Hosting(i); is == HostsUnknown {
+				p.note(ReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
+			}
+			continue
+		}
+		p.note(ReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, &p.s.Ring.Members[k], p.blocker())
+	}
+}
+
+// blocker is what keeps a replacement from getting on.
+func (p *planner) blocker() string {
+	if p.s.Desired == 0 {
+		return "how many voters are wanted is not known"
+	}
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
+		if !member.Learner {
+			continue
+		}
+		switch i := p.join.Hosts[k].Machine(); {
+		case i < 0:
+			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
+		case !member.Started():
+			return fmt.Sprintf("the learner on Machine %s has not started", p.s.Machines[i].Name)
+		case !p.s.CaughtUp(member):
+			return fmt.Sprintf("learner %s is %d entries behind the leader", member, p.s.Lag(member))
+		}
+	}
+	if i := p.waiting(anyMachine); i >= 0 {
+		if accepts, why := p.s.Ring.Accepts(); !accepts {
+			return why
+		}
+		_, why := p.join.Hosting(i)
+		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, why)
+	}
+	voters, healthy := p.s.Ring.Voters()
+	if voters > p.s.Desired {
+		return fmt.Sprintf("%d of %s are healthy, which does not allow removing it yet", healthy, count(voters, "voter"))
+	}
+	return "no other control-plane Machine with a ready Node waits for its place; create one"
+}

@@ -1,0 +1,78 @@
+package quorum
+
+import (
+	"fmt"
+	"time"
+)
+
+// Size is the quorum of a set of n voters: how many must agree.
+func Size(n int) int { return n/2 + 1 }
+
+// Tolerance is how many of n voters may fail with quorum left. Negative without voters.
+func Tolerance(n int) int { return n - Size(n) }
+
+// Member is an etcd member as etcd lists it, with what its own endpoint answered.
+type Member struct {
+	ID         uint64
+	Name       string // "" until the member has started once
+	PeerURLs   []string
+	ClientURLs []string
+	Learner    bool
+
+	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.
+	Healthy bool
+	// Since is when Healthy last changed, as far as this process has seen; the zero value is unknown
+	// and counts as just now.
+	Since time.Time
+	// Why is the reason for an unhealthy member, for people.
+	Why string
+
+	Applied    uint64    // raft index applied by the member, 0 if it did not answer
+	ProgressAt time.Time // when Applied last rose, or when the learner was first seen; zero is unknown: just now
+}
+
+// Started says whether the member has ever started: it publishes its name then.
+func (m *Member) Started() bool { return m.Name != "" }
+
+// String is the member as people know it: name (or "unstarted") and hex ID.
+func (m *Member) String() string {
+	if m.Name == "" {
+		return fmt.Sprintf("unstarted member %x", m.ID)
+	}
+	return fmt.Sprintf("%s (%x)", m.Name, m.ID)
+}
+
+// Ring is one read of etcd's membership. The zero value is unknown.
+type Ring struct {
+	// Known: the member list is the answer to a linearizable read, taken at ReadAt.
+	Known   bool
+	Why     string // why it is not known, for people
+	ReadAt  time.Time
+	Members []Member // in etcd's order
+	Leader  uint64   // member ID, 0 without a leader
+	Index   uint64   // the leader's raft index (committed)
+	Version string   // the lowest server version that answered, such as "3.7.3"; "" if none did
+}
+
+// Voters counts the voting members, and those of them that are healthy.
+func (r *Ring) Voters() (voters, healthy int) {
+	for i := range r.Members {
+		if !r.Members[i].Learner {
+			voters++
+			if r.Members[i].Healthy {
+				healthy++
+			}
+		}
+	}
+	return voters, healthy
+}
+
+// Member finds a listed member, nil without it.
+func (r *Ring) Member(id uint64) *Member {
+	for i := range r.Members {
+		if r.Members[i].ID == id {
+			return &r.Members[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package quorum
+
+import "time"
+
+// Mode is what Holdfast may do to etcd.
+type Mode uint8
+
+const (
+	Guard Mode = 1 + iota // enforce, record, report: never change etcd's membership
+	Full                  // also drive membership
+)
+
+// Snapshot is everything that can influence a decision, read live and as close together as can be.
+// It is data: deciding reads nothing else, no clock either.
+type Snapshot struct {
+	Mode     Mode
+	Now      time.Time
+	Ring     Ring
+	Machines []Machine // the guarded Machines of the Machine namespace
+	Nodes    []Node    // the control-plane Nodes
+
+	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
+	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
+	Records []Evidence
+
+	// Desired is the number of voters wanted: odd, or 0 when unknown, DesiredWhy then says why.
+	Desired    int
+	DesiredWhy string
+
+	Limits Limits
+}
+
+// Limits are the numbers that flags can change. Use DefaultLimits.
+type Limits struct {
+	MaxDeleting  int           // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
+	MaxLag       uint64        // raft entries that a learner may be behind the leader to be promoted
+	StallAfter   time.Duration // a learner without progress for this long gives way to a waiting Node
+	DeadAfter    time.Duration // a voter that has not answered for this long is dead, not flapping
+	SettledAfter time.Duration // etcd's own health interval: how long members must be connected before it accepts another
+}
+
+// DefaultLimits are the limits without flags.
+func DefaultLimits() Limits {
+	return Limits{MaxDeleting: -1, MaxLag: 500, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, SettledAfter: 5 * time.Second}
+}

@@ -1,0 +1,264 @@
+package quorum
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The words of each rule. The first line says what happened, the others why and what to do. A line
+// is one Warning, and the API server cuts a Warning at 256 bytes, so lines are short.
+
+// kubectl is a command for the request's Machine that a person can paste.
+func (r *Request) kubectl(verb, rest string) string {
+	return strings.TrimRight(fmt.Sprintf("kubectl -n %s %s machine %s %s", r.Namespace, verb, r.name(), rest), " ")
+}
+
+func (r *Request) name() string {
+	if r.Old != nil {
+		return r.Old.Name
+	}
+	return r.New.Name
+}
+
+// lift is the line that says how to override a rule.
+func (r *Request) lift(rule Rule) string {
+	return "To go ahead all the same: " + r.kubectl("annotate", fmt.Sprintf("%s='%s: <reason>'", OverrideAnnotation, rule)) + ", and try again."
+}
+
+// watch is the command that shows how the replacement gets on.
+func (r *Request) watch() string {
+	return "kubectl -n " + r.Namespace + " get machines -w"
+}
+
+func claimDenied(r *Request, other *Machine) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s may not take spec.providerID %s, which is that of Machine %s.", Claim, r.name(), r.New.ProviderID, other.Name),
+		"Both would be joined to one host, and deleting one would take the other's etcd member with it.",
+		"Leave spec.providerID out of the manifest: the Machine API writes it once the instance exists.",
+	}
+}
+
+func claimStripped(r *Request, took []string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) took %s out of new Machine %s: it belongs to the Machine that it was copied from.", Claim, strings.Join(took, " and "), r.name()),
+	}
+}
+
+func keepHookLive(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put the preDrain hook %s back on Machine %s: it holds a later deletion until etcd has a replacement.", KeepHook, HookName, r.name()),
+		fmt.Sprintf("A manifest without it is fine. To replace the Machine, delete it: %s", r.kubectl("delete", "")),
+	}
+}
+
+func keepLatch(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put the preTerminate hook %s back on Machine %s: it goes together with %s, not alone.", KeepHook, LatchName, r.name(), HookName),
+	}
+}
+
+func keepOwner(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put the owner of hook %s on Machine %s back to %s.", KeepHook, HookName, r.name(), HookOwner),
+		"To release the Machine by hand, remove the entry instead of changing it.",
+	}
+}
+
+func keepEvidence(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put annotation %s of Machine %s back: only Holdfast writes which etcd member a Machine hosts.", KeepHook, EvidenceAnnotation, r.name()),
+	}
+}
+
+func noRegain(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) took the hook out of the change: Machine %s is being deleted, and a hook that is gone from such a Machine never returns.", NoRegain, r.name()),
+		"If this comes from a manifest, remove the Machine from it: its deletion cannot be taken back.",
+	}
+}
+
+func earlyRelease(r *Request, s *Snapshot, is Hosting, why string) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", EarlyRelease, HookName, r.name())}
+	if is == HostsMember {
+		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
+		return append(lines, "Remove the member from etcd first; the hook may go then.")
+	}
+	lines[0] += " whether it still hosts an etcd member is not known."
+	return append(lines, sentence(why))
+}
+
+func automationRelease(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put hook %s back on deleting Machine %s: %s is automation, and only a person or etcd's custodian releases it.", AutomationRelease, HookName, r.name(), r.User.Name),
+		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without the hook is fine.",
+	}
+}
+
+func escapeDenied(r *Request, l *loss) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): without Machine %s etcd would lose quorum now.", EscapeHatch, r.name()),
+		fmt.Sprintf("It hosts %s; %d of %d voters are healthy, %d would be left, and quorum is %d.", l.member, l.healthy, l.voters, l.remain, Size(l.voters)),
+		"Wait for its replacement to vote: " + r.watch(),
+		r.lift(EscapeHatch),
+	}
+}
+
+func escapeAllowed(r *Request, s *Snapshot, l *loss) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: it is drained and terminated now, and the hook is not put back.", EscapeHatch, r.name())}
+	switch {
+	case !l.known:
+		lines = append(lines, "What it hosts is not known: "+sentence(l.why))
+	case l.member == "":
+		lines = append(lines, "No etcd member was found on it.")
+	default:
+		lines = append(lines, fmt.Sprintf("It hosts etcd %s: %d of %d voters are healthy, %d will be left, and quorum is %d.", l.member, l.healthy, l.voters, l.remain, Size(l.voters)))
+		if s.Mode == Full {
+			lines = append(lines, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
+		} else {
+			lines = append(lines, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
+		}
+	}
+	return lines
+}
+
+func keepFinalizer(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): finalizer %s of Machine %s stays while hook %s is on it.", KeepFinalizer, Finalizer, r.name(), HookName),
+		"Without the finalizer the Machine is gone at once when it is deleted, hook or no hook, and its etcd member is left without a host that anybody knows.",
+		"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", ""),
+	}
+}
+
+func keepRole(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while hook %s is on it.", KeepRole, r.name(), RoleLabel, r.Old.Role, TypeLabel, r.Old.Type, HookName),
+		"Without them it would no longer be seen as a control-plane Machine, although etcd runs on it.",
+		"Leave both labels as they are; to replace the Machine, delete it.",
+	}
+}
+
+func unprotected(r *Request, member *Member) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts etcd voter %s and lacks %s.", UnprotectedDelete, r.name(), member, r.lacks()),
+		"Nothing would hold the deletion until a replacement votes. What is missing is about to be added.",
+		"Try again in a few seconds: " + r.kubectl("delete", ""),
+		r.lift(UnprotectedDelete),
+	}
+}
+
+func unprotectedUnknown(r *Request, why string) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", UnprotectedDelete, r.name(), r.lacks()),
+		sentence(why),
+		"Try again when etcd answers: etcdctl endpoint status --cluster",
+		r.lift(UnprotectedDelete),
+	}
+}
+
+// lacks names what does not stand of hook, latch and finalizer.
+func (r *Request) lacks() string {
+	var out []string
+	if r.Old.Hook != Ours {
+		out = append(out, "preDrain hook "+HookName)
+	}
+	if r.Old.Latch != Ours {
+		out = append(out, "preTerminate hook "+LatchName)
+	}
+	if !r.Old.Finalizer {
+		out = append(out, "finalizer "+Finalizer)
+	}
+	return strings.Join(out, " and ")
+}
+
+func oneTooMany(r *Request, s *Snapshot, j *Join, going []int, limit int) []string {
+	voters, _ := s.Ring.Voters()
+	var names []string
+	for _, i := range going {
+		names = append(names, fmt.Sprintf("%s (etcd voter %s)", s.Machines[i].Name, &s.Ring.Members[j.Voter(i)]))
+	}
+	be := "is"
+	if len(names) > 1 {
+		be = "are"
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", OneTooMany, r.name(), strings.Join(names, " and "), be),
+		fmt.Sprintf("Of %s at most %d may be on its way out at a time.", count(voters, "voter"), limit),
+		"Wait until that Machine is gone, then try again: " + r.watch(),
+		r.lift(OneTooMany),
+	}
+}
+
+func degraded(r *Request, s *Snapshot, sick *Member) []string {
+	voters, healthy := s.Ring.Voters()
+	lines := []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy.", DegradedDelete, r.name(), sick),
+		fmt.Sprintf("%d of %s are healthy, quorum is %d, and a deletion cannot be taken back.", healthy, count(voters, "voter"), Size(voters)),
+	}
+	if sick.Why != "" {
+		lines[1] += " " + sick.String() + ": " + sentence(sick.Why)
+	}
+	return append(lines,
+		"Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster",
+		r.lift(DegradedDelete))
+}
+
+func held(r *Request, is Hosting, why string) []string {
+	switch is {
+	case HostsMember:
+		return []string{fmt.Sprintf("Holdfast: Machine %s is held until a replacement votes in etcd; it is neither drained nor terminated before. Follow it: %s", r.name(), r.watch())}
+	case HostsNothing:
+		return []string{fmt.Sprintf("Holdfast: Machine %s hosts no etcd member; its hook is released next.", r.name())}
+	}
+	return []string{
+		fmt.Sprintf("Holdfast: Machine %s is held, and whether it hosts an etcd member is not known.", r.name()),
+		sentence(why),
+	}
+}
+
+func overrideUsed(r *Request, rule Rule) []string {
+	_, reason := ParseOverride(r.Old.Override)
+	return []string{fmt.Sprintf("Holdfast: rule %s is lifted for Machine %s by %s: %s", rule, r.name(), r.Old.OverrideBy, reason)}
+}
+
+func overrideUnclear(r *Request) []string {
+	var names []string
+	for _, rule := range overridable {
+		names = append(names, string(rule))
+	}
+	return []string{
+		fmt.Sprintf("Holdfast: %s=%q on Machine %s lifts nothing.", OverrideAnnotation, r.New.Override, r.name()),
+		"It has to be '<rule>: <reason>', the rule one of " + strings.Join(names, ", ") + ".",
+	}
+}
+
+func overrideTaken(r *Request) []string {
+	return []string{fmt.Sprintf("Holdfast (%s) put the override annotations of Machine %s back: only a person sets them, and only Holdfast says who did.", OverrideRule, r.name())}
+}
+
+// hosted names the members that a Machine hosts.
+func hosted(s *Snapshot, m *Machine) string {
+	var names []string
+	for _, k := range NewJoin(s).Members(s.find(m.Name)) {
+		names = append(names, s.Ring.Members[k].String())
+	}
+	return strings.Join(names, " and ")
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// sentence makes a cause that came as an error text a sentence of its own.
+func sentence(why string) string {
+	why = strings.Join(strings.Fields(why), " ")
+	if why == "" {
+		return ""
+	}
+	if len(why) > 180 {
+		why = why[:180] + "..."
+	}
+	return strings.ToUpper(why[:1]) + strings.TrimRight(why[1:], ".") + "."
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds the real parts into a folder: build.sh DIR NAME...
+# What is there and newer than this module's go.mod is left alone.
+set -euo pipefail
+cd "$(dirname "$0")"
+out=$1
+shift
+mkdir -p "$out"
+
+# The API server derives the versions that it speaks from its own, which a build outside its
+# repository has to be told.
+kubernetes=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+IFS=. read -r major minor _ <<<"${kubernetes#v}"
+version=k8s.io/component-base/version
+declare -A package=(
+  [etcd]=go.etcd.io/etcd/server/v3
+  [etcdctl]=go.etcd.io/etcd/etcdctl/v3
+  [kube-apiserver]=k8s.io/kubernetes/cmd/kube-apiserver
+  [kubectl]=k8s.io/kubernetes/cmd/kubectl
+)
+
+# go build -v names each package as it is compiled: the only progress that it shows.
+progress() {
+  if [ -t 1 ]; then
+    awk -v name="$1" '{ printf "\r  %s: %d packages compiled", name, ++n; fflush() } /: |^#/ { print "\n" $0 } END { if (n) print "" }'
+  else
+    awk -v name="$1" '{ n++ } n % 200 == 0 { printf "  %s: %d packages compiled\n", name, n; fflush() } /: |^#/ { print }'
+  fi
+}
+
+for name in "$@"; do
+  [ -n "${package[$name]:-}" ] || { echo "build.sh: no binary is called $name; there are: ${!package[*]}" >&2; exit 2; }
+  if [ -x "$out/$name" ] && [ "$out/$name" -nt go.mod ] && [ "$out/$name" -nt build.sh ]; then
+    continue
+  fi
+  echo "building $name (minutes the first time, then cached)"
+  started=$SECONDS
+  CGO_ENABLED=0 go build -v -trimpath -ldflags "-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor" \
+    -o "$out/$name.new" "${package[$name]}" 2>&1 | progress "$name"
+  mv "$out/$name.new" "$out/$name"
+  echo "  $name: built in $((SECONDS - started)) s"
+done
