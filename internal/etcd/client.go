@@ -1,0 +1,378 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Config says how to reach etcd. The file names are those of etcdctl's flags. Durations that are
+// zero take their default.
+type Config struct {
+	// Endpoints are https URLs of voters to start from. They stay a fallback when the ring has moved.
+	Endpoints []string
+
+	CACert string // file, PEM: who signs etcd's server certificates. Read again when it changes
+	Cert   string // file, PEM: the client certificate. Read again at each handshake
+	Key    string // file, PEM: its key
+
+	// Identity is what others are told of who holds the lock, such as the pod's name.
+	Identity string
+
+	DialTimeout   time.Duration // for one connection, default 2 s
+	ReadTimeout   time.Duration // for a whole Read, default 1 s
+	ChangeTimeout time.Duration // for taking the lock, and for each change, default 5 s
+
+	// Logger gets what nobody else is told: changed endpoints, certificate files that went bad.
+	Logger logr.Logger
+}
+
+// Client reads and changes the membership of one etcd: the cluster that its first good read met. To
+// it, a cluster restored from a snapshot is another one. It is safe for concurrent use.
+type Client struct {
+	cfg   Config
+	seeds []string
+
+	mu      sync.Mutex
+	closed  bool
+	conns   map[string]*clientv3.Client // one per endpoint, so that a call goes where it is meant to
+	cluster uint64                      // ID of the etcd that this client is about, from its first good read
+	voters  []string                    // client URLs of the voters in the last good read
+	last    string                      // the endpoint that answered it: asked first next time
+	roots   *x509.CertPool
+	rootAt  time.Time // modification time of the file that roots were read from
+}
+
+// New checks the configuration and reads the certificate files. It does not connect.
+func New(cfg Config) (*Client, error) {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&cfg.DialTimeout, 2*time.Second)
+	def(&cfg.ReadTimeout, time.Second)
+	def(&cfg.ChangeTimeout, 5*time.Second)
+
+	c := &Client{cfg: cfg, conns: map[string]*clientv3.Client{}}
+	for _, e := range cfg.Endpoints {
+		u, err := target(e)
+		if err != nil {
+			return nil, fmt.Errorf("etcd endpoint: %w", err)
+		}
+		c.seeds = append(c.seeds, u)
+	}
+	if len(c.seeds) == 0 {
+		return nil, errors.New("no etcd endpoint is given")
+	}
+	var err error
+	if c.roots, c.rootAt, err = readRoots(cfg.CACert); err != nil {
+		return nil, err
+	}
+	if _, err := c.clientCertificate(nil); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close ends all connections. Calls under way fail, later ones too.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	conns := c.conns
+	c.conns = nil
+	c.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}
+
+// target is the normal form of a client URL, which is also the key of its connection. Only https
+// passes: an answer that anybody could have given must not release a Machine.
+func target(raw string) (string, error) {
+	u, err := url.Parse(strings.TrimSpace(raw))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%q is not a URL: %w", raw, err)
+	case u.Scheme != "https":
+		return "", fmt.Errorf("%q is not an https URL", raw)
+	case u.Hostname() == "" || u.Port() == "":
+		return "", fmt.Errorf("%q lacks a host or a port", raw)
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String(), nil
+}
+
+func readRoots(file string) (*x509.CertPool, time.Time, error) {
+	// The time first: a file replaced in between is then read once more, not missed.
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("etcd's CA certificate: %w", err)
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("etcd's CA certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, time.Time{}, fmt.Errorf("etcd's CA certificate: %s holds no PEM certificate", file)
+	}
+	return roots, info.ModTime(), nil
+}
+
+func (c *Client) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(c.cfg.Cert, c.cfg.Key)
+	if err != nil {
+		return nil, fmt.Errorf("etcd's client certificate %s with key %s: %w", c.cfg.Cert, c.cfg.Key, err)
+	}
+	return &pair, nil
+}
+
+// refresh starts over with new connections when the CA file was replaced: a pool of roots cannot be
+// exchanged under a connection that will handshake again.
+func (c *Client) refresh() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if info, err := os.Stat(c.cfg.CACert); err != nil || info.ModTime().Equal(c.rootAt) || c.closed {
+		return // a file that is missing for a moment is being replaced
+	}
+	roots, at, err := readRoots(c.cfg.CACert)
+	if err != nil {
+		c.cfg.Logger.Error(err, "Keeping the CA certificates read before")
+		return
+	}
+	c.roots, c.rootAt = roots, at
+	for u, conn := range c.conns {
+		_ = conn.Close()
+		delete(c.conns, u)
+	}
+}
+
+// dial makes a client of one endpoint. It connects with the first call.
+func (c *Client) dial(u string, roots *x509.CertPool) (*clientv3.Client, error) {
+	conn, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{u},
+		TLS:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: c.clientCertificate},
+		// One attempt. clientv3 otherwise repeats reads up to 100 times, and a write too if it knows
+		// that it never left or if the server gave it up before our deadline. Where to ask next is
+		// decided here, and a change is sent once.
+		MaxUnaryRetries: 1,
+		// A host that vanished without a word is noticed even if no call is under way.
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		Logger:               zap.NewNop(), // every failure is in an error or a Why
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				// gRPC's own backoff grows to two minutes, and calls fail without a try meanwhile: a member
+				// that is back would be reported dead for that long.
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: c.cfg.DialTimeout,
+			}),
+			grpc.WithChainUnaryInterceptor(failFast),
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd client for %s: %w", u, err)
+	}
+	return conn, nil
+}
+
+// failFast ends a call when its endpoint cannot be reached, with the reason. clientv3 has calls wait
+// until it can, which with one endpoint means until their deadline.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.WaitForReady(false))...)
+}
+
+// conn is the cached client of one endpoint.
+func (c *Client) conn(raw string) (*clientv3.Client, error) {
+	u, err := target(raw)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.New("the etcd client is closed")
+	}
+	if conn := c.conns[u]; conn != nil {
+		return conn, nil
+	}
+	conn, err := c.dial(u, c.roots)
+	if err != nil {
+		return nil, err
+	}
+	c.conns[u] = conn
+	return conn, nil
+}
+
+// endpoints are where to ask, in this order: the one that answered last, the voters, the seeds.
+func (c *Client) endpoints() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for _, u := range slices.Concat([]string{c.last}, c.voters, c.seeds) {
+		if u != "" && !slices.Contains(out, u) {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// follow takes the members of a good read as where to ask from now on. Learners are not among them,
+// since they refuse most calls; their connections are kept all the same for their own status.
+func (c *Client) follow(answered string, members []quorum.Member) {
+	var voters []string
+	keep := slices.Clone(c.seeds)
+	for i := range members {
+		for _, raw := range members[i].ClientURLs {
+			u, err := target(raw)
+			if err != nil {
+				continue
+			}
+			keep = append(keep, u)
+			if !members[i].Learner {
+				voters = append(voters, u)
+			}
+		}
+	}
+	slices.Sort(voters)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(voters) > 0 && !slices.Equal(voters, c.voters) {
+		c.cfg.Logger.Info("Following etcd's voters", "endpoints", voters, "before", c.voters)
+		c.voters = voters
+	}
+	c.last = answered
+	if !slices.Contains(keep, answered) {
+		c.last = "" // a member that has left the list may still know no better for a moment
+	}
+	for u, conn := range c.conns {
+		if !slices.Contains(keep, u) {
+			_ = conn.Close()
+			delete(c.conns, u)
+		}
+	}
+}
+
+// headStart is how long an endpoint is asked alone before the next one is asked as well.
+const headStart = 100 * time.Millisecond
+
+// ask puts one call to several endpoints and takes the first good answer, with the endpoint it came
+// from. The next endpoint is asked when one has failed or has not answered within its head start, so
+// that a dead one costs no more than that. The call must be one that may be made twice.
+func ask[T any](ctx context.Context, c *Client, urls []string, call func(context.Context, *clientv3.Client) (T, error)) (T, string, error) {
+	type answer struct {
+		value T
+		url   string
+		err   error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	wait := headStart
+	if by, ok := ctx.Deadline(); ok { // every one gets its turn
+		wait = min(wait, time.Until(by)/time.Duration(len(urls)+1))
+	}
+	answers := make(chan answer, len(urls)) // nobody is left behind writing
+	var failed failures
+	open := map[string]bool{} // without an answer so far, asked or not
+	for _, u := range urls {
+		open[u] = true
+	}
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for n := 0; len(open) > 0; {
+		select {
+		case <-next.C:
+			if n == len(urls) {
+				continue
+			}
+			u := urls[n]
+			n++
+			next.Reset(wait)
+			go func() {
+				a := answer{url: u}
+				var conn *clientv3.Client
+				if conn, a.err = c.conn(u); a.err == nil {
+					a.value, a.err = call(ctx, conn)
+				}
+				answers <- a
+			}()
+		case a := <-answers:
+			if a.err == nil {
+				return a.value, a.url, nil
+			}
+			delete(open, a.url)
+			failed = append(failed, failure{a.url, a.err})
+			next.Reset(0)
+		case <-ctx.Done():
+			for _, u := range urls {
+				if open[u] {
+					failed = append(failed, failure{u, ctx.Err()})
+				}
+			}
+			open = nil
+		}
+	}
+	var none T
+	return none, "", failed
+}
+
+// failure is why one endpoint gave no good answer.
+type failure struct {
+	url string
+	err error
+}
+
+func (f failure) Error() string { return f.url + ": " + reason(f.err) }
+func (f failure) Unwrap() error { return f.err }
+
+// failures is why none did, for people on one line.
+type failures []failure
+
+func (f failures) Error() string {
+	if len(f) == 0 {
+		return "there is no endpoint to ask"
+	}
+	var out []string
+	for _, one := range f {
+		out = append(out, one.Error())
+	}
+	return strings.Join(out, "; ")
+}
+
+func (f failures) Unwrap() []error {
+	var out []error
+	for _, one := range f {
+		out = append(out, one)
+	}
+	return out
+}
+
+// reason is an error of a call, for people: without gRPC's wrapping.
+func reason(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer in time"
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}

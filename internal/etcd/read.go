@@ -1,0 +1,213 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-semver/semver"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Read reads the membership and each member's health, now, within Config.ReadTimeout or ctx's
+// deadline if that is sooner. Half of the time is for the member list, half for the members, so that
+// one that hangs cannot make the others look ill.
+//
+// Since and ProgressAt of the members are left zero: they are about more than one read. Index is the
+// highest committed index that any member told, Leader is 0 while an election is under way.
+func (c *Client) Read(ctx context.Context) quorum.Ring {
+	ring, _ := c.read(ctx)
+	return ring
+}
+
+// read also says which endpoint the leader answered at, "" if it did not.
+func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
+	budget := c.cfg.ReadTimeout
+	if by, ok := ctx.Deadline(); ok {
+		budget = min(budget, time.Until(by))
+	}
+	c.refresh()
+
+	ring := quorum.Ring{ReadAt: time.Now()}
+	list, from, err := c.list(ctx, budget/2)
+	if err != nil {
+		ring.Why = fmt.Sprintf("etcd gave no linearizable answer: %v", err)
+		return ring, ""
+	}
+	ring.Known = true
+	for _, m := range list.Members {
+		ring.Members = append(ring.Members, quorum.Member{
+			ID: m.GetID(), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
+		})
+	}
+	c.follow(from, ring.Members)
+
+	ctx, cancel := context.WithTimeout(ctx, budget/2)
+	defer cancel()
+	answers := make([]answer, len(ring.Members))
+	var asked sync.WaitGroup
+	for i := range ring.Members {
+		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
+	}
+	asked.Wait()
+	return ring, sum(&ring, answers)
+}
+
+// list is the member list by a linearizable read, which is what MemberList asks for by default: the
+// endpoint confirms with a quorum through the leader that what it knows is current. An endpoint that
+// knows of no leader says so at once instead of waiting for one.
+//
+// A host that was installed anew may run an etcd of its own at an address of the ring, with a
+// certificate of the same CA and a quorum of one. So an answer counts if it is of the cluster that
+// this client met first.
+func (c *Client) list(ctx context.Context, within time.Duration) (*clientv3.MemberListResponse, string, error) {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), within)
+	defer cancel()
+	c.mu.Lock()
+	cluster := c.cluster
+	c.mu.Unlock()
+	call := func(ctx context.Context, conn *clientv3.Client) (*clientv3.MemberListResponse, error) {
+		list, err := conn.MemberList(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(list.Members) == 0 {
+			return nil, errors.New("it lists no members")
+		}
+		if id := list.Header.GetClusterId(); cluster != 0 && id != cluster {
+			return nil, fmt.Errorf("it is of another etcd cluster, %x instead of %x; if etcd was restored, restart Holdfast", id, cluster)
+		}
+		return list, nil
+	}
+	if cluster != 0 {
+		return ask(ctx, c, c.endpoints(), call)
+	}
+	return c.meet(ctx, call)
+}
+
+// meet is list for the first time: all seeds are asked, and those that answer must be of one cluster.
+func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.Client) (*clientv3.MemberListResponse, error)) (*clientv3.MemberListResponse, string, error) {
+	lists, errs := make([]*clientv3.MemberListResponse, len(c.seeds)), make([]error, len(c.seeds))
+	var asked sync.WaitGroup
+	for i, u := range c.seeds {
+		asked.Go(func() {
+			conn, err := c.conn(u)
+			if err == nil {
+				lists[i], err = call(ctx, conn)
+			}
+			errs[i] = err
+		})
+	}
+	asked.Wait()
+
+	var failed failures
+	first := -1
+	for i, u := range c.seeds {
+		switch {
+		case errs[i] != nil:
+			failed = append(failed, failure{u, errs[i]})
+		case first < 0:
+			first = i
+		case lists[i].Header.GetClusterId() != lists[first].Header.GetClusterId():
+			return nil, "", fmt.Errorf("%s and %s are of two etcd clusters, %x and %x",
+				c.seeds[first], u, lists[first].Header.GetClusterId(), lists[i].Header.GetClusterId())
+		}
+	}
+	if first < 0 {
+		return nil, "", failed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cluster = lists[first].Header.GetClusterId()
+	return lists[first], c.seeds[first], nil
+}
+
+// answer is what a member said of itself.
+type answer struct {
+	url    string
+	status *clientv3.StatusResponse // nil without an answer
+}
+
+// visit asks a member at its own endpoint how it is, and writes that into m.
+func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) answer {
+	if !m.Started() {
+		m.Why = "it has not started"
+		return answer{}
+	}
+	if len(m.ClientURLs) == 0 {
+		m.Why = "it lists no client URL"
+		return answer{}
+	}
+	status, at, err := ask(ctx, c, m.ClientURLs, func(ctx context.Context, conn *clientv3.Client) (*clientv3.StatusResponse, error) {
+		// Through the cached connection: Client.Status would dial, with a handshake, at each call.
+		remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
+		status, err := clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
+		if err != nil {
+			return nil, err
+		}
+		// A reinstalled host has its predecessor's address, and a dead member's URL then answers.
+		if id := status.Header.GetMemberId(); id != m.ID {
+			return nil, fmt.Errorf("another member answers there, %x", id)
+		}
+		if id := status.Header.GetClusterId(); id != cluster {
+			return nil, fmt.Errorf("a member of another etcd cluster answers there, of %x", id)
+		}
+		return status, nil
+	})
+	if err != nil {
+		m.Why = err.Error()
+		return answer{}
+	}
+	m.Applied = status.RaftAppliedIndex
+
+	// A learner refuses linearizable reads. Of a voter one is asked, of the key that etcdctl's
+	// endpoint health reads; being told that one may not read it is an answer too.
+	if !m.Learner {
+		conn, err := c.conn(at)
+		if err == nil {
+			_, err = conn.Get(clientv3.WithRequireLeader(ctx), "health", clientv3.WithCountOnly())
+		}
+		if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			m.Why = failure{at, err}.Error()
+			return answer{at, status}
+		}
+	}
+	m.Healthy = true
+	return answer{at, status}
+}
+
+// sum fills in what only all answers together say, and returns the endpoint that the leader answered at.
+func sum(ring *quorum.Ring, answers []answer) (leaderAt string) {
+	var term uint64
+	var lowest *semver.Version
+	for _, a := range answers {
+		if a.status == nil {
+			continue
+		}
+		// The latest term counts: in it there is one leader, or none yet.
+		switch {
+		case a.status.RaftTerm > term:
+			term, ring.Leader = a.status.RaftTerm, a.status.Leader
+		case a.status.RaftTerm == term && ring.Leader == 0:
+			ring.Leader = a.status.Leader
+		}
+		ring.Index = max(ring.Index, a.status.RaftIndex)
+		if v, err := semver.NewVersion(a.status.Version); err == nil && (lowest == nil || v.LessThan(*lowest)) {
+			lowest = v
+		}
+	}
+	if lowest != nil {
+		ring.Version = lowest.String()
+	}
+	for i, a := range answers {
+		if a.status != nil && ring.Members[i].ID == ring.Leader {
+			leaderAt = a.url
+		}
+	}
+	return leaderAt
+}

@@ -1,0 +1,192 @@
+// Package process runs one child process for a test or the sandbox and makes
+// sure that it never outlives its starter: the kernel kills the child when the
+// starter dies, however it dies.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Spec says what to run.
+type Spec struct {
+	// Name is what errors call the process.
+	Name string
+	// Path is the binary.
+	Path string
+	Args []string
+	// Env is the environment, as os.Environ has it; nil inherits the starter's.
+	Env []string
+	// Dir is the working directory; empty means the starter's.
+	Dir string
+	// Log is the file that standard output and error are appended to. It is required.
+	Log string
+}
+
+// Process is a child that was started. Its methods may be called from several
+// goroutines.
+type Process struct {
+	spec     Spec
+	cmd      *exec.Cmd
+	stopping atomic.Bool
+	done     chan struct{}
+	err      error // set before done is closed
+}
+
+// Start runs the child in a process group of its own, so that a Ctrl-C in the
+// terminal reaches the starter alone and the starter decides the order in
+// which things stop.
+func Start(spec Spec) (*Process, error) {
+	log, err := os.OpenFile(spec.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: its log: %w", spec.Name, err)
+	}
+	defer func() { _ = log.Close() }() // the child has its own copy
+	cmd := exec.Command(spec.Path, spec.Args...)
+	cmd.Env, cmd.Dir = spec.Env, spec.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &Process{spec: spec, cmd: cmd, done: make(chan struct{})}
+
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	return p, nil
+}
+
+// run starts the child and waits for it on one operating system thread. The
+// kernel sends Pdeathsig when the thread that forked ends, not the process, and
+// Go ends threads as it likes unless a goroutine is locked to one.
+func (p *Process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	err = p.cmd.Wait()
+	if !p.stopping.Load() {
+		p.err = p.ended(err)
+	}
+	close(p.done)
+}
+
+// PID is the child's process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Log is the file with the child's output.
+func (p *Process) Log() string { return p.spec.Log }
+
+// Done is closed when the child has exited.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err says why the child ended and quotes the last lines of its log. It is nil
+// while the child runs and after an end that Stop asked for.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// ExitCode is the child's exit code; -1 while it runs or when a signal ended it.
+func (p *Process) ExitCode() int {
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	default:
+		return -1
+	}
+}
+
+// Signal sends a signal to the child; os.ErrProcessDone if there is none to send it to.
+func (p *Process) Signal(s os.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%s: sending %v: %w", p.spec.Name, s, err)
+	}
+	return nil
+}
+
+// Stop asks the child to end, kills it after the grace and waits for it. A
+// grace of zero kills at once. A second Stop, or one of a child that is gone,
+// does nothing.
+func (p *Process) Stop(grace time.Duration) error {
+	p.stopping.Store(true)
+	if grace > 0 {
+		// SIGCONT, since a child that was paused would not see the SIGTERM.
+		if err := errors.Join(p.quiet(syscall.SIGTERM), p.quiet(syscall.SIGCONT)); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-p.done:
+			return nil
+		case <-timer.C:
+		}
+	}
+	if err := p.quiet(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}
+
+func (p *Process) quiet(s os.Signal) error {
+	if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func (p *Process) ended(err error) error {
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("%s ended: %w; the end of its log, %s:\n%s", p.spec.Name, err, p.spec.Log, Tail(p.spec.Log, 12))
+}
+
+// Tail is the last lines of a file, indented for an error text; a file that
+// cannot be read yields a line that says so.
+func Tail(file string, lines int) string {
+	const most = 16 << 10
+	b, err := readEnd(file, most)
+	if err != nil {
+		return "  (" + err.Error() + ")"
+	}
+	all := strings.Split(string(bytes.TrimSpace(b)), "\n")
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return "  " + strings.Join(all, "\n  ")
+}
+
+func readEnd(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(max(0, size-most), io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(f)
+}
