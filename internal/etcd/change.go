@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// ErrAmbiguous: a change was sent and no answer says what became of it. It may have been applied, or
+// ErrAmbiguous means that a change was sent and no answer says what became of it. It may have been applied, or
 // may be applied yet. Read again before anything else; never try the next candidate instead.
 var ErrAmbiguous = errors.New("it is not known whether etcd applied it")
 
@@ -149,6 +149,7 @@ func refused(err error) bool {
 	switch said.Code() {
 	case codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated:
 		return true
+	default:
+		return false
 	}
-	return false
 }

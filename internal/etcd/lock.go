@@ -27,7 +27,7 @@ const (
 	lockPoll = 100 * time.Millisecond
 )
 
-// ErrLockLost: the lock was held and no longer is, or it is too late to be sure. Nothing was sent.
+// ErrLockLost means that the lock was held and no longer is, or that it is too late to be sure. Nothing was sent.
 var ErrLockLost = errors.New("the membership lock is lost")
 
 // Held is the membership lock in hand. It is for one goroutine, for one round, and ends with Unlock.

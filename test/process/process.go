@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -30,6 +31,9 @@ type Spec struct {
 	Dir string
 	// Log is the file that standard output and error are appended to. It is required.
 	Log string
+	// Noise marks the lines of the log that tell nothing: those that hold it are
+	// left out of errors.
+	Noise string
 }
 
 // Process is a child that was started. Its methods may be called from several
@@ -157,18 +161,23 @@ func (p *Process) ended(err error) error {
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
-	return fmt.Errorf("%s ended: %w; the end of its log, %s:\n%s", p.spec.Name, err, p.spec.Log, Tail(p.spec.Log, 12))
+	return fmt.Errorf("%s ended: %w; the end of its log, %s:\n%s", p.spec.Name, err, p.spec.Log, tail(p.spec.Log, 12, p.spec.Noise))
 }
 
 // Tail is the last lines of a file, indented for an error text; a file that
 // cannot be read yields a line that says so.
-func Tail(file string, lines int) string {
-	const most = 16 << 10
+func Tail(file string, lines int) string { return tail(file, lines, "") }
+
+func tail(file string, lines int, noise string) string {
+	const most = 1 << 20
 	b, err := readEnd(file, most)
 	if err != nil {
 		return "  (" + err.Error() + ")"
 	}
 	all := strings.Split(string(bytes.TrimSpace(b)), "\n")
+	if noise != "" {
+		all = slices.DeleteFunc(all, func(line string) bool { return strings.Contains(line, noise) })
+	}
 	if len(all) > lines {
 		all = all[len(all)-lines:]
 	}

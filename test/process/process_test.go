@@ -16,7 +16,7 @@ func shell(t *testing.T, script string) *process.Process {
 	t.Helper()
 	p, err := process.Start(process.Spec{
 		Name: "script", Path: "/bin/sh", Args: []string{"-c", script},
-		Log: filepath.Join(t.TempDir(), "script.log"),
+		Log: filepath.Join(t.TempDir(), "script.log"), Noise: "chatter",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func shell(t *testing.T, script string) *process.Process {
 }
 
 func TestErrNamesProcessLogAndLastLines(t *testing.T) {
-	p := shell(t, "echo first; echo no such quorum >&2; exit 3")
+	p := shell(t, "echo first; echo no such quorum >&2; for i in $(seq 100); do echo chatter; done; exit 3")
 	<-p.Done()
 	err := p.Err()
 	if err == nil {

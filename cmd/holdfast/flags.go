@@ -1,0 +1,80 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// defaultSelf is the user that Holdfast runs as where deploy/base installs it.
+const defaultSelf = "system:serviceaccount:holdfast-system:holdfast"
+
+// policy is what the webhooks and their registrations must agree on.
+type policy struct {
+	namespace  string
+	identities quorum.Identities
+}
+
+func (p *policy) bind(f *pflag.FlagSet) {
+	d := quorum.DefaultIdentities(defaultSelf)
+	f.StringVar(&p.namespace, "machine-namespace", "openshift-machine-api", "namespace of the Machines")
+	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
+	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
+	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
+}
+
+func (p *policy) check() error {
+	if p.namespace == "" {
+		return usage("--machine-namespace is empty")
+	}
+	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch} {
+		if slices.ContainsFunc(list, func(e string) bool { return strings.TrimSpace(e) != e || e == "" }) {
+			return usage("--%s holds an empty name or one with spaces around it: %q", name, list)
+		}
+	}
+	if i := slices.IndexFunc(p.identities.Custodians, func(c string) bool { return strings.Contains(c, "*") }); i >= 0 {
+		return usage("--custodians %q: a custodian is named in full, without *", p.identities.Custodians[i])
+	}
+	return nil
+}
+
+// parseMode reads --mode.
+func parseMode(value string) (quorum.Mode, error) {
+	switch value {
+	case "guard":
+		return quorum.Guard, nil
+	case "full":
+		return quorum.Full, nil
+	}
+	return 0, usage("--mode is %q; it is guard (enforce and report, never change etcd's members) or full (also drive membership)", value)
+}
+
+// checkEndpoints wants https URLs with a host.
+func checkEndpoints(endpoints []string) error {
+	if len(endpoints) == 0 {
+		return usage("--endpoints is missing: etcd's client URLs, such as https://10.0.0.1:2379,https://10.0.0.2:2379")
+	}
+	for _, e := range endpoints {
+		if u, err := url.Parse(e); err != nil || u.Host == "" || u.Scheme != "https" {
+			return usage("--endpoints: %q is no https URL such as https://10.0.0.1:2379", e)
+		}
+	}
+	return nil
+}
+
+// readable wants a flag's file to be there and open.
+func readable(flag, path string) error {
+	if path == "" {
+		return usage("--%s is missing", flag)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return usage("--%s: %v", flag, err)
+	}
+	return f.Close()
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/pki"
+)
+
+// TestPreflight starts the manager against a real API server where it would work against itself, or
+// against cluster-etcd-operator.
+func TestPreflight(t *testing.T) {
+	env := &envtest.Environment{}
+	etcd, err := assets.Path("etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
+	if env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := env.AddUser(envtest.User{Name: "etcd-keeper", Groups: []string{"system:masters"}}, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := admin.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := file(t, "kubeconfig", string(text))
+
+	dir := t.TempDir()
+	ca, err := pki.NewAuthority("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cacert, err := ca.WriteCert(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ca.IssueFiles(dir, "tls", pki.Leaf{CommonName: "holdfast", Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(more ...string) (int, string) {
+		status, _, stderr := cli(t, append([]string{
+			"run", "--kubeconfig=" + kubeconfig, "--endpoints=https://127.0.0.1:1", "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
+			"--webhook-cert-dir=" + filepath.Dir(cert), "--metrics-bind-address=0", "--health-probe-bind-address=0",
+		}, more...)...)
+		lines := strings.Split(strings.TrimSpace(stderr), "\n")
+		return status, lines[len(lines)-1]
+	}
+
+	if status, said := run("--custodians=etcd-keeper"); status != 1 || !strings.Contains(said, "machines.machine.openshift.io") {
+		t.Errorf("without the Machine API: status %d, %q", status, said)
+	}
+	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{machineCRD(t)}, ErrorIfPathMissing: true}); err != nil {
+		t.Fatal(err)
+	}
+	if status, said := run(); status != 2 || !strings.Contains(said, "etcd-keeper") || !strings.Contains(said, "--custodians") {
+		t.Errorf("not a custodian: status %d, %q", status, said)
+	}
+
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "o"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "o"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "o", Image: "o"}}},
+			},
+		},
+	}
+	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operator.Namespace}}, operator} {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, said := run("--custodians=etcd-keeper", "--mode=full"); status != 2 || !strings.Contains(said, "openshift-etcd-operator/etcd-operator") || !strings.Contains(said, "--mode guard") {
+		t.Errorf("beside cluster-etcd-operator: status %d, %q", status, said)
+	}
+	// With a port that cannot be had the manager ends right after its preflight: what follows passed it.
+	for _, flags := range [][]string{{"--mode=guard"}, {"--mode=full", "--allow-cluster-etcd-operator"}} {
+		if status, said := run(append(flags, "--custodians=etcd-keeper", "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {
+			t.Errorf("%q: status %d, %q", flags, status, said)
+		}
+	}
+}
+
+// machineCRD is the Machine's CRD in the module that it comes from.
+func machineCRD(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml")
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// runOptions are the flags of run.
+type runOptions struct {
+	policy
+	mode, kubeconfig          string
+	endpoints                 []string
+	caCert, cert, key         string
+	desired                   int
+	limits                    quorum.Limits
+	webhookHost, webhookCerts string
+	webhookPort               int
+	metricsAddr, probeAddr    string
+	elect                     bool
+	electNamespace            string
+	besideOperator            bool
+	verbose                   bool
+}
+
+func runCommand() *cobra.Command {
+	o := runOptions{limits: quorum.DefaultLimits()}
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the manager: the webhooks and the reconciler",
+		Long: `Run the manager: the webhooks on every replica, the reconciler on the elected one.
+
+In guard mode, beside cluster-etcd-operator, Holdfast never changes etcd's membership: it enforces
+the rules, writes evidence and keeps the latch. In full mode it also adds learners, promotes them,
+removes members and releases hooks; it refuses to start that way where cluster-etcd-operator runs.`,
+		Example: `  holdfast run --mode full --kubeconfig ~/.kube/config \
+    --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
+    --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	o.bind(f)
+	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
+	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; later ones are learned from the ring")
+	f.StringVar(&o.caCert, "cacert", "", "file with the CA of etcd's server certificates")
+	f.StringVar(&o.cert, "cert", "", "file with the client certificate for etcd")
+	f.StringVar(&o.key, "key", "", "file with the key of --cert")
+	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
+	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
+	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
+	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits")
+	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
+	f.StringVar(&o.webhookHost, "webhook-host", "", "address that the webhooks listen on; all if empty")
+	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port that the webhooks listen on")
+	f.StringVar(&o.webhookCerts, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
+	f.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
+	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace of the election's Lease")
+	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode start although cluster-etcd-operator runs; both would then change etcd's members")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what is tried again, too")
+	return cmd
+}
+
+// check finds what is wrong with the flags before anything is started.
+func (o *runOptions) check() (quorum.Mode, error) {
+	mode, err := parseMode(o.mode)
+	if err != nil {
+		return 0, err
+	}
+	if o.desired < 0 || o.desired > 0 && o.desired%2 == 0 {
+		return 0, usage("--desired-replicas is %d; the number of etcd voters is odd: 1, 3 or 5", o.desired)
+	}
+	if o.limits.MaxDeleting < -1 {
+		return 0, usage("--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting)
+	}
+	if o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0 {
+		return 0, usage("--learner-stall-timeout and --member-dead-timeout must be longer than 0")
+	}
+	if o.webhookPort < 1 || o.webhookPort > 65535 {
+		return 0, usage("--webhook-port is %d; it is a port from 1 to 65535", o.webhookPort)
+	}
+	errs := []error{
+		o.policy.check(), checkEndpoints(o.endpoints),
+		readable("cacert", o.caCert), readable("cert", o.cert), readable("key", o.key),
+		readable("webhook-cert-dir", filepath.Join(o.webhookCerts, "tls.crt")),
+		readable("webhook-cert-dir", filepath.Join(o.webhookCerts, "tls.key")),
+	}
+	if o.kubeconfig != "" {
+		errs = append(errs, readable("kubeconfig", o.kubeconfig))
+	}
+	for _, err := range errs {
+		if err != nil {
+			return 0, err // one clear sentence, not a list
+		}
+	}
+	return mode, nil
+}
+
+func (o *runOptions) run(ctx context.Context) error {
+	mode, err := o.check()
+	if err != nil {
+		return err
+	}
+	level := zapcore.InfoLevel
+	if o.verbose {
+		level = zapcore.DebugLevel
+	}
+	ctrl.SetLogger(zap.New(zap.Level(level), zap.ConsoleEncoder(func(c *zapcore.EncoderConfig) {
+		c.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	}), zap.StacktraceLevel(zapcore.PanicLevel)))
+	log := ctrl.Log.WithName("holdfast")
+
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
+	}
+	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
+	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.caCert, Cert: o.cert, Key: o.key})
+	if err != nil {
+		return usageError{err}
+	}
+	defer ring.Close()
+
+	if err := o.preflight(ctx, config, mode); err != nil {
+		return err
+	}
+	mgr, err := o.manager(config)
+	if err != nil {
+		return err
+	}
+	gatherer := &controller.Gatherer{
+		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
+	}
+	meters, err := controller.NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	reconciler := &controller.Reconciler{
+		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
+		Events: mgr.GetEventRecorder("holdfast"), Metrics: meters, Log: log.WithName("reconciler"),
+	}
+	if err := reconciler.SetUp(mgr); err != nil {
+		return fmt.Errorf("set up the reconciler: %w", err)
+	}
+	decisions, err := webhooks.NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	guard := webhooks.Guard{
+		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
+		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Log: log.WithName("webhooks")},
+	}
+	server := mgr.GetWebhookServer()
+	server.Register(webhooks.MutatePath, &webhook.Admission{Handler: guard.Mutating()})
+	server.Register(webhooks.ValidatePath, &webhook.Admission{Handler: guard.Validating()})
+	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+// scheme holds the types that Holdfast reads and writes.
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(machinev1beta1.Install(s))
+	return s
+}
+
+func (o *runOptions) manager(config *rest.Config) (ctrl.Manager, error) {
+	grace := 10 * time.Second
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:  scheme(),
+		Metrics: metricsserver.Options{BindAddress: o.metricsAddr},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&machinev1beta1.Machine{}: {Namespaces: map[string]cache.Config{o.namespace: {}}},
+		}},
+		WebhookServer:                 webhook.NewServer(webhook.Options{Host: o.webhookHost, Port: o.webhookPort, CertDir: o.webhookCerts}),
+		HealthProbeBindAddress:        o.probeAddr,
+		LeaderElection:                o.elect,
+		LeaderElectionID:              "holdfast",
+		LeaderElectionNamespace:       o.electNamespace,
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       &grace,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("set up /healthz: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhooks", func(r *http.Request) error { return mgr.GetWebhookServer().StartedChecker()(r) }); err != nil {
+		return nil, fmt.Errorf("set up /readyz: %w", err)
+	}
+	return mgr, nil
+}
+
+// preflight refuses to start where there is nothing to guard, and where Holdfast would work against
+// itself or against another operator.
+func (o *runOptions) preflight(ctx context.Context, config *rest.Config, mode quorum.Mode) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	api, err := client.New(config, client.Options{Scheme: scheme()})
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	var who authenticationv1.SelfSubjectReview
+	if err := api.Create(ctx, &who); err != nil {
+		return fmt.Errorf("ask the API server who this is: %w", err)
+	}
+	if me := who.Status.UserInfo.Username; !slices.Contains(o.identities.Custodians, me) {
+		return usage("this process is %s to the API server, which is not among --custodians %q: its own releases would be put back", me, o.identities.Custodians)
+	}
+	var machines machinev1beta1.MachineList
+	if err := api.List(ctx, &machines, client.InNamespace(o.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
+		return errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io): there is nothing to guard")
+	} else if err != nil {
+		return fmt.Errorf("list Machines in namespace %s: %w", o.namespace, err)
+	}
+	if mode != quorum.Full || o.besideOperator {
+		return nil
+	}
+	key := client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
+	var operator appsv1.Deployment
+	switch err := api.Get(ctx, key, &operator); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("see whether cluster-etcd-operator runs (Deployment %s): %w", key, err)
+	case operator.Spec.Replicas != nil && *operator.Spec.Replicas == 0:
+		return nil
+	}
+	return usage("cluster-etcd-operator runs here (Deployment %s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", key)
+}

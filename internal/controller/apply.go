@@ -1,0 +1,190 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Etcd is the ring: read by anybody, changed only by who holds its membership lock.
+type Etcd interface {
+	Ring
+	Lock(ctx context.Context) (*etcd.Held, error)
+}
+
+// notYet is an action that does not go through now, for a reason that passes. Look again.
+type notYet struct{ err error }
+
+func (n notYet) Error() string { return n.err.Error() }
+func (n notYet) Unwrap() error { return n.err }
+
+var errChanged = notYet{errors.New("a second look leads to another plan")}
+
+// apply makes one action happen. A notYet is no failure.
+func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
+	switch {
+	case a.Kind.Membership():
+		return r.changeMembership(ctx, a)
+	case a.Kind == quorum.ReleaseHook:
+		if err := r.confirm(ctx, a); err != nil {
+			return err
+		}
+		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
+			if m.DeletionTimestamp.IsZero() {
+				return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)
+			}
+			machineapi.Release(m, a.Hook, a.Latch)
+			return nil
+		})
+	case a.Kind == quorum.AddHook:
+		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
+			if !m.DeletionTimestamp.IsZero() {
+				return fmt.Errorf("Machine %s is deleting: %w", m.Name, errChanged)
+			}
+			var evidence *quorum.Evidence
+			if len(a.Evidence.MemberIDs) > 0 {
+				evidence = &a.Evidence
+			}
+			machineapi.Put(m, a.Hook, a.Latch, evidence)
+			return nil
+		})
+	}
+	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
+}
+
+// confirm looks a second time and wants the same action.
+func (r *Reconciler) confirm(ctx context.Context, a quorum.Action) error {
+	s, err := r.Gatherer.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, again := range quorum.Decide(s).Actions {
+		if a.Same(again) {
+			return nil
+		}
+	}
+	return errChanged
+}
+
+// changeMachine changes a Machine as it stands now, and only as it stands now: hooks are a list, so
+// a patch replaces all of it, and a resourceVersion keeps it from undoing what came between.
+func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change func(*machinev1beta1.Machine) error) error {
+	var m machinev1beta1.Machine
+	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: a.Machine}
+	if err := r.Gatherer.API.Get(ctx, key, &m); apierrors.IsNotFound(err) {
+		return errChanged
+	} else if err != nil {
+		return fmt.Errorf("read Machine %s: %w", a.Machine, err)
+	}
+	if string(m.UID) != a.UID {
+		return errChanged
+	}
+	before := m.DeepCopy()
+	if err := change(&m); err != nil {
+		return err
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, &m, patch); apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return notYet{err}
+	} else if err != nil {
+		return fmt.Errorf("change Machine %s: %w", a.Machine, err)
+	}
+	return nil
+}
+
+// changeMembership makes one change of etcd's membership. Kubernetes leader election does not fence,
+// so the change is made under a lock in etcd, and only if a look taken under that lock leads to it.
+func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action) error {
+	held, err := r.Etcd.Lock(ctx)
+	if err != nil {
+		return notYet{err}
+	}
+	defer func() {
+		if err := held.Unlock(ctx); err != nil {
+			r.Log.V(1).Info("the membership lock goes with its lease", "reason", err.Error())
+		}
+	}()
+	ctx, release, err := held.Context(ctx)
+	if err != nil {
+		return notYet{err}
+	}
+	defer release()
+	if err := r.confirm(ctx, a); err != nil {
+		return err
+	}
+	if a.GivesWay && a.Node != "" {
+		if err := r.markGaveWay(ctx, a.Node); err != nil {
+			return err
+		}
+	}
+	switch a.Kind {
+	case quorum.AddLearner:
+		_, err = held.AddLearner(ctx, a.PeerURL)
+	case quorum.Promote:
+		err = held.Promote(ctx, a.Member)
+	case quorum.RemoveLearner, quorum.RemoveVoter:
+		err = held.Remove(ctx, a.Member)
+	case quorum.MoveLeader:
+		err = held.MoveLeader(ctx, a.To)
+	case quorum.AddHook, quorum.ReleaseHook:
+		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
+	}
+	return passing(err)
+}
+
+// passing tells what etcd refuses for now, or may have done, from failures.
+func passing(err error) error {
+	for _, known := range [...]error{
+		rpctypes.ErrMemberLearnerNotReady, rpctypes.ErrTooManyLearners, rpctypes.ErrMemberNotLearner, rpctypes.ErrMemberNotFound,
+		rpctypes.ErrUnhealthy, rpctypes.ErrPeerURLExist, rpctypes.ErrMemberNotEnoughStarted, rpctypes.ErrNotLeader,
+		etcd.ErrAmbiguous, etcd.ErrLockLost,
+	} {
+		if errors.Is(err, known) {
+			return notYet{err}
+		}
+	}
+	return err
+}
+
+// markGaveWay sends a Node to the end of the queue of those that wait for a member.
+func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
+	node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	node.Name = name
+	before := node.DeepCopy()
+	node.Annotations = map[string]string{quorum.GaveWayAnnotation: r.Gatherer.Clock.Now().UTC().Format(time.RFC3339)}
+	if err := r.Client.Patch(ctx, node, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("annotate Node %s: %w", name, err)
+	}
+	return nil
+}
+
+// keepRecords writes the records.
+func (r *Reconciler) keepRecords(ctx context.Context, records []quorum.Evidence) error {
+	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: RecordsName}
+	var cm corev1.ConfigMap
+	err := r.Gatherer.API.Get(ctx, key, &cm)
+	switch {
+	case apierrors.IsNotFound(err):
+		cm.Name, cm.Namespace, cm.Data = key.Name, key.Namespace, machineapi.FormatRecords(records)
+		err = r.Client.Create(ctx, &cm)
+	case err == nil:
+		cm.Data = machineapi.FormatRecords(records)
+		err = r.Client.Update(ctx, &cm)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the records in ConfigMap %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// RecordsName is the ConfigMap in the Machine namespace that keeps which Machine hosted which listed
+// member, so that the knowledge outlives the Machine. Only full mode writes it.
+const RecordsName = "holdfast-members"
+
+// installConfig is where OpenShift's installer leaves the number of control-plane replicas.
+func installConfig() client.ObjectKey {
+	return client.ObjectKey{Namespace: "kube-system", Name: "cluster-config-v1"}
+}
+
+// Ring reads etcd's membership.
+type Ring interface {
+	// Read takes one linearizable read of the member list, and asks every member how it is. The
+	// result says itself whether it is known.
+	Read(ctx context.Context) quorum.Ring
+}
+
+// Gatherer makes Snapshots. All its reads are live: a cache may not have seen what just happened.
+type Gatherer struct {
+	API       client.Reader
+	Etcd      Ring
+	Namespace string // of the Machines
+	Mode      quorum.Mode
+	Desired   int // voters wanted; 0 to read the install-config
+	Limits    quorum.Limits
+	Clock     clock.PassiveClock
+
+	mu   sync.Mutex
+	seen map[uint64]sighting // by member ID
+}
+
+// sighting is since when a member is as it is.
+type sighting struct {
+	healthy    bool
+	since      time.Time
+	applied    uint64
+	progressAt time.Time
+}
+
+// How long a Snapshot may take: the API server waits 3 s for a webhook's answer.
+const (
+	etcdBound = time.Second
+	apiBound  = 2 * time.Second
+)
+
+// Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
+// did not tell; that etcd did not answer is in the Snapshot.
+func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
+	s := &quorum.Snapshot{Mode: g.Mode, Limits: g.Limits}
+	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		ctx, cancel := context.WithTimeout(ctx, etcdBound)
+		defer cancel()
+		s.Ring = g.Etcd.Read(ctx)
+		return nil
+	})
+	group.Go(func() (err error) {
+		s.Machines, err = g.Machines(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		s.Nodes, err = g.nodes(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		s.Desired, s.DesiredWhy, err = g.desired(ctx)
+		return err
+	})
+	if g.Mode == quorum.Full {
+		group.Go(func() (err error) {
+			s.Records, err = g.records(ctx)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	s.Now = g.Clock.Now()
+	g.age(s)
+	return s, nil
+}
+
+// Machines lists the guarded Machines: those with a control-plane role or type label.
+func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	found := map[string]*machinev1beta1.Machine{}
+	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+		selector, err := in(label, "master", "control-plane", "arbiter")
+		if err != nil {
+			return nil, err
+		}
+		var list machinev1beta1.MachineList
+		if err := g.API.List(ctx, &list, client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
+		}
+		for i := range list.Items {
+			found[list.Items[i].Name] = &list.Items[i]
+		}
+	}
+	out := make([]quorum.Machine, 0, len(found))
+	for _, m := range found {
+		out = append(out, machineapi.Machine(m))
+	}
+	slices.SortFunc(out, func(a, b quorum.Machine) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func (g *Gatherer) nodes(ctx context.Context) ([]quorum.Node, error) {
+	found := map[string]*corev1.Node{}
+	for _, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
+		var list corev1.NodeList
+		if err := g.API.List(ctx, &list, client.HasLabels{label}); err != nil {
+			return nil, fmt.Errorf("list Nodes with label %s: %w", label, err)
+		}
+		for i := range list.Items {
+			found[list.Items[i].Name] = &list.Items[i]
+		}
+	}
+	out := make([]quorum.Node, 0, len(found))
+	for _, n := range found {
+		out = append(out, machineapi.Node(n))
+	}
+	slices.SortFunc(out, func(a, b quorum.Node) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// desired is the number of voters wanted, or 0 and why it is not known. A number that cannot be read
+// holds the membership as it is; it is no reason not to guard.
+func (g *Gatherer) desired(ctx context.Context) (n int, why string, err error) {
+	if g.Desired > 0 {
+		return g.Desired, "", nil
+	}
+	var cm corev1.ConfigMap
+	key := installConfig()
+	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+		return 0, fmt.Sprintf("ConfigMap %s does not exist; set --desired-replicas", key), nil
+	} else if err != nil {
+		return 0, "", fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	n, err = machineapi.DesiredReplicas(cm.Data["install-config"])
+	if err != nil {
+		return 0, fmt.Sprintf("ConfigMap %s: %v; mend it or set --desired-replicas", key, err), nil
+	}
+	return n, "", nil
+}
+
+func (g *Gatherer) records(ctx context.Context) ([]quorum.Evidence, error) {
+	key := client.ObjectKey{Namespace: g.Namespace, Name: RecordsName}
+	var cm corev1.ConfigMap
+	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	records, err := machineapi.ParseRecords(cm.Data)
+	if err != nil {
+		return nil, fmt.Errorf("ConfigMap %s: %w", key, err)
+	}
+	return records, nil
+}
+
+// age fills in since when each member is as it is, as far as this process has seen. What it sees for
+// the first time counts from now on, so a restart can only make it wait longer.
+func (g *Gatherer) age(s *quorum.Snapshot) {
+	if !s.Ring.Known {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	seen := make(map[uint64]sighting, len(s.Ring.Members))
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		was, ok := g.seen[m.ID]
+		if !ok || was.healthy != m.Healthy {
+			was.healthy, was.since = m.Healthy, s.Now
+		}
+		if !ok || m.Applied > was.applied {
+			was.applied, was.progressAt = m.Applied, s.Now
+		}
+		m.Since, m.ProgressAt = was.since, was.progressAt
+		seen[m.ID] = was
+	}
+	g.seen = seen
+}
+
+func in(label string, values ...string) (labels.Selector, error) {
+	requirement, err := labels.NewRequirement(label, selection.In, values)
+	if err != nil {
+		return nil, errors.Join(errors.New("make a label selector"), err)
+	}
+	return labels.NewSelector().Add(*requirement), nil
+}

@@ -1,0 +1,167 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd tells
+// nobody about its own progress, so that is polled.
+const (
+	lookNow   = time.Millisecond       // something was just done
+	lookSoon  = 200 * time.Millisecond // something is under way
+	lookLater = 10 * time.Second       // at rest
+	lookRetry = 2 * time.Second        // something failed
+	tellAgain = 5 * time.Second        // between two messages of one note
+)
+
+// Reconciler runs rounds. Make one with its fields set, then SetUp.
+type Reconciler struct {
+	Client   client.Client
+	Etcd     Etcd
+	Gatherer *Gatherer
+	Events   events.EventRecorder
+	Metrics  *Metrics
+	Log      logr.Logger
+
+	told map[about]said // the notes in force
+}
+
+// about is what makes a note the same note.
+type about struct {
+	reason  quorum.Reason
+	machine string
+}
+
+// said is how a note was told last.
+type said struct {
+	message string
+	at      time.Time
+}
+
+// SetUp has the manager run rounds, on the elected replica alone.
+func (r *Reconciler) SetUp(mgr ctrl.Manager) error {
+	// There is one thing to reconcile, whichever object changed.
+	ring := []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "ring"}}}
+	wake := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return ring })
+	return ctrl.NewControllerManagedBy(mgr).Named("ring").
+		WatchesMetadata(&machinev1beta1.Machine{}, wake).
+		WatchesMetadata(&corev1.Node{}, wake).
+		Complete(r)
+}
+
+// Reconcile runs one round.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	return reconcile.Result{RequeueAfter: r.round(ctx)}, nil
+}
+
+// round looks, decides and acts once, and says when to look again.
+func (r *Reconciler) round(ctx context.Context) time.Duration {
+	s, err := r.Gatherer.Snapshot(ctx)
+	if err != nil {
+		if ctx.Err() == nil { // else this is the end, not a failure
+			r.Log.Error(err, "the cluster could not be read, so nothing is done")
+		}
+		return lookRetry
+	}
+	plan := quorum.Decide(s)
+	r.Metrics.observe(s)
+	r.tell(s, plan.Notes)
+	if plan.Records != nil && !maps.Equal(machineapi.FormatRecords(plan.Records), machineapi.FormatRecords(s.Records)) {
+		// Before any action: once a Machine is gone, nothing else says what it hosted.
+		if err := r.keepRecords(ctx, plan.Records); err != nil {
+			r.Log.Error(err, "nothing is done without records")
+			return lookRetry
+		}
+	}
+	again := lookLater
+	if plan.Moving || !s.Ring.Known {
+		again = lookSoon
+	}
+	for _, a := range plan.Actions {
+		switch err := r.apply(ctx, a); {
+		case err == nil:
+			r.done(a)
+			again = lookNow
+		case errors.As(err, new(notYet)):
+			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
+			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
+		default:
+			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
+			r.Log.Error(err, "action failed", "action", a.Describe())
+			again = lookRetry
+		}
+	}
+	return again
+}
+
+// done reports an action that went through.
+func (r *Reconciler) done(a quorum.Action) {
+	r.Metrics.actions.WithLabelValues(a.Kind.String(), "done").Inc()
+	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
+	if a.Machine == "" {
+		return
+	}
+	reason := map[quorum.Kind]string{
+		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RemoveLearner: "LearnerRemoved",
+		quorum.MoveLeader: "LeaderMoved", quorum.RemoveVoter: "MemberRemoved", quorum.Promote: "LearnerPromoted",
+		quorum.AddLearner: "LearnerAdded",
+	}[a.Kind]
+	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
+}
+
+func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine",
+		Namespace: r.Gatherer.Namespace, Name: name, UID: types.UID(uid),
+	}
+}
+
+// tell says each note when it comes, when its message changes, though not more often than people read,
+// and when it goes. A note about a Machine is an Event on it as well.
+func (r *Reconciler) tell(s *quorum.Snapshot, notes []quorum.Note) {
+	now := map[about]said{}
+	for _, n := range notes {
+		key := about{n.Reason, n.Machine}
+		if _, twice := now[key]; twice {
+			continue
+		}
+		before, known := r.told[key]
+		if known && (before.message == n.Message || s.Now.Sub(before.at) < tellAgain) {
+			now[key] = before
+			continue
+		}
+		now[key] = said{n.Message, s.Now}
+		r.Log.Info(n.Message, "reason", n.Reason)
+		i := slices.IndexFunc(s.Machines, func(m quorum.Machine) bool { return m.Name == n.Machine })
+		if i >= 0 {
+			kind := corev1.EventTypeNormal
+			if n.Reason.Degrades() {
+				kind = corev1.EventTypeWarning
+			}
+			r.Events.Eventf(r.machine(n.Machine, s.Machines[i].UID), nil, kind, string(n.Reason), "observe", "%s", n.Message)
+		}
+	}
+	for key, was := range r.told {
+		if _, still := now[key]; !still {
+			r.Log.Info("no longer: "+was.message, "reason", key.reason)
+		}
+	}
+	r.told = now
+}

@@ -1,0 +1,254 @@
+package machineapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"gomodules.xyz/jsonpatch/v2"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// kind is one of the two entries that the guard keeps.
+type kind uint8
+
+const (
+	hook  kind = 1 + iota // in preDrain
+	latch                 // in preTerminate
+)
+
+// ours is the entry as it has to be.
+func (k kind) ours() machinev1beta1.LifecycleHook {
+	if k == hook {
+		return machinev1beta1.LifecycleHook{Name: quorum.HookName, Owner: quorum.HookOwner}
+	}
+	return machinev1beta1.LifecycleHook{Name: quorum.LatchName, Owner: quorum.LatchOwner}
+}
+
+// in is the list that the entry belongs to.
+func (k kind) in(m *machinev1beta1.Machine) *[]machinev1beta1.LifecycleHook {
+	if k == hook {
+		return &m.Spec.LifecycleHooks.PreDrain
+	}
+	return &m.Spec.LifecycleHooks.PreTerminate
+}
+
+// list is the JSON name of that list.
+func (k kind) list() string {
+	if k == hook {
+		return "preDrain"
+	}
+	return "preTerminate"
+}
+
+func (k kind) named(h machinev1beta1.LifecycleHook) bool { return h.Name == k.ours().Name }
+
+func (k kind) entry(m *machinev1beta1.Machine) quorum.Entry {
+	entries := *k.in(m)
+	switch {
+	case slices.Contains(entries, k.ours()):
+		return quorum.Ours
+	case slices.ContainsFunc(entries, k.named):
+		return quorum.Foreign
+	}
+	return quorum.Absent
+}
+
+// Put puts hook, latch and evidence on a Machine, each if asked for (evidence if it is not nil). An
+// entry of that name with another owner is replaced where it stands. The caller writes the Machine
+// with optimistic locking, because the lists are written whole.
+func Put(m *machinev1beta1.Machine, withHook, withLatch bool, e *quorum.Evidence) {
+	for _, k := range asked(withHook, withLatch) {
+		entries := k.in(m)
+		if i := slices.IndexFunc(*entries, k.named); i >= 0 {
+			(*entries)[i] = k.ours()
+		} else {
+			*entries = append(*entries, k.ours())
+		}
+	}
+	if e != nil {
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[quorum.EvidenceAnnotation] = FormatEvidence(*e)
+	}
+}
+
+// Release takes hook and latch off a Machine, each if asked for, whoever owns the entry. Evidence
+// stays: it goes with the Machine.
+func Release(m *machinev1beta1.Machine, withHook, withLatch bool) {
+	for _, k := range asked(withHook, withLatch) {
+		entries := k.in(m)
+		*entries = slices.DeleteFunc(*entries, k.named)
+	}
+}
+
+func asked(withHook, withLatch bool) (kinds []kind) {
+	if withHook {
+		kinds = append(kinds, hook)
+	}
+	if withLatch {
+		kinds = append(kinds, latch)
+	}
+	return kinds
+}
+
+// Repair is the patch that makes the new object of a request acceptable. raw is that object as JSON,
+// next what it decodes to, old the object before (nil for a CREATE), user who sends the request.
+//
+// It changes one list element or annotation at a time, so that whatever else the request does
+// stands, and gives an entry back its place, so that a tool that applies its own list again and
+// again writes what is stored already: the API server then writes nothing, and nobody is woken. What
+// is right already is not touched: no operations means that nothing is left to repair.
+func Repair(raw []byte, old, next *machinev1beta1.Machine, repairs quorum.Repairs, user string) []jsonpatch.Operation {
+	p := patch{old: old, next: next}
+	if p.old == nil {
+		p.old = &machinev1beta1.Machine{}
+	}
+	// What does not decode here did not decode to next either.
+	_ = utiljson.Unmarshal(raw, &p.raw)
+	p.entry(hook, repairs.Hook)
+	p.entry(latch, repairs.Latch)
+	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
+	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")
+	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, user)
+	return p.ops
+}
+
+// patch collects operations, and keeps track of which parents exist as they are applied: JSON Patch
+// adds nothing below what is not there.
+type patch struct {
+	old, next *machinev1beta1.Machine
+	raw       struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Spec map[string]any `json:"spec"`
+	}
+	ops []jsonpatch.Operation
+}
+
+func (p *patch) op(operation, path string, value any) {
+	p.ops = append(p.ops, jsonpatch.NewOperation(operation, path, value))
+}
+
+// entry repairs one entry of a hook list.
+func (p *patch) entry(k kind, fix quorum.Fix) {
+	entries := *k.in(p.next)
+	before := *k.in(p.old)
+	at := slices.IndexFunc(entries, k.named)
+	var want machinev1beta1.LifecycleHook
+	put := false
+	switch fix {
+	case quorum.AsRequested:
+		return
+	case quorum.Put:
+		want, put = k.ours(), true
+	case quorum.AsOld:
+		if i := slices.IndexFunc(before, k.named); i >= 0 {
+			want, put = before[i], true
+		}
+	case quorum.Dropped:
+	}
+	path := "/spec/lifecycleHooks/" + k.list()
+	if !put {
+		p.drop(k, path, entries)
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(entries), k.named)
+	to := len(rest)
+	switch {
+	case fix == quorum.AsOld:
+		to = place(k, before, rest)
+	case at >= 0:
+		to = at
+	}
+	if at == to && len(rest) == len(entries)-1 {
+		if entries[at] != want {
+			p.op("replace", fmt.Sprintf("%s/%d", path, at), want)
+		}
+		return
+	}
+	p.remove(k, path, entries)
+	if p.parents(k.list()) {
+		p.op("add", fmt.Sprintf("%s/%d", path, to), want)
+	} else {
+		p.op("add", path, []machinev1beta1.LifecycleHook{want})
+	}
+}
+
+// place is the index in rest at which the entry stands as it does in before: in front of the first
+// that follows it there and is still here, else at the end.
+func place(k kind, before, rest []machinev1beta1.LifecycleHook) int {
+	after := before[slices.IndexFunc(before, k.named)+1:]
+	for _, follower := range after {
+		if i := slices.IndexFunc(rest, func(h machinev1beta1.LifecycleHook) bool { return h.Name == follower.Name }); i >= 0 {
+			return i
+		}
+	}
+	return len(rest)
+}
+
+// drop removes the entry, and with its last entry a list that the old object did not have either: an
+// empty one instead of none would be a change.
+func (p *patch) drop(k kind, path string, entries []machinev1beta1.LifecycleHook) {
+	if slices.ContainsFunc(entries, k.named) && !slices.ContainsFunc(entries, func(h machinev1beta1.LifecycleHook) bool { return !k.named(h) }) &&
+		*k.in(p.old) == nil {
+		p.op("remove", path, nil)
+		return
+	}
+	p.remove(k, path, entries)
+}
+
+// remove removes every entry of that name, the last first, because each shifts those behind it.
+func (p *patch) remove(k kind, path string, entries []machinev1beta1.LifecycleHook) {
+	for i, h := range slices.Backward(entries) {
+		if k.named(h) {
+			p.op("remove", fmt.Sprintf("%s/%d", path, i), nil)
+		}
+	}
+}
+
+// parents makes sure that what holds a hook list exists, and says whether the list itself does.
+func (p *patch) parents(list string) bool {
+	if p.raw.Spec == nil {
+		p.raw.Spec = map[string]any{}
+		p.op("add", "/spec", map[string]any{})
+	}
+	hooks, _ := p.raw.Spec["lifecycleHooks"].(map[string]any)
+	if hooks == nil {
+		hooks = map[string]any{}
+		p.raw.Spec["lifecycleHooks"] = hooks
+		p.op("add", "/spec/lifecycleHooks", map[string]any{})
+	}
+	return hooks[list] != nil
+}
+
+// annotation repairs one annotation; written is its value where it is to be as Holdfast writes it.
+func (p *patch) annotation(key string, fix quorum.Fix, written string) {
+	want, put := "", false
+	switch fix {
+	case quorum.AsRequested:
+		return
+	case quorum.AsOld:
+		want, put = p.old.Annotations[key]
+	case quorum.Put:
+		want, put = written, true
+	case quorum.Dropped:
+	}
+	path := "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+	is, there := p.next.Annotations[key]
+	switch {
+	case put && there && is == want:
+	case put && p.raw.Metadata.Annotations == nil:
+		p.raw.Metadata.Annotations = map[string]string{key: want}
+		p.op("add", "/metadata/annotations", map[string]string{key: want})
+	case put:
+		p.op("add", path, want) // replaces what is there
+	case !put && there:
+		p.op("remove", path, nil)
+	}
+}

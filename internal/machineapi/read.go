@@ -1,0 +1,182 @@
+package machineapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// zoneLabel is the failure domain on a Machine; the Machine API's providers write it.
+const zoneLabel = "machine.openshift.io/zone"
+
+// Decode reads as much of a Machine's JSON as the guard looks at: metadata without managedFields, the
+// hooks, and what says where the Machine runs. The rest is most of the bytes, and decoding it would be
+// most of the time that a request takes. Keys count with their case, as in the API server.
+func Decode(raw []byte) (*machinev1beta1.Machine, error) {
+	var in struct {
+		Metadata struct {
+			Name              string            `json:"name"`
+			Namespace         string            `json:"namespace"`
+			UID               types.UID         `json:"uid"`
+			CreationTimestamp metav1.Time       `json:"creationTimestamp"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+			Labels            map[string]string `json:"labels"`
+			Annotations       map[string]string `json:"annotations"`
+			Finalizers        []string          `json:"finalizers"`
+		} `json:"metadata"`
+		Spec struct {
+			LifecycleHooks machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
+			ProviderID     *string                       `json:"providerID"`
+		} `json:"spec"`
+		Status struct {
+			Phase            *string                         `json:"phase"`
+			NodeRef          *corev1.ObjectReference         `json:"nodeRef"`
+			Addresses        []corev1.NodeAddress            `json:"addresses"`
+			ProviderStatus   *runtime.RawExtension           `json:"providerStatus"`
+			AuthoritativeAPI machinev1beta1.MachineAuthority `json:"authoritativeAPI"`
+		} `json:"status"`
+	}
+	if err := utiljson.Unmarshal(raw, &in); err != nil {
+		return nil, fmt.Errorf("decoding a Machine: %w", err)
+	}
+	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID,
+		CreationTimestamp: in.Metadata.CreationTimestamp, DeletionTimestamp: in.Metadata.DeletionTimestamp,
+		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
+	}}
+	m.Spec.LifecycleHooks, m.Spec.ProviderID = in.Spec.LifecycleHooks, in.Spec.ProviderID
+	m.Status.Phase, m.Status.NodeRef, m.Status.Addresses = in.Status.Phase, in.Status.NodeRef, in.Status.Addresses
+	m.Status.ProviderStatus, m.Status.AuthoritativeAPI = in.Status.ProviderStatus, in.Status.AuthoritativeAPI
+	return m, nil
+}
+
+// Machine is the Machine as the guard sees it.
+func Machine(m *machinev1beta1.Machine) quorum.Machine {
+	out := quorum.Machine{
+		Name:        m.Name,
+		UID:         string(m.UID),
+		Role:        m.Labels[quorum.RoleLabel],
+		Type:        m.Labels[quorum.TypeLabel],
+		Mirrored:    m.Status.AuthoritativeAPI != "" && m.Status.AuthoritativeAPI != machinev1beta1.MachineAuthorityMachineAPI,
+		CreatedAt:   m.CreationTimestamp.Time,
+		Hook:        hook.entry(m),
+		Latch:       latch.entry(m),
+		Finalizer:   slices.Contains(m.Finalizers, quorum.Finalizer),
+		EvidenceRaw: m.Annotations[quorum.EvidenceAnnotation],
+		Override:    m.Annotations[quorum.OverrideAnnotation],
+		OverrideBy:  m.Annotations[quorum.OverrideByAnnotation],
+		ProviderID:  deref(m.Spec.ProviderID),
+		Phase:       deref(m.Status.Phase),
+		InstanceID:  hasInstance(m),
+		Zone:        m.Labels[zoneLabel],
+	}
+	if m.DeletionTimestamp != nil {
+		out.DeletedAt = m.DeletionTimestamp.Time
+	}
+	if m.Status.NodeRef != nil {
+		out.NodeName = m.Status.NodeRef.Name
+	}
+	if out.EvidenceRaw != "" {
+		// The zero Evidence of an annotation that does not parse joins nothing, so a member that only
+		// it could place stays unknown, which holds; EvidenceRaw keeps it from being lost.
+		out.Evidence, _ = ParseEvidence(out.EvidenceRaw)
+	}
+	out.Addresses, out.HostNames = hosts(m.Status.Addresses)
+	return out
+}
+
+// Node is the Node as the guard sees it.
+func Node(n *corev1.Node) quorum.Node {
+	out := quorum.Node{
+		Name:       n.Name,
+		ProviderID: n.Spec.ProviderID,
+		Zone:       n.Labels[corev1.LabelTopologyZone],
+		CreatedAt:  n.CreationTimestamp.Time,
+		Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}),
+	}
+	// A time that does not parse is no time: the Node then waits in its usual place.
+	out.GaveWayAt, _ = time.Parse(time.RFC3339, n.Annotations[quorum.GaveWayAnnotation])
+	out.Addresses, out.HostNames = hosts(n.Status.Addresses)
+	return out
+}
+
+// Guarded says whether the guard has anything to do with the Machine: a control-plane label marks it,
+// or an entry under the hook's or the latch's name stands, whoever owns it.
+func Guarded(m *machinev1beta1.Machine) bool {
+	return quorum.ControlPlaneRole(m.Labels[quorum.RoleLabel]) || quorum.ControlPlaneRole(m.Labels[quorum.TypeLabel]) ||
+		hook.entry(m) != quorum.Absent || latch.entry(m) != quorum.Absent
+}
+
+// hosts sorts addresses into those that a peer URL may hold: InternalIPs and host names. An
+// InternalIP that does not parse is kept among the names: it says that there is an instance, and a
+// peer URL that holds it meets it there.
+func hosts(all []corev1.NodeAddress) (addrs []netip.Addr, names []string) {
+	for _, a := range all {
+		switch a.Type {
+		case corev1.NodeInternalIP:
+			if addr, err := netip.ParseAddr(strings.Trim(a.Address, "[]")); err == nil {
+				addrs = append(addrs, addr.Unmap())
+				continue
+			}
+		case corev1.NodeHostName, corev1.NodeInternalDNS:
+		default: // no peer URL points at an external address
+			continue
+		}
+		if name := strings.ToLower(strings.TrimSuffix(a.Address, ".")); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return addrs, names
+}
+
+// namesInstance says whether a provider's status names its instance under the key, or its state, or
+// the task that makes it.
+func namesInstance(key string) bool {
+	switch strings.ToLower(key) {
+	case "instanceid", "instancestate", "vmid", "vmstate", "vmuuid", "taskref":
+		return true
+	}
+	return false
+}
+
+// hasInstance says whether the status hints at an instance. Each provider has its own type of
+// status, so it is read key by key; one that cannot be read may name an instance.
+func hasInstance(m *machinev1beta1.Machine) bool {
+	if len(m.Status.Addresses) > 0 {
+		return true
+	}
+	if m.Status.ProviderStatus == nil || len(m.Status.ProviderStatus.Raw) == 0 {
+		return false
+	}
+	var status map[string]json.RawMessage
+	if json.Unmarshal(m.Status.ProviderStatus.Raw, &status) != nil {
+		return true
+	}
+	for key, value := range status {
+		if s := string(value); namesInstance(key) && s != `""` && s != "null" {
+			return true
+		}
+	}
+	return false
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,158 @@
+package serving
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// The conditions under which the API server calls the webhooks, in CEL. They are built from the
+// names and identities that quorum decides by, and read nothing that may be absent without saying
+// so: a condition that fails would itself refuse the request, or let it pass.
+//
+// A fragment is in parentheses, so that it can be combined.
+
+func all(terms ...string) string  { return "(" + strings.Join(terms, " && ") + ")" }
+func some(terms ...string) string { return "(" + strings.Join(terms, " || ") + ")" }
+func not(term string) string      { return "!" + term }
+
+func quote(s string) string { return strconv.Quote(s) }
+
+func list(entries []string) string {
+	quoted := make([]string, len(entries))
+	for i, e := range entries {
+		quoted[i] = quote(e)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+func operation(name string) string { return "(request.operation == " + quote(name) + ")" }
+
+// label and annotation are the value under a key, or ”.
+func label(object, key string) string {
+	return fmt.Sprintf("%s.metadata.?labels[?%s].orValue('')", object, quote(key))
+}
+
+func annotation(object, key string) string {
+	return fmt.Sprintf("%s.metadata.?annotations[?%s].orValue('')", object, quote(key))
+}
+
+func providerID(object string) string { return object + ".?spec.?providerID.orValue('')" }
+
+// entry says whether an object has the hook or latch under its name with its owner.
+func entry(object, list, name, owner string) string {
+	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([]).exists(h, h.?name.orValue('') == %s && h.?owner.orValue('') == %s)",
+		object, list, quote(name), quote(owner))
+}
+
+func hooked(object string) string {
+	return entry(object, "preDrain", quorum.HookName, quorum.HookOwner)
+}
+
+func latched(object string) string {
+	return entry(object, "preTerminate", quorum.LatchName, quorum.LatchOwner)
+}
+
+func finalized(object string) string {
+	return fmt.Sprintf("(%s in %s.metadata.?finalizers.orValue([]))", quote(quorum.Finalizer), object)
+}
+
+// controlPlane is quorum.Machine.ControlPlane.
+func controlPlane(object string) string {
+	return fmt.Sprintf("[%s, %s].exists(r, r in ['master', 'control-plane', 'arbiter'])",
+		label(object, quorum.RoleLabel), label(object, quorum.TypeLabel))
+}
+
+// ours says that a Machine is not mirrored from another API.
+func ours(object string) string {
+	return object + ".?status.?authoritativeAPI.orValue('') in ['', 'MachineAPI']"
+}
+
+// touched says whether the rules have anything to say about a request. Every write of a Machine pays
+// for it, so an update first compares a few maps whole and looks into those that differ.
+func touched() string {
+	annotations := []string{quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation}
+	create := []string{"(" + providerID("object") + " != '')", controlPlane("object"), hooked("object"), latched("object")}
+	var annotated []string
+	for _, key := range annotations {
+		create = append(create, "("+annotation("object", key)+" != '')")
+		annotated = append(annotated, differs(annotation, key))
+	}
+	changed := some(
+		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched)),
+		within(".metadata.?finalizers", differ(finalized)),
+		within(".metadata.?labels", differs(label, quorum.RoleLabel), differs(label, quorum.TypeLabel)),
+		within(".metadata.?annotations", annotated...),
+	)
+	guarded := some(controlPlane("oldObject"), controlPlane("object"), hooked("oldObject"), latched("oldObject"))
+	return some(
+		all(operation("CREATE"), some(create...)),
+		all(operation("UPDATE"), some(differ(providerID), all(changed, ours("oldObject"), guarded))),
+		deletes(),
+	)
+}
+
+// deletes says whether a live Machine of the guard's is deleted.
+func deletes() string {
+	return all(operation("DELETE"), live("oldObject"), ours("oldObject"),
+		some(controlPlane("oldObject"), hooked("oldObject"), latched("oldObject")))
+}
+
+// differ says whether a fragment is not the same for both objects.
+func differ(of func(object string) string) string {
+	return "(" + of("object") + " != " + of("oldObject") + ")"
+}
+
+func differs(of func(object, key string) string, key string) string {
+	return differ(func(object string) string { return of(object, key) })
+}
+
+// within asks for differences only where a whole field differs.
+func within(field string, differences ...string) string {
+	return all("(object"+field+" != oldObject"+field+")", some(differences...))
+}
+
+func live(object string) string { return "!has(" + object + ".metadata.deletionTimestamp)" }
+
+// irreparable says whether a request is one whose harm the hook would not hold off: the
+// delete of a Machine that lacks hook, latch or finalizer, and the release of a hook by anyone but a
+// person.
+func irreparable(ids *quorum.Identities) string {
+	return some(
+		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
+		all(operation("UPDATE"), ours("oldObject"), hooked("oldObject"), not(hooked("object")), not(person(ids))),
+	)
+}
+
+// name is who sends the request. The API server leaves an empty name out.
+const name = "request.userInfo.?username.orValue('')"
+
+// person is quorum.Identities.Classify's Person.
+func person(ids *quorum.Identities) string {
+	automation := all("(" + name + ".startsWith('system:') && " + name + " != 'system:admin') || " + in(ids.Automation))
+	return all(
+		not("("+name+" in "+list(ids.Custodians)+")"),
+		some(in(ids.EscapeHatch), not(automation)),
+	)
+}
+
+// in says whether the requester is one of the entries: by name, by pattern, or by group.
+func in(entries []string) string {
+	if len(entries) == 0 {
+		return "false"
+	}
+	terms := []string{
+		fmt.Sprintf("%s in %s", name, list(entries)),
+		fmt.Sprintf("request.userInfo.?groups.orValue([]).exists(g, g in %s)", list(entries)),
+	}
+	for _, e := range entries {
+		if strings.Contains(e, "*") {
+			pattern := strings.ReplaceAll(regexp.QuoteMeta(e), `\*`, `.*`)
+			terms = append(terms, fmt.Sprintf("%s.matches(%s)", name, quote("^(?s:"+pattern+")$")))
+		}
+	}
+	return some(terms...)
+}

@@ -1,0 +1,142 @@
+// Package serving makes what the API server has to know of Holdfast's webhooks: where they are, and
+// for which requests it calls them. It is generated from the flags that quorum decides by, so that
+// the two agree.
+package serving
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// Name is the name of both registrations.
+const Name = "holdfast"
+
+// The webhooks, by the names that people see in errors and the audit log.
+const (
+	RepairWebhook = "repair.machines.holdfast.dev"       // mutating
+	ClosedWebhook = "guard-closed.machines.holdfast.dev" // validating; what it guards is refused while it is down
+	OpenWebhook   = "guard-open.machines.holdfast.dev"   // validating; what it guards passes while it is down
+)
+
+// Service is where the API server finds the webhooks in a cluster.
+type Service struct {
+	Namespace, Name string
+	Port            int32
+}
+
+// Options are what the registrations depend on.
+type Options struct {
+	URL              string   // https://host:port of the webhook server, outside a cluster
+	Service          *Service // instead of URL, in a cluster
+	CABundle         []byte   // PEM: who signs the webhook server's certificate
+	MachineNamespace string
+	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
+	Identities       quorum.Identities
+}
+
+// Registrations are the webhook configurations. The validating one has two entries, and a request
+// that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for what the
+// hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is down.
+func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
+	closed := irreparable(&o.Identities)
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name:                    RepairWebhook,
+			ClientConfig:            o.client(webhooks.MutatePath),
+			Rules:                   rules(admissionregistrationv1.Create, admissionregistrationv1.Update),
+			FailurePolicy:           new(admissionregistrationv1.Ignore),
+			MatchPolicy:             new(admissionregistrationv1.Equivalent),
+			NamespaceSelector:       o.namespaces(),
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+			TimeoutSeconds:          o.timeout(),
+			AdmissionReviewVersions: []string{"v1"},
+			// Another webhook may take out what this one put back; then it looks again.
+			ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy),
+			MatchConditions:    conditions("touches-what-is-guarded", touched()),
+		}},
+	}
+	entry := func(name string, policy admissionregistrationv1.FailurePolicyType, conditions []admissionregistrationv1.MatchCondition) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{
+			Name:                    name,
+			ClientConfig:            o.client(webhooks.ValidatePath),
+			Rules:                   rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete),
+			FailurePolicy:           &policy,
+			MatchPolicy:             new(admissionregistrationv1.Equivalent),
+			NamespaceSelector:       o.namespaces(),
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+			TimeoutSeconds:          o.timeout(),
+			AdmissionReviewVersions: []string{"v1"},
+			MatchConditions:         conditions,
+		}
+	}
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			entry(ClosedWebhook, admissionregistrationv1.Fail, conditions("the-hook-cannot-make-it-good", closed)),
+			entry(OpenWebhook, admissionregistrationv1.Ignore, conditions("the-hook-makes-it-good", all(touched(), not(closed)))),
+		},
+	}
+	return mutating, validating
+}
+
+// WriteYAML prints objects as the documents of one YAML stream.
+func WriteYAML(w io.Writer, objects ...any) error {
+	for _, o := range objects {
+		doc, err := yaml.Marshal(o)
+		if err != nil {
+			return fmt.Errorf("webhook registrations: %w", err)
+		}
+		if _, err := fmt.Fprintf(w, "---\n%s", doc); err != nil {
+			return fmt.Errorf("webhook registrations: %w", err)
+		}
+	}
+	return nil
+}
+
+func (o *Options) client(path string) admissionregistrationv1.WebhookClientConfig {
+	if o.Service != nil {
+		return admissionregistrationv1.WebhookClientConfig{CABundle: o.CABundle, Service: &admissionregistrationv1.ServiceReference{
+			Namespace: o.Service.Namespace, Name: o.Service.Name, Port: &o.Service.Port, Path: &path,
+		}}
+	}
+	return admissionregistrationv1.WebhookClientConfig{CABundle: o.CABundle, URL: new(strings.TrimSuffix(o.URL, "/") + path)}
+}
+
+func (o *Options) namespaces() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": o.MachineNamespace}}
+}
+
+func (o *Options) timeout() *int32 {
+	if o.TimeoutSeconds == 0 {
+		return new(int32(3))
+	}
+	return &o.TimeoutSeconds
+}
+
+func rules(operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: operations,
+		Rule: admissionregistrationv1.Rule{
+			APIGroups:   []string{machinev1beta1.GroupName},
+			APIVersions: []string{"v1beta1"},
+			Resources:   []string{"machines"},
+			Scope:       new(admissionregistrationv1.NamespacedScope),
+		},
+	}}
+}
+
+func conditions(name, expression string) []admissionregistrationv1.MatchCondition {
+	return []admissionregistrationv1.MatchCondition{{Name: name, Expression: expression}}
+}

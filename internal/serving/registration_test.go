@@ -1,0 +1,319 @@
+package serving_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+)
+
+const self = "system:serviceaccount:holdfast-system:holdfast"
+
+func identities() quorum.Identities {
+	ids := quorum.DefaultIdentities(self)
+	ids.Automation = []string{"ci-*-bot", "deployers", `odd.name+"quoted"\*`}
+	ids.Custodians = append(ids.Custodians, "carol")
+	ids.EscapeHatch = append(ids.EscapeHatch, "ci-human-bot", "system:serviceaccount:night:*")
+	return ids
+}
+
+// conditions are the registrations' matchConditions, compiled and run by the API server's own code.
+type conditions struct {
+	repair, closed, open matchconditions.Matcher
+}
+
+func compile(ids quorum.Identities) conditions {
+	mutating, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: ids})
+	compiler := celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	return conditions{
+		repair: webhook.NewMutatingWebhookAccessor("0", mutating.Name, &mutating.Webhooks[0]).GetCompiledMatcher(compiler),
+		closed: webhook.NewValidatingWebhookAccessor("1", validating.Name, &validating.Webhooks[0]).GetCompiledMatcher(compiler),
+		open:   webhook.NewValidatingWebhookAccessor("2", validating.Name, &validating.Webhooks[1]).GetCompiledMatcher(compiler),
+	}
+}
+
+// fataler is what *rapid.T and *testing.B have in common here.
+type fataler interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// match evaluates a matcher for a request. A condition that cannot be evaluated is a failure.
+func match(t fataler, m matchconditions.Matcher, operation admission.Operation, old, next *machinev1beta1.Machine, who quorum.User) bool {
+	result := m.Match(context.Background(), attributes(t, operation, old, next, who), nil, nil)
+	if result.Error != nil {
+		t.Fatalf("condition %s: %v", result.FailedConditionName, result.Error)
+	}
+	return result.Matches
+}
+
+func attributes(t fataler, operation admission.Operation, old, next *machinev1beta1.Machine, who quorum.User) *admission.VersionedAttributes {
+	gvk := machinev1beta1.GroupVersion.WithKind("Machine")
+	record := admission.NewAttributesRecord(object(t, next), object(t, old), gvk, "openshift-machine-api", "m",
+		machinev1beta1.GroupVersion.WithResource("machines"), "", operation, nil, false, &user.DefaultInfo{Name: who.Name, Groups: who.Groups})
+	attributes, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return attributes
+}
+
+// object is a Machine as the API server holds it, nil for none.
+func object(t fataler, m *machinev1beta1.Machine) runtime.Object {
+	if m == nil {
+		return nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec := content["spec"].(map[string]any); m.Spec.ProviderID == nil && m.Spec.LifecycleHooks.PreDrain == nil && m.Spec.LifecycleHooks.PreTerminate == nil {
+		if delete(spec, "lifecycleHooks"); m.Name == "bare" {
+			delete(content, "spec")
+		}
+	}
+	content["apiVersion"], content["kind"] = machinev1beta1.GroupVersion.String(), "Machine"
+	return &unstructured.Unstructured{Object: content}
+}
+
+func users() *rapid.Generator[quorum.User] {
+	return rapid.Custom(func(t *rapid.T) quorum.User {
+		return quorum.User{
+			Name: rapid.SampledFrom([]string{
+				"alice", "carol", "system:admin", "system:node:cp-1", self, "system:serviceaccount:openshift-etcd-operator:etcd-operator", "systemd",
+				"ci-7-bot", "ci--bot", "ci-bot", "xci-7-bot", "ci-human-bot", "ci-\n-bot", `odd.name+"quoted"\x`, `oddXname+"quoted"\x`,
+				"system:serviceaccount:night:watch", "system:serviceaccount:gitops:argocd", "deployers", "",
+			}).Draw(t, "name"),
+			Groups: rapid.SliceOfN(rapid.SampledFrom([]string{
+				"system:masters", "deployers", "deployers2", "system:serviceaccounts:openshift-backplane-srep", "ci-7-bot",
+			}), 0, 2).Draw(t, "groups"),
+		}
+	})
+}
+
+func machines() *rapid.Generator[*machinev1beta1.Machine] {
+	return rapid.Custom(func(t *rapid.T) *machinev1beta1.Machine {
+		pick := func(label string, values ...string) string { return rapid.SampledFrom(values).Draw(t, label) }
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: pick("name", "m", "bare")}}
+		put := func(to *map[string]string, key, value string) {
+			if value != "absent" {
+				if *to == nil {
+					*to = map[string]string{}
+				}
+				(*to)[key] = value
+			}
+		}
+		put(&m.Labels, quorum.RoleLabel, pick("role", "absent", "", "worker", "master", "master", "arbiter"))
+		put(&m.Labels, quorum.TypeLabel, pick("type", "absent", "worker", "control-plane"))
+		put(&m.Annotations, quorum.EvidenceAnnotation, pick("evidence", "absent", "absent", "", "one", "two"))
+		put(&m.Annotations, quorum.OverrideAnnotation, pick("override", "absent", "absent", "held: x", "one-too-many: x"))
+		put(&m.Annotations, quorum.OverrideByAnnotation, pick("by", "absent", "absent", "alice"))
+		entry := func(name, owner string) []machinev1beta1.LifecycleHook {
+			switch pick(name, "nil", "empty", "ours", "ours", "ours", "foreign", "other") {
+			case "empty":
+				return []machinev1beta1.LifecycleHook{}
+			case "ours":
+				return []machinev1beta1.LifecycleHook{{Name: "Other", Owner: "x"}, {Name: name, Owner: owner}}
+			case "foreign":
+				return []machinev1beta1.LifecycleHook{{Name: name, Owner: "x"}}
+			case "other":
+				return []machinev1beta1.LifecycleHook{{Name: "Other", Owner: owner}}
+			}
+			return nil
+		}
+		m.Spec.LifecycleHooks.PreDrain = entry(quorum.HookName, quorum.HookOwner)
+		m.Spec.LifecycleHooks.PreTerminate = entry(quorum.LatchName, quorum.LatchOwner)
+		switch pick("finalizers", "none", "machine", "machine", "other") {
+		case "machine":
+			m.Finalizers = []string{"example.com/other", quorum.Finalizer}
+		case "other":
+			m.Finalizers = []string{"example.com/other"}
+		}
+		if id := pick("providerID", "", "", "a", "b"); id != "" {
+			m.Spec.ProviderID = &id
+		}
+		m.Status.AuthoritativeAPI = machinev1beta1.MachineAuthority(pick("authority", "", "", "", "MachineAPI", "ClusterAPI"))
+		if pick("deleting", "no", "yes") == "yes" {
+			m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}
+		return m
+	})
+}
+
+// TestConditions holds the matchConditions against quorum for any two Machines, any operation and any
+// user: whatever a rule may have to say reaches the webhooks, and of the validating entries exactly one.
+func TestConditions(t *testing.T) {
+	// A condition that is wrong in one corner is not found by rapid's usual hundred tries.
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set("5000"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids := identities()
+	compiled := compile(ids)
+	rapid.Check(t, func(t *rapid.T) {
+		who := users().Draw(t, "user")
+		req := quorum.Request{User: who, Namespace: "openshift-machine-api"}
+		var old, next *machinev1beta1.Machine
+		operation := rapid.SampledFrom([]admission.Operation{admission.Create, admission.Update, admission.Update, admission.Delete}).Draw(t, "operation")
+		switch operation {
+		case admission.Create:
+			req.Operation, next = quorum.Create, machines().Draw(t, "new")
+		case admission.Update:
+			req.Operation, old = quorum.Update, machines().Draw(t, "old")
+			next = machines().Draw(t, "new")
+			if same := rapid.Bool().Draw(t, "mostly the same"); same {
+				drawn := next
+				next = old.DeepCopy()
+				if rapid.Bool().Draw(t, "but for the hooks") {
+					next.Spec.LifecycleHooks = drawn.Spec.LifecycleHooks
+				}
+			}
+			next.DeletionTimestamp = old.DeletionTimestamp
+		case admission.Delete:
+			req.Operation, old = quorum.Delete, machines().Draw(t, "old")
+		}
+		if old != nil {
+			req.Old = new(machineapi.Machine(old))
+		}
+		if next != nil {
+			req.New = new(machineapi.Machine(next))
+		}
+		closed := match(t, compiled.closed, operation, old, next, who)
+		open := match(t, compiled.open, operation, old, next, who)
+		if closed && open {
+			t.Error("both validating entries match")
+		}
+		called := closed || open
+		if operation != admission.Delete {
+			if repair := match(t, compiled.repair, operation, old, next, who); repair != called {
+				t.Errorf("mutating matches: %t, validating: %t", repair, called)
+			}
+		}
+
+		d := ids.Admit(&req, nil)
+		if req.Old != nil && req.New != nil && (req.Old.Hook == quorum.Ours) == (req.New.Hook == quorum.Ours) && (req.Old.Latch == quorum.Ours) == (req.New.Latch == quorum.Ours) {
+			d.Repairs.Latch = quorum.AsRequested // a pair that was odd before is the reconciler's to mend
+		}
+		if matters := ids.Needs(&req) != quorum.NeedNothing || len(d.Findings) > 0 || d.Repairs != (quorum.Repairs{}); matters && !called {
+			t.Errorf("no webhook is called for what quorum decides as:\n%s", d.Describe())
+		}
+		if want := irreparable(&ids, &req); want != closed {
+			t.Errorf("fails closed: %t, want %t", closed, want)
+		}
+		if quiet := quiet(&req); quiet && called {
+			t.Error("a webhook is called for nothing")
+		}
+	})
+}
+
+// irreparable says which requests must not pass while Holdfast is down.
+func irreparable(ids *quorum.Identities, r *quorum.Request) bool {
+	if r.Old == nil || r.Old.Mirrored {
+		return false
+	}
+	if r.Operation == quorum.Delete {
+		return (r.Old.ControlPlane() || r.Old.Hook == quorum.Ours || r.Old.Latch == quorum.Ours) && !r.Old.Deleting() && !r.Old.Protected()
+	}
+	return r.Old.Hook == quorum.Ours && r.New.Hook != quorum.Ours && ids.Classify(r.User) != quorum.Person
+}
+
+// quiet says which updates and deletes touch nothing guarded.
+func quiet(r *quorum.Request) bool {
+	guarded := func(m *quorum.Machine) bool {
+		return m.ControlPlane() || m.Hook == quorum.Ours || m.Latch == quorum.Ours
+	}
+	switch r.Operation {
+	case quorum.Delete:
+		return !guarded(r.Old) || r.Old.Deleting() || r.Old.Mirrored
+	case quorum.Update:
+		a, b := *r.Old, *r.New
+		same := fmt.Sprint(a) == fmt.Sprint(b)
+		return same || r.Old.ProviderID == r.New.ProviderID && !guarded(r.Old) && !r.New.ControlPlane()
+	}
+	return false
+}
+
+// BenchmarkConditions is what a write that touches nothing guarded costs the API server: the three
+// webhooks' conditions, and no call.
+func BenchmarkConditions(b *testing.B) {
+	compiled := compile(identities())
+	for _, role := range []string{"master", "worker"} {
+		b.Run(role, func(b *testing.B) {
+			m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Name: "m", Labels: map[string]string{quorum.RoleLabel: role, quorum.TypeLabel: role}, Finalizers: []string{quorum.Finalizer},
+			}}
+			if role == "master" {
+				machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u", MemberIDs: []uint64{1}})
+			}
+			heartbeat := m.DeepCopy()
+			heartbeat.Labels["heartbeat"] = "1"
+			a := attributes(b, admission.Update, m, heartbeat, quorum.User{Name: "system:serviceaccount:openshift-machine-api:machine-api-controllers"})
+			for b.Loop() {
+				for _, matcher := range []matchconditions.Matcher{compiled.repair, compiled.closed, compiled.open} {
+					if result := matcher.Match(b.Context(), a, nil, nil); result.Error != nil || result.Matches {
+						b.Fatal(result)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRegistrations looks at what is not a condition.
+func TestRegistrations(t *testing.T) {
+	mutating, validating := serving.Registrations(serving.Options{
+		Service:  &serving.Service{Namespace: "holdfast-system", Name: "holdfast", Port: 9443},
+		CABundle: []byte("ca"), MachineNamespace: "machines", TimeoutSeconds: 2, Identities: identities(),
+	})
+	var out bytes.Buffer
+	if err := serving.WriteYAML(&out, mutating, validating); err != nil {
+		t.Fatal(err)
+	}
+	docs := strings.Split(strings.TrimPrefix(out.String(), "---\n"), "---\n")
+	if len(docs) != 2 {
+		t.Fatalf("%d documents", len(docs))
+	}
+	var m admissionregistrationv1.MutatingWebhookConfiguration
+	var v admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict([]byte(docs[0]), &m); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(docs[1]), &v); err != nil {
+		t.Fatal(err)
+	}
+	w := m.Webhooks[0]
+	if m.Kind != "MutatingWebhookConfiguration" || *w.FailurePolicy != admissionregistrationv1.Ignore || *w.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy ||
+		*w.ClientConfig.Service.Path != "/mutate-machine" || *w.TimeoutSeconds != 2 || w.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "machines" {
+		t.Errorf("mutating:\n%s", docs[0])
+	}
+	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 2 ||
+		*v.Webhooks[0].FailurePolicy != admissionregistrationv1.Fail || *v.Webhooks[1].FailurePolicy != admissionregistrationv1.Ignore ||
+		*v.Webhooks[0].ClientConfig.Service.Path != "/validate-machine" || *v.Webhooks[0].SideEffects != admissionregistrationv1.SideEffectClassNone {
+		t.Errorf("validating:\n%s", docs[1])
+	}
+	if strings.Contains(out.String(), "creationTimestamp") {
+		t.Error("the YAML holds a creationTimestamp")
+	}
+}

@@ -1,0 +1,407 @@
+// Command demo shows Holdfast's main job on real parts, narrated: a three-member control plane comes
+// up, a Machine is replaced, and quorum never shakes. It exits with 1 if any of what it tells did
+// not happen.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+const (
+	leaving     = "master-1"
+	second      = "master-2"
+	replacement = "master-3"
+	larger      = "m5.2xlarge"
+)
+
+// stallLimit is the longest that a write may take: an election, which a planned move of leadership
+// avoids, takes up to two of etcd's election timeouts.
+const stallLimit = 3 * time.Second
+
+type demo struct {
+	*narrator
+	sandbox *sandbox.Sandbox
+	client  client.Client
+	etcd    *clientv3.Client
+	files   string // the manifests that are applied
+	kubectl string
+	phases  map[string]time.Duration // since the replacement was created
+}
+
+func main() {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	dir := flags.String("dir", "", "folder for the sandbox and its logs; without it a temporary one, kept only after a failure")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "demo replaces a Machine of a real control plane on this computer, and tells what happens.")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
+		return
+	} else if err != nil || flags.NArg() > 0 {
+		if err == nil {
+			fmt.Fprintf(os.Stderr, "demo: it takes flags only, not %q\n", flags.Args())
+		}
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *dir)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir string) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "holdfast-demo-"); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				err = os.RemoveAll(dir)
+			} else {
+				err = fmt.Errorf("%w\nThe logs of every process are in %s", err, filepath.Join(dir, "logs"))
+			}
+		}()
+	}
+	d := &demo{narrator: newNarrator(os.Stdout), phases: map[string]time.Duration{}, files: filepath.Join(dir, "demo")}
+	if d.kubectl, err = assets.Path("kubectl"); err != nil {
+		return err
+	}
+	d.line(d.paint(bold, "Holdfast: a Machine of a real control plane is replaced, and quorum never shakes"))
+	d.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock.")
+	d.line("")
+	d.sandbox, err = sandbox.Start(ctx, sandbox.Options{
+		Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true,
+		Progress: func(l string) { d.say("%s", l) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		d.wait("stopping everything")
+		err = errors.Join(err, d.sandbox.Stop())
+		d.wait("")
+	}()
+	if err := d.connect(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.etcd.Close()) }()
+
+	var work sync.WaitGroup
+	proofCtx, end := context.WithCancel(ctx)
+	defer end()
+	w := &writer{etcd: d.etcd, run: fmt.Sprint(time.Now().UnixNano())}
+	work.Go(func() { w.work(proofCtx) })
+	ready := &readiness{config: d.sandbox.Config(sandbox.Admin)}
+	work.Go(func() { ready.watch(proofCtx) })
+
+	for _, chapter := range []func(context.Context) error{d.adopt, d.gitops, d.remove, d.replace} {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+	}
+	end()
+	work.Wait()
+	return d.prove(ctx, w, ready)
+}
+
+func (d *demo) connect() (err error) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(machinev1beta1.Install(scheme))
+	if d.client, err = client.New(d.sandbox.Config(sandbox.Admin), client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if d.etcd, err = d.sandbox.EtcdClient(d.sandbox.Endpoints()...); err != nil {
+		return err
+	}
+	return os.MkdirAll(d.files, 0o755)
+}
+
+// adopt is chapter 1.
+func (d *demo) adopt(ctx context.Context) error {
+	d.chapter(1, "A control plane without a guard, and Holdfast takes it on",
+		"One etcd member on each Machine, three voters: etcd can lose one. Nothing holds a Machine yet.")
+	s, err := d.look(ctx)
+	if err != nil {
+		return err
+	}
+	d.table(s)
+	if s.voters() != 3 {
+		return fmt.Errorf("the ring has %d voters, not 3", s.voters())
+	}
+	from := time.Now()
+	if err := d.sandbox.StartHoldfast(ctx); err != nil {
+		return err
+	}
+	d.event(from, "Holdfast runs, and the API server asks it about every change of a control-plane Machine")
+	s, err = d.follow(ctx, 30*time.Second, "hooks on all Machines", from, func(s sight) bool {
+		for _, m := range s.machines {
+			if !m.Protected() || len(m.OwnEvidence().MemberIDs) != 1 {
+				return false
+			}
+		}
+		return len(s.machines) == 3
+	})
+	if err != nil {
+		return err
+	}
+	d.table(s)
+	return nil
+}
+
+// gitops is chapter 2.
+func (d *demo) gitops(ctx context.Context) error {
+	d.chapter(2, "A GitOps tool writes a Machine as it stands in Git: without hooks",
+		"The hook stays, the tool gets no error, and the Warning says why.")
+	var m machinev1beta1.Machine
+	key := client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: leaving}
+	if err := d.client.Get(ctx, key, &m); err != nil {
+		return err
+	}
+	m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
+	m.Annotations = nil
+	m.ManagedFields = nil
+	m.Status = machinev1beta1.MachineStatus{}
+	file, err := d.save(leaving+"-from-git.yaml", &m)
+	if err != nil {
+		return err
+	}
+	out, failed := d.run(ctx, sandbox.GitOps, "replace", "-f", file)
+	if failed != nil || !says(out, quorum.KeepHook) {
+		return fmt.Errorf("the replace was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.KeepHook, ended(failed))
+	}
+	s, err := d.look(ctx)
+	if err != nil {
+		return err
+	}
+	if got := s.machine(leaving); got == nil || !got.Protected() {
+		return fmt.Errorf("Machine %s lost its hook or latch to the replace", leaving)
+	}
+	d.say("Machine %s has its hook and latch still.", leaving)
+	return nil
+}
+
+// says whether a rule speaks in what kubectl printed.
+func says(out string, rule quorum.Rule) bool { return strings.Contains(out, "("+string(rule)+")") }
+
+// ended is how a command ended, in words also for one that went well.
+func ended(err error) error {
+	if err == nil {
+		return errors.New("success")
+	}
+	return err
+}
+
+// remove is chapter 3.
+func (d *demo) remove(ctx context.Context) error {
+	d.chapter(3, "A Machine is deleted, then a second one",
+		"The first is held: neither drained nor terminated before a replacement votes. The second would be one too many.")
+	out, failed := d.run(ctx, sandbox.Alice, "delete", "machine", leaving, "--wait=false")
+	if failed != nil || !says(out, quorum.Held) {
+		return fmt.Errorf("the delete was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.Held, ended(failed))
+	}
+	d.line("")
+	out, failed = d.run(ctx, sandbox.Alice, "delete", "machine", second, "--wait=false")
+	if failed == nil || !says(out, quorum.OneTooMany) {
+		return fmt.Errorf("the second delete was to be refused by rule %s, and kubectl ended with %w", quorum.OneTooMany, ended(failed))
+	}
+	return nil
+}
+
+// replace is chapter 4.
+func (d *demo) replace(ctx context.Context) error {
+	d.chapter(4, "A larger replacement is created: copy the Machine, rename it, give it another type, create it",
+		"Its Node comes up, Holdfast adds a learner there, promotes it once it caught up, moves leadership if it must,\nremoves the old member, and only then lets the old Machine go.")
+	var old machinev1beta1.Machine
+	if err := d.client.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: leaving}, &old); err != nil {
+		return err
+	}
+	m, err := sandbox.Replacement(&old, replacement, larger)
+	if err != nil {
+		return err
+	}
+	file, err := d.save(replacement+".yaml", m)
+	if err != nil {
+		return err
+	}
+	from := time.Now()
+	if _, err := d.run(ctx, sandbox.Alice, "create", "-f", file); err != nil {
+		return fmt.Errorf("create the replacement: %w", err)
+	}
+	most := 0
+	s, err := d.follow(ctx, 90*time.Second, "the replacement", from, func(s sight) bool {
+		most = max(most, s.voters())
+		return s.machine(leaving) == nil && s.voters() == 3 && len(s.members) == 3
+	})
+	if err != nil {
+		return err
+	}
+	d.chapter(5, "The control plane afterwards", "Three voters again, on three hooked Machines, one of them larger.")
+	d.table(s)
+	got := s.machine(replacement)
+	switch {
+	case got == nil || !got.Protected() || got.Deleting():
+		return fmt.Errorf("Machine %s is not a live, hooked one", replacement)
+	case s.types[replacement] != larger:
+		return fmt.Errorf("Machine %s is of type %q, not %s", replacement, s.types[replacement], larger)
+	case most > 4:
+		return fmt.Errorf("etcd had %d voters at one time, more than one above three", most)
+	}
+	return nil
+}
+
+// prove ends the demo with what a writer and the API server's readiness say of it.
+func (d *demo) prove(ctx context.Context, w *writer, ready *readiness) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	lost, err := w.lost(ctx)
+	if err != nil {
+		return err
+	}
+	d.line("")
+	d.say("linearizable writes to etcd all along: %d acknowledged, %d lost, %d attempts failed, longest stall %s",
+		w.acked, lost, w.failed, w.longest.Round(time.Millisecond))
+	if w.failed > 0 {
+		d.say("  (a failed attempt was repeated until it was acknowledged; the last error: %v)", w.last)
+	}
+	d.say("API server ready: %d of %d times it was asked", ready.yes, ready.asked)
+	d.say("from the replacement's creation: Node ready %s, learner added %s, started %s, promoted %s, old member removed %s, old Machine released %s, gone %s",
+		d.phase("node"), d.phase("learner"), d.phase("started"), d.phase("promoted"), d.phase("removed"), d.phase("released"), d.phase("gone"))
+	switch {
+	case lost > 0:
+		return fmt.Errorf("%d acknowledged writes are lost", lost)
+	case w.acked == 0:
+		return errors.New("no write was acknowledged")
+	case w.longest > stallLimit:
+		return fmt.Errorf("a write took %s, longer than an election (%s)", w.longest, stallLimit)
+	case ready.asked == 0 || ready.yes < ready.asked:
+		return fmt.Errorf("the API server was not ready all along: %w", ready.last)
+	}
+	d.line("")
+	d.line(d.paint(green, fmt.Sprintf("Done in %.0f s: the Machine is replaced, and quorum never shook.", time.Since(d.begun).Seconds())))
+	return nil
+}
+
+// stamp remembers when a phase of the replacement was last reached.
+func (d *demo) stamp(phase string, from time.Time) { d.phases[phase] = time.Since(from) }
+
+func (d *demo) phase(name string) string {
+	if at, ok := d.phases[name]; ok {
+		return fmt.Sprintf("%.1f s", at.Seconds())
+	}
+	return "-"
+}
+
+// save writes a manifest as a person would have it in a file.
+func (d *demo) save(name string, m *machinev1beta1.Machine) (string, error) {
+	m.APIVersion, m.Kind = machinev1beta1.GroupVersion.String(), "Machine"
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return "", err
+	}
+	text, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(d.files, name), os.WriteFile(filepath.Join(d.files, name), text, 0o600)
+}
+
+// run runs kubectl as one of the sandbox's identities and shows command and output.
+func (d *demo) run(ctx context.Context, as sandbox.Identity, args ...string) (string, error) {
+	shown := make([]string, len(args))
+	for i, a := range args {
+		shown[i] = strings.TrimPrefix(a, d.files+string(filepath.Separator))
+	}
+	d.command(string(as), "kubectl "+strings.Join(shown, " "))
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, d.kubectl, args...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+d.sandbox.Kubeconfig(as), "COLUMNS=200")
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, &out
+	err := command.Run()
+	d.output(out.String())
+	return out.String(), err
+}
+
+// readiness asks the API server all along whether it is ready.
+type readiness struct {
+	config     *rest.Config
+	asked, yes int
+	last       error
+}
+
+func (r *readiness) watch(ctx context.Context) {
+	transport, err := rest.HTTPClientFor(r.config)
+	if err != nil {
+		r.asked, r.last = 1, err
+		return
+	}
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := r.ask(ctx, transport)
+		if ctx.Err() != nil {
+			return
+		}
+		r.asked++
+		if err == nil {
+			r.yes++
+		} else {
+			r.last = err
+		}
+	}
+}
+
+func (r *readiness) ask(ctx context.Context, c *http.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.config.Host+"/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET /readyz: %s", response.Status)
+	}
+	return nil
+}

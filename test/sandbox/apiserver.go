@@ -1,0 +1,105 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/process"
+)
+
+// Server is the API server's URL.
+func (s *Sandbox) Server() string { return "https://" + s.apiserverAddress }
+
+// apiserverSpec runs kube-apiserver on the ring that it helps to guard. It is
+// given the address of every host that the cloud could ever create, most of
+// them dead at first: etcd's client finds those that live.
+func (s *Sandbox) apiserverSpec() (process.Spec, error) {
+	path, err := assets.Path("kube-apiserver")
+	if err != nil {
+		return process.Spec{}, err
+	}
+	host, port, err := net.SplitHostPort(s.apiserverAddress)
+	if err != nil {
+		return process.Spec{}, err
+	}
+	cert, key, err := s.ca.IssueFiles(s.pki(), "kube-apiserver", pki.Leaf{
+		CommonName: "kube-apiserver",
+		Hosts:      []string{host, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+	})
+	if err != nil {
+		return process.Spec{}, err
+	}
+	return process.Spec{
+		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"),
+		Noise: "addrConn.createTransport failed", // the hosts that are not there
+		Args: []string{
+			"--etcd-servers=" + strings.Join(s.Endpoints(), ","),
+			"--etcd-cafile=" + s.EtcdFiles.CA, "--etcd-certfile=" + s.EtcdFiles.Cert, "--etcd-keyfile=" + s.EtcdFiles.Key,
+			"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
+			"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
+			"--client-ca-file=" + filepath.Join(s.pki(), "ca.crt"),
+			"--service-account-issuer=" + s.Server(),
+			"--service-account-key-file=" + cert, "--service-account-signing-key-file=" + key,
+			"--authorization-mode=RBAC",
+			"--service-cluster-ip-range=10.96.0.0/16",
+			// There is no network beyond loopback to publish the server in, and
+			// nothing that makes default service accounts.
+			"--endpoint-reconciler-type=none",
+			"--disable-admission-plugins=ServiceAccount",
+		},
+	}, nil
+}
+
+// waitAPIServer waits for a path of the API server to answer 200.
+func (s *Sandbox) waitAPIServer(ctx context.Context, path string) error {
+	transport, err := rest.TransportFor(s.Config(Admin))
+	if err != nil {
+		return fmt.Errorf("kube-apiserver: %w", err)
+	}
+	return s.waitHTTP(ctx, &http.Client{Transport: transport, Timeout: 2 * time.Second}, s.Server()+path)
+}
+
+func (s *Sandbox) waitHTTP(ctx context.Context, client *http.Client, url string) error {
+	return s.poll(ctx, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", url, response.Status)
+		}
+		return nil
+	})
+}
+
+func (s *Sandbox) machineAPISpec() (process.Spec, error) {
+	path, err := assets.Path("machine-api")
+	if err != nil {
+		return process.Spec{}, err
+	}
+	return process.Spec{
+		Name: "machine-api", Path: path, Log: s.logFile("machine-api"),
+		Args: []string{
+			"--kubeconfig=" + s.Kubeconfig(MachineAPI),
+			"--namespace=" + MachineNamespace,
+			"--cloud-socket=" + s.cloudSocket(),
+		},
+	}, nil
+}
+
+func joinPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

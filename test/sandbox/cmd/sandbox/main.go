@@ -1,0 +1,177 @@
+// Command sandbox keeps a real control plane running on this machine until
+// Ctrl-C, and cuts or restores the power of its hosts.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+const usage = `Usage:
+  sandbox up [--replicas 1|3|5] [--mode full|guard] [--without-holdfast] [--dir DIR]
+        starts a control plane and keeps it until Ctrl-C
+  sandbox power on|off HOST [--dir DIR]
+        cuts or restores the power of a host of the sandbox in DIR
+
+`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// errUsage is what a person can mend on the command line.
+type errUsage struct{ error }
+
+// console is where the command speaks to a person. One that has gone away is no
+// reason to stop.
+type console struct{ io.Writer }
+
+func (c console) say(format string, args ...any) { _, _ = fmt.Fprintf(c, format, args...) }
+
+// run is the command; the result is its exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	out := console{stdout}
+	var options sandbox.Options
+	flags := pflag.NewFlagSet("sandbox", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&options.Dir, "dir", ".sandbox", "directory of the sandbox")
+	flags.IntVar(&options.Replicas, "replicas", 3, "control-plane Machines: 1, 3 or 5")
+	flags.StringVar(&options.Mode, "mode", "full", "Holdfast's mode: full or guard")
+	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
+	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
+
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		out.say("%s%s", usage, flags.FlagUsages())
+		return 0
+	case err != nil:
+		err = errUsage{err}
+	default:
+		err = dispatch(flags.Args(), options, out)
+	}
+	if err == nil {
+		return 0
+	}
+	console{stderr}.say("sandbox: %v\n", err)
+	if errors.As(err, &errUsage{}) {
+		return 2
+	}
+	return 1
+}
+
+func dispatch(args []string, options sandbox.Options, out console) error {
+	switch {
+	case len(args) == 1 && args[0] == "up":
+		if err := options.Validate(); err != nil {
+			return errUsage{err}
+		}
+		return up(options, out)
+	case len(args) == 3 && args[0] == "power" && (args[1] == "on" || args[1] == "off"):
+		return power(options.Dir, args[2], args[1] == "on", out)
+	default:
+		return errUsage{fmt.Errorf("say `sandbox up` or `sandbox power on|off HOST`, not %q; see --help", strings.Join(args, " "))}
+	}
+}
+
+// up starts a sandbox and keeps it until a signal or a failure.
+func up(options sandbox.Options, out console) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	started := time.Now()
+	options.Progress = func(line string) {
+		out.say("%6.1fs  %s\n", time.Since(started).Seconds(), line)
+	}
+	s, err := sandbox.Start(ctx, options)
+	if err != nil {
+		if ctx.Err() != nil {
+			out.say("interrupted; everything is stopped\n")
+			return nil
+		}
+		return err
+	}
+	out.say("%6.1fs  ready\n", time.Since(started).Seconds())
+	explain(out, s, options)
+
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-s.Failed():
+		out.say("\na part of the sandbox has died: stopping the rest\n")
+	}
+	stop() // a second Ctrl-C ends it at once, and the kernel ends its children
+	out.say("\nstopping ...\n")
+	err = errors.Join(failure, s.Stop())
+	out.say("stopped; the logs stay in %s\n", s.Logs)
+	return err
+}
+
+func explain(out console, s *sandbox.Sandbox, options sandbox.Options) {
+	dir := options.Dir
+	if rel, err := filepath.Rel(".", s.Dir); err == nil && !strings.HasPrefix(rel, "..") {
+		dir = rel
+	}
+	host := s.Hosts()[0].Name
+	out.say(`
+In another terminal:
+
+  source %[1]s/env                        # KUBECONFIG, ETCDCTL_*, PATH
+  kubectl get machines                         # you are %[2]s
+  kubectl get nodes
+  etcdctl member list -w table
+  kubectl delete machine %[3]s --wait=false
+  sandbox power off %[3]s --dir %[1]s     # and: power on
+
+Others you may be: kubectl --kubeconfig %[1]s/kubeconfig/NAME, with NAME one of
+alice (a person), argocd-application-controller, machine-api-controllers,
+etcd-operator, holdfast. Logs of each process: %[1]s/logs
+
+Ctrl-C stops everything.
+`, dir, sandbox.Admin, host)
+}
+
+// power asks the cloud of the sandbox in dir.
+func power(dir, host string, on bool, out console) error {
+	body, err := json.Marshal(map[string]bool{"on": on})
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", sandbox.SocketIn(dir))
+		},
+	}}
+	response, err := client.Post("http://cloud/instances/"+url.PathEscape(host)+"/power", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("no sandbox answers in %s: start one with `sandbox up`, or name its --dir (%w)", dir, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return fmt.Errorf("the sandbox in %s: %w", dir, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.New(strings.TrimSpace(string(answer)))
+	}
+	var instance sandbox.Instance
+	if err := json.Unmarshal(answer, &instance); err != nil {
+		return fmt.Errorf("the sandbox in %s: %w", dir, err)
+	}
+	out.say("%s is %s\n", instance.Name, instance.State)
+	return nil
+}

@@ -1,0 +1,105 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/process"
+)
+
+// holdfastPorts are on Holdfast's own address.
+type holdfastPorts struct{ webhook, metrics, probe int }
+
+// MetricsURL is where Holdfast serves its metrics.
+func (s *Sandbox) MetricsURL() string {
+	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.metrics) + "/metrics"
+}
+
+func (s *Sandbox) holdfastCertDir() string { return filepath.Join(s.pki(), "holdfast-webhook") }
+
+func (s *Sandbox) holdfastSpec() (process.Spec, error) {
+	path, err := assets.Path("holdfast")
+	if err != nil {
+		return process.Spec{}, err
+	}
+	return process.Spec{
+		Name: "holdfast", Path: path, Log: s.logFile("holdfast"),
+		Args: append([]string{
+			"run", "--mode=" + s.options.Mode,
+			"--kubeconfig=" + s.Kubeconfig(Holdfast), "--machine-namespace=" + MachineNamespace,
+			"--endpoints=" + strings.Join(s.VoterEndpoints(), ","),
+			"--cacert=" + s.EtcdFiles.CA, "--cert=" + s.EtcdFiles.Cert, "--key=" + s.EtcdFiles.Key,
+			"--webhook-host=" + s.holdfastHost, "--webhook-port=" + strconv.Itoa(s.holdfastPorts.webhook),
+			"--webhook-cert-dir=" + s.holdfastCertDir(),
+			"--metrics-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.metrics),
+			"--health-probe-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.probe),
+			"--leader-elect=false",
+		}, s.options.HoldfastArgs...),
+	}, nil
+}
+
+// StartHoldfast starts the manager and, when it is ready to answer, registers
+// its webhooks: the other way round its own first requests would fail closed.
+func (s *Sandbox) StartHoldfast(ctx context.Context) error {
+	if err := os.MkdirAll(s.holdfastCertDir(), 0o700); err != nil {
+		return fmt.Errorf("holdfast's certificate: %w", err)
+	}
+	if _, _, err := s.ca.IssueFiles(s.holdfastCertDir(), "tls", pki.Leaf{CommonName: "holdfast", Hosts: []string{s.holdfastHost}}); err != nil {
+		return err
+	}
+	if err := s.Holdfast.Start(); err != nil {
+		return err
+	}
+	if err := s.WaitHoldfast(ctx); err != nil {
+		return err
+	}
+	manifests, err := s.holdfastManifests(ctx)
+	if err != nil {
+		return err
+	}
+	return s.apply(ctx, manifests...)
+}
+
+// WaitHoldfast waits until Holdfast says that it is ready, after a restart say.
+func (s *Sandbox) WaitHoldfast(ctx context.Context) error {
+	url := "http://" + joinPort(s.holdfastHost, s.holdfastPorts.probe) + "/readyz"
+	return s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, url)
+}
+
+// holdfastManifests are the registrations that Holdfast prints for kubectl apply.
+func (s *Sandbox) holdfastManifests(ctx context.Context) ([]object, error) {
+	path, err := assets.Path("holdfast")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"manifests", "--machine-namespace=" + MachineNamespace,
+		"--webhook-url=https://" + joinPort(s.holdfastHost, s.holdfastPorts.webhook),
+		"--webhook-ca-file=" + filepath.Join(s.pki(), "ca.crt"),
+	}
+	for _, arg := range s.options.HoldfastArgs {
+		// Both commands must be told of the same identities.
+		switch flag, _, _ := strings.Cut(arg, "="); flag {
+		case "--custodians", "--automation-users", "--escape-hatch-users":
+			args = append(args, arg)
+		}
+	}
+	command := exec.CommandContext(ctx, path, args...)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("holdfast manifests: %w\n%s", err, stderr.String())
+	}
+	return parse("holdfast manifests", out)
+}

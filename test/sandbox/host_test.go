@@ -1,0 +1,93 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+// TestHostLife is an etcd host's life in a ring of one: added, promoted,
+// removed, added again, crashed, without power, terminated. No API server runs.
+func TestHostLife(t *testing.T) {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	s, err := open(Options{Dir: t.TempDir(), Replicas: 1}.withDefaults())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	g.Expect(s.prepare()).To(Succeed())
+	g.Expect(s.startRing(ctx)).To(Succeed())
+	etcd, err := s.EtcdClient()
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = etcd.Close() })
+
+	h, created, err := s.cloud.create("late", "m5.large", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(created).To(BeTrue())
+	_, created, err = s.cloud.create("late", "m5.large", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(created).To(BeFalse(), "creating is idempotent")
+	g.Expect(h.public().Etcd).To(BeNil(), "not listed, so not started")
+
+	join := func() uint64 {
+		added, err := etcd.MemberAddAsLearner(ctx, []string{h.peerURL()})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func() error {
+			_, err := etcd.MemberPromote(ctx, added.Member.ID)
+			return err
+		}).Should(Succeed())
+		return added.Member.ID
+	}
+	running := func() bool { return h.public().Etcd != nil }
+	data := filepath.Join(h.dir, "data")
+
+	id := join()
+	// A voter that was removed ends by itself; the host puts its data aside and
+	// starts the same address anew under the next ID. etcd refuses to remove a
+	// voter that is not connected yet.
+	g.Eventually(func() error { _, err := etcd.MemberRemove(ctx, id); return err }).Should(Succeed())
+	g.Eventually(running).Should(BeFalse())
+	g.Eventually(func() ([]string, error) { return filepath.Glob(data + "-removed-*") }).Should(HaveLen(1))
+	g.Expect(join()).NotTo(Equal(id))
+
+	// A crash: the host starts it again, on its data.
+	before := h.public().Etcd
+	g.Expect(before.Signal(syscall.SIGKILL)).To(Succeed())
+	g.Eventually(func() bool { now := h.public().Etcd; return now != nil && now != before }).Should(BeTrue())
+
+	g.Expect(s.Power("late", false)).To(Succeed())
+	g.Eventually(running).Should(BeFalse())
+	g.Expect(h.instance().State).To(Equal("Stopped"))
+	g.Expect(s.Power("late", true)).To(Succeed())
+	g.Eventually(running).Should(BeTrue())
+	g.Eventually(func() error { _, err := etcd.Get(ctx, "k"); return err }).Should(Succeed())
+
+	// The ring must be told first: a ring of two cannot lose one.
+	list, err := s.cloud.members.read(ctx, time.Second)
+	g.Expect(err).NotTo(HaveOccurred())
+	id = byPeerURL(list, h.peerURL()).ID
+	g.Eventually(func() error { _, err := etcd.MemberRemove(ctx, id); return err }).Should(Succeed())
+	s.cloud.terminate("late")
+	g.Eventually(func() *host { return s.cloud.get("late") }).Should(BeNil())
+	_, err = os.Stat(h.dir)
+	g.Expect(errors.Is(err, fs.ErrNotExist)).To(BeTrue(), "its disk is removed")
+
+	// The address that is free for longest comes first.
+	next, _, err := s.cloud.create("next", "m5.large", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(next.address).NotTo(Equal(h.address))
+}

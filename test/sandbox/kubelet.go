@@ -1,0 +1,135 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	heartbeat = 10 * time.Second
+	// nodeCheck is how soon a Node that somebody deleted is registered again.
+	nodeCheck = 2 * time.Second
+)
+
+// runKubelet plays the kubelet, which registers the Node and renews its Ready
+// condition, and the node lifecycle controller, which marks the Node of a host
+// without power.
+func (h *host) runKubelet(ctx context.Context) {
+	said := ""
+	for {
+		on, _, changed := h.state()
+		wait := nodeCheck
+		if err := h.syncNode(ctx, on); err != nil && ctx.Err() == nil {
+			// At first the API server is not there; say what is wrong once.
+			if text := err.Error(); text != said {
+				said = text
+				h.log.Warn("kubelet", "error", err)
+			}
+			wait = 200 * time.Millisecond
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (h *host) syncNode(ctx context.Context, on bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	node, err := h.cloud.nodes.Get(ctx, h.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if !on {
+			return nil
+		}
+		node, err = h.cloud.nodes.Create(ctx, h.node(), metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("node %s: %w", h.name, err)
+	}
+	ready := readyCondition(on)
+	current := nodeReady(node)
+	if current != nil && current.Status == ready.Status {
+		if !on || time.Since(current.LastHeartbeatTime.Time) < heartbeat {
+			return nil
+		}
+		ready.LastTransitionTime = current.LastTransitionTime
+	}
+	node.Status.Conditions = []corev1.NodeCondition{ready}
+	node.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: h.address},
+		{Type: corev1.NodeHostName, Address: h.name},
+	}
+	node.Status.NodeInfo.KubeletVersion = "v1.36.3"
+	updated, err := h.cloud.nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("node %s: %w", h.name, err)
+	}
+	return h.syncTaints(ctx, updated, on)
+}
+
+// syncTaints does for the Node what the node lifecycle controller does: the API
+// server taints each new Node, and a Node that is not ready keeps new pods away.
+func (h *host) syncTaints(ctx context.Context, node *corev1.Node, on bool) error {
+	var taints []corev1.Taint
+	for _, taint := range node.Spec.Taints {
+		if taint.Key != corev1.TaintNodeNotReady && taint.Key != corev1.TaintNodeUnreachable {
+			taints = append(taints, taint)
+		}
+	}
+	if !on {
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	node.Spec.Taints = taints
+	if _, err := h.cloud.nodes.Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("node %s: %w", h.name, err)
+	}
+	return nil
+}
+
+func (h *host) node() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: h.name,
+			Labels: map[string]string{
+				corev1.LabelHostname:                    h.name,
+				corev1.LabelInstanceTypeStable:          h.kind,
+				corev1.LabelTopologyZone:                h.zone,
+				corev1.LabelOSStable:                    "linux",
+				"node-role.kubernetes.io/master":        "",
+				"node-role.kubernetes.io/control-plane": "",
+			},
+		},
+		Spec: corev1.NodeSpec{ProviderID: providerID(h.id)},
+	}
+}
+
+func readyCondition(on bool) corev1.NodeCondition {
+	now := metav1.Now()
+	condition := corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "KubeletReady", Message: "the host has power",
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}
+	if !on {
+		condition.Status = corev1.ConditionUnknown
+		condition.Reason, condition.Message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+	}
+	return condition
+}
+
+func nodeReady(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeReady {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+)
+
+// MachineNamespace is where Machines live.
+const MachineNamespace = "openshift-machine-api"
+
+// InstanceType is that of the first Machines.
+const InstanceType = "m5.large"
+
+type object = *unstructured.Unstructured
+
+// parse reads the objects of a YAML text; name is for errors.
+func parse(name string, text []byte) ([]object, error) {
+	var objects []object
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		var u unstructured.Unstructured
+		err := decoder.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if len(u.Object) > 0 {
+			objects = append(objects, &u)
+		}
+	}
+}
+
+// apply sends the objects by server-side apply. It tries again while the API
+// server is not ready for them, just after their CRD was made for one.
+func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
+	for _, u := range objects {
+		err := s.poll(ctx, func(ctx context.Context) error {
+			err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("sandbox"), client.ForceOwnership)
+			if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
+				return permanent{err}
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// crds reads the CustomResourceDefinitions out of the openshift/api module in
+// Go's module cache, so that they are never a copy that has aged.
+func crds(ctx context.Context) ([]object, error) {
+	root, err := assets.Root()
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api")
+	command.Dir = root
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("finding the module github.com/openshift/api: %w\n%s", err, stderr.String())
+	}
+	dir := strings.TrimSpace(string(out))
+	if dir == "" {
+		return nil, errors.New("the module github.com/openshift/api is not in the module cache: run `go mod download` in " + root)
+	}
+	var all []object
+	for _, file := range []string{
+		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machines-Default.crd.yaml",
+		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinesets-Default.crd.yaml",
+		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinehealthchecks.crd.yaml",
+		"machine/v1/zz_generated.crd-manifests/0000_10_control-plane-machine-set_01_controlplanemachinesets-Default.crd.yaml",
+		"config/v1/zz_generated.crd-manifests/0000_00_cluster-version-operator_01_clusteroperators.crd.yaml",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
+		if err != nil {
+			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
+		}
+		parsed, err := parse(file, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, parsed...)
+	}
+	return all, nil
+}
+
+// waitEstablished waits until the API server serves each CRD.
+func (s *Sandbox) waitEstablished(ctx context.Context, crds []object) error {
+	for _, crd := range crds {
+		err := s.poll(ctx, func(ctx context.Context) error {
+			current := &unstructured.Unstructured{}
+			current.SetGroupVersionKind(crd.GroupVersionKind())
+			if err := s.client.Get(ctx, client.ObjectKeyFromObject(crd), current); err != nil {
+				return err
+			}
+			conditions, _, err := unstructured.NestedSlice(current.Object, "status", "conditions")
+			if err != nil {
+				return err
+			}
+			for _, c := range conditions {
+				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+					return nil
+				}
+			}
+			return errors.New("not established")
+		})
+		if err != nil {
+			return fmt.Errorf("CRD %s: %w", crd.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// cluster are the objects that an installed cluster has: namespaces, the
+// install-config, and what binds identities to their rights.
+func (s *Sandbox) cluster() ([]object, error) {
+	text := &strings.Builder{}
+	for _, namespace := range []string{MachineNamespace, "openshift-etcd", "openshift-etcd-operator", "holdfast-system", "gitops"} {
+		fmt.Fprintf(text, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n---\n", namespace)
+	}
+	fmt.Fprintf(text, `apiVersion: v1
+kind: ConfigMap
+metadata: {name: cluster-config-v1, namespace: kube-system}
+data:
+  install-config: |
+    apiVersion: v1
+    metadata:
+      name: sandbox
+    baseDomain: example.com
+    controlPlane:
+      name: master
+      replicas: %d
+      platform: {}
+    compute:
+    - name: worker
+      replicas: 0
+      platform: {}
+    platform:
+      none: {}
+`, s.options.Replicas)
+
+	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator}
+	root, err := assets.Root()
+	if err != nil {
+		return nil, err
+	}
+	rbac, err := os.ReadFile(filepath.Join(root, "deploy", "base", "rbac.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		bound = append(bound, Holdfast)
+	} else if err != nil {
+		return nil, fmt.Errorf("holdfast's rights: %w", err)
+	}
+	for _, identity := range bound {
+		fmt.Fprintf(text, `---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: sandbox-%s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "%s"}]
+`, identity.File(), identity)
+	}
+	objects, err := parse("cluster", []byte(text.String()))
+	if err != nil {
+		return nil, err
+	}
+	rights, err := parse("deploy/base/rbac.yaml", rbac)
+	return append(objects, rights...), err
+}
+
+// machine is the manifest of a first Machine.
+func machine(name string) (object, error) {
+	objects, err := parse(name, fmt.Appendf(nil, `apiVersion: machine.openshift.io/v1beta1
+kind: Machine
+metadata:
+  name: %s
+  namespace: %s
+  labels:
+    machine.openshift.io/cluster-api-cluster: sandbox
+    machine.openshift.io/cluster-api-machine-role: master
+    machine.openshift.io/cluster-api-machine-type: master
+spec:
+  providerSpec:
+    value:
+      apiVersion: process.holdfast.dev/v1
+      kind: ProcessMachineProviderSpec
+      instanceType: %s
+`, name, MachineNamespace, InstanceType))
+	if err != nil {
+		return nil, err
+	}
+	return objects[0], nil
+}
+
+// Replacement is the Machine that a person makes by the documented procedure of
+// a resize: a copy of the old one's manifest, hooks and annotations included,
+// without status and provider ID, under a new name and with a new instance type.
+func Replacement(old *machinev1beta1.Machine, name, instanceType string) (*machinev1beta1.Machine, error) {
+	spec := map[string]any{}
+	if old.Spec.ProviderSpec.Value != nil {
+		if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+			return nil, fmt.Errorf("providerSpec of Machine %s: %w", old.Name, err)
+		}
+	}
+	spec["instanceType"] = instanceType
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("providerSpec of Machine %s: %w", name, err)
+	}
+	copied := old.DeepCopy()
+	copied.TypeMeta = metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"}
+	copied.ObjectMeta = metav1.ObjectMeta{
+		Name: name, Namespace: old.Namespace, Labels: copied.Labels, Annotations: copied.Annotations,
+	}
+	copied.Spec.ProviderID = nil
+	copied.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+	copied.Status = machinev1beta1.MachineStatus{}
+	return copied, nil
+}

@@ -1,0 +1,435 @@
+// Package sandbox is a real control plane on one machine: etcd members, each on
+// a host of its own; kube-apiserver, stored in that very ring; the Machine API
+// controllers with a cloud whose instances are those hosts; and Holdfast. Each
+// is a process of its own with its own log, on addresses of 127.0.0.0/8 that no
+// other sandbox has, and none outlives the program that started it.
+//
+// What is played rather than run is in the cloud: the kubelets, which keep the
+// Nodes, and etcd's static pods, which start a member once the ring lists it.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/test/loopback"
+	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/process"
+	"github.com/holdfast-dev/holdfast/test/ring"
+)
+
+// Options say which sandbox to start.
+type Options struct {
+	// Dir is made if need be, and cleaned of what an earlier sandbox left there.
+	Dir string
+	// Replicas is the number of control-plane Machines: 1, 3 or 5; zero means 3.
+	Replicas int
+	// Mode is Holdfast's, full or guard; empty means full: nothing else here
+	// moves etcd's members.
+	Mode string
+	// WithoutHoldfast leaves it out.
+	WithoutHoldfast bool
+	// HoldfastArgs are more flags for holdfast run, each as one string with an
+	// equals sign; a repeated flag replaces the sandbox's.
+	HoldfastArgs []string
+	// SpareAddresses is how many more hosts than Replicas may stand at a time; zero means 5.
+	SpareAddresses int
+	// Progress receives a line for each step of the start and of Stop, for people; nil for none.
+	Progress func(string)
+}
+
+// withDefaults replaces zero values as the fields' comments say.
+func (o Options) withDefaults() Options {
+	if o.Replicas == 0 {
+		o.Replicas = 3
+	}
+	if o.Mode == "" {
+		o.Mode = "full"
+	}
+	if o.SpareAddresses == 0 {
+		o.SpareAddresses = 5
+	}
+	return o
+}
+
+// Validate says in one sentence what is wrong; a zero that Start would replace is wrong to it.
+func (o Options) Validate() error {
+	if !slices.Contains([]int{1, 3, 5}, o.Replicas) {
+		return fmt.Errorf("replicas must be 1, 3 or 5, not %d", o.Replicas)
+	}
+	if !slices.Contains([]string{"full", "guard"}, o.Mode) {
+		return fmt.Errorf("mode must be full or guard, not %q", o.Mode)
+	}
+	if o.SpareAddresses < 0 || o.SpareAddresses > 200 {
+		return fmt.Errorf("spare addresses must be 0 to 200, not %d", o.SpareAddresses)
+	}
+	return nil
+}
+
+// Sandbox is a control plane that runs.
+type Sandbox struct {
+	// Dir is absolute. Logs holds a file for each process.
+	Dir, Logs string
+	// APIServer, MachineAPI and Holdfast are its processes beside the etcds.
+	APIServer, MachineAPI, Holdfast *Component
+	// EtcdConfig and EtcdFiles are for a client of the ring; the configuration's
+	// endpoints are the first voters.
+	EtcdConfig clientv3.Config
+	EtcdFiles  ring.ClientFiles
+
+	options          Options
+	lock             *os.File
+	ca               *pki.Authority
+	block            *loopback.Block
+	pool             []string // the hosts' addresses
+	apiserverAddress string   // host:port
+	holdfastHost     string
+	holdfastPorts    holdfastPorts
+	cloud            *cloud
+	client           client.Client // the administrator's
+	closers          []func() error
+	failed           chan error
+
+	background context.Context // ends the sandbox's own work
+	cancel     context.CancelFunc
+	work       sync.WaitGroup
+	stopOnce   sync.Once
+	stopErr    error
+}
+
+// Start starts a sandbox and returns when all of it is ready: the Machines are
+// Running, and Holdfast answers. It stops what it started if it fails or the
+// context ends before that; afterwards the context means nothing to it.
+func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
+	options = options.withDefaults()
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	s, err := open(options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	type step struct {
+		what string
+		do   func(context.Context) error
+	}
+	steps := []step{
+		{fmt.Sprintf("etcd: a ring of %d", options.Replicas), s.startRing},
+		{"kube-apiserver, stored in that ring", s.startAPIServer},
+		{"Machine CRDs, namespaces, install-config, rights", s.startCluster},
+		{"Machine API controllers, Machines and Nodes", s.startMachines},
+	}
+	if !options.WithoutHoldfast {
+		steps = append(steps, step{"Holdfast in mode " + options.Mode, s.StartHoldfast})
+	}
+	for _, step := range steps {
+		if err := s.step(ctx, step.what, step.do); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.writeEnv(); err != nil {
+		return nil, err
+	}
+	s.work.Go(s.keepEnv)
+	return s, nil
+}
+
+// open takes the directory; nothing runs yet, but Stop is due.
+func open(options Options) (*Sandbox, error) {
+	dir, err := filepath.Abs(options.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("the sandbox's directory: %w", err)
+	}
+	if most := 100; len(SocketIn(dir)) > most {
+		return nil, fmt.Errorf("%s is too long a path for a unix socket: choose a directory of less than %d letters", dir, most-len(SocketIn("")))
+	}
+	lock, err := claim(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sandbox{
+		Dir: dir, Logs: filepath.Join(dir, "logs"),
+		options: options, lock: lock, failed: make(chan error, 1),
+	}
+	s.background, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// prepare makes all that needs no process: addresses, certificates, the cloud.
+func (s *Sandbox) prepare() error {
+	var err error
+	if s.block, err = loopback.Claim(); err != nil {
+		return err
+	}
+	s.closers = append(s.closers, s.block.Close)
+	ports, err := s.block.FreePorts(6)
+	if err != nil {
+		return err
+	}
+	s.apiserverAddress = joinPort(s.block.Addr(1).String(), ports[0])
+	s.holdfastHost = s.block.Addr(2).String()
+	s.holdfastPorts = holdfastPorts{webhook: ports[1], metrics: ports[2], probe: ports[3]}
+	etcdPorts := ring.Ports{Client: ports[4], Peer: ports[5]}
+	for i := range s.options.Replicas + s.options.SpareAddresses {
+		s.pool = append(s.pool, s.block.Addr(10+i).String())
+	}
+
+	if s.ca, err = pki.NewAuthority("holdfast sandbox"); err != nil {
+		return err
+	}
+	if err := s.writeIdentities(); err != nil {
+		return err
+	}
+	var founders []string
+	for _, address := range s.pool[:s.options.Replicas] {
+		founders = append(founders, etcdPorts.ClientURL(address))
+	}
+	if s.EtcdConfig, s.EtcdFiles, err = ring.ClientConfig(s.ca, s.pki(), founders...); err != nil {
+		return err
+	}
+
+	s.APIServer = &Component{Name: "kube-apiserver", spec: s.apiserverSpec, failed: s.fail}
+	s.MachineAPI = &Component{Name: "machine-api", spec: s.machineAPISpec, failed: s.fail}
+	s.Holdfast = &Component{Name: "holdfast", spec: s.holdfastSpec, failed: s.fail}
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	if s.client, err = client.New(s.Config(Admin), client.Options{
+		Scheme: scheme,
+		// Controller-runtime's own logger prints a stack when nobody has set it.
+		Log: funcr.New(func(_, _ string) {}, funcr.Options{}),
+	}); err != nil {
+		return fmt.Errorf("the administrator's client: %w", err)
+	}
+	return s.openCloud(etcdPorts)
+}
+
+// openCloud lets the cloud serve its API, without an instance yet.
+func (s *Sandbox) openCloud(ports ring.Ports) error {
+	core, err := corev1client.NewForConfig(s.Config(Admin))
+	if err != nil {
+		return fmt.Errorf("the kubelets' client: %w", err)
+	}
+	file, err := os.Create(s.logFile("cloud"))
+	if err != nil {
+		return fmt.Errorf("the cloud's log: %w", err)
+	}
+	s.closers = append(s.closers, file.Close)
+	ctx, stop := context.WithCancel(s.background)
+	c := &cloud{
+		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
+		nodes: core.Nodes(), log: slog.New(slog.NewTextHandler(file, nil)),
+		ctx: ctx, stop: stop,
+		instances: map[string]*host{}, free: slices.Clone(s.pool),
+	}
+	if c.members, err = newMembers(s.EtcdConfig, c.running); err != nil {
+		stop()
+		return fmt.Errorf("the hosts' etcd client: %w", err)
+	}
+	s.closers = append(s.closers, c.members.client.Close)
+	s.work.Go(func() { c.members.run(s.background) })
+
+	listener, err := net.Listen("unix", s.cloudSocket())
+	if err != nil {
+		stop()
+		return fmt.Errorf("the cloud's socket: %w", err)
+	}
+	s.closers = append(s.closers, listener.Close)
+	go func() {
+		if err := c.serve(listener); err != nil {
+			s.fail(err)
+		}
+	}()
+	s.cloud = c
+	return nil
+}
+
+// first are the names of the hosts and Machines that the sandbox starts with.
+func (s *Sandbox) first() []string {
+	var names []string
+	for i := range s.options.Replicas {
+		names = append(names, fmt.Sprintf("master-%d", i))
+	}
+	return names
+}
+
+func (s *Sandbox) startRing(ctx context.Context) error {
+	founders := map[string]string{}
+	for i, name := range s.first() {
+		founders[name] = s.cloud.ports.PeerURL(s.pool[i])
+	}
+	for _, name := range s.first() {
+		if _, _, err := s.cloud.create(name, InstanceType, founders); err != nil {
+			return err
+		}
+	}
+	err := s.poll(ctx, func(ctx context.Context) error {
+		list, err := s.cloud.members.read(ctx, time.Second)
+		if err == nil && len(voters(list)) < len(founders) {
+			err = fmt.Errorf("%d of %d members have started", len(voters(list)), len(founders))
+		}
+		return err
+	})
+	if err != nil {
+		log := filepath.Join(s.Logs, "etcd-"+s.first()[0]+".log")
+		return fmt.Errorf("%w; the end of %s:\n%s", err, log, process.Tail(log, 12))
+	}
+	return nil
+}
+
+func (s *Sandbox) startAPIServer(ctx context.Context) error {
+	if err := s.APIServer.Start(); err != nil {
+		return err
+	}
+	return s.waitAPIServer(ctx, "/readyz")
+}
+
+func (s *Sandbox) startCluster(ctx context.Context) error {
+	crds, err := crds(ctx)
+	if err != nil {
+		return err
+	}
+	objects, err := s.cluster()
+	if err != nil {
+		return err
+	}
+	if err := s.apply(ctx, append(crds, objects...)...); err != nil {
+		return err
+	}
+	return s.waitEstablished(ctx, crds)
+}
+
+func (s *Sandbox) startMachines(ctx context.Context) error {
+	if err := s.MachineAPI.Start(); err != nil {
+		return err
+	}
+	for _, name := range s.first() {
+		m, err := machine(name)
+		if err != nil {
+			return err
+		}
+		if err := s.apply(ctx, m); err != nil {
+			return err
+		}
+	}
+	return s.poll(ctx, func(ctx context.Context) error {
+		var machines machinev1beta1.MachineList
+		if err := s.client.List(ctx, &machines, client.InNamespace(MachineNamespace)); err != nil {
+			return err
+		}
+		for _, m := range machines.Items {
+			if m.Status.Phase == nil || *m.Status.Phase != machinev1beta1.PhaseRunning {
+				return fmt.Errorf("Machine %s is not Running (log: %s)", m.Name, s.logFile("machine-api"))
+			}
+		}
+		return nil
+	})
+}
+
+// Endpoints are the client URLs of all hosts that could ever be, most of which
+// are dead at any time.
+func (s *Sandbox) Endpoints() []string {
+	var urls []string
+	for _, address := range s.pool {
+		urls = append(urls, s.cloud.ports.ClientURL(address))
+	}
+	return urls
+}
+
+// VoterEndpoints are the client URLs of the ring's voters as it is now.
+func (s *Sandbox) VoterEndpoints() []string {
+	list, _ := s.cloud.members.latest()
+	return voters(list)
+}
+
+// EtcdClient dials the voters as they are now, or the endpoints that are given.
+// It is the caller's to close.
+func (s *Sandbox) EtcdClient(endpoints ...string) (*clientv3.Client, error) {
+	config := s.EtcdConfig
+	if config.Endpoints = endpoints; len(endpoints) == 0 {
+		config.Endpoints = s.VoterEndpoints()
+	}
+	return clientv3.New(config)
+}
+
+// Hosts are the instances' hosts, by name.
+func (s *Sandbox) Hosts() []Host {
+	var hosts []Host
+	for _, h := range s.cloud.all() {
+		hosts = append(hosts, h.public())
+	}
+	return hosts
+}
+
+// Host is the host of that name, if there is one.
+func (s *Sandbox) Host(name string) (Host, bool) {
+	h := s.cloud.get(name)
+	if h == nil {
+		return Host{}, false
+	}
+	return h.public(), true
+}
+
+// Power cuts or restores a host's power. Its disk stays.
+func (s *Sandbox) Power(name string, on bool) error {
+	h := s.cloud.get(name)
+	if h == nil {
+		return fmt.Errorf("there is no host %s", name)
+	}
+	h.power(on)
+	return nil
+}
+
+// Stop stops everything, in order, and waits for it. The directory stays, for
+// its logs. A second Stop returns what the first one did.
+func (s *Sandbox) Stop() error {
+	s.stopOnce.Do(func() { s.stopErr = s.stop() })
+	return s.stopErr
+}
+
+func (s *Sandbox) stop() error {
+	var errs []error
+	for _, c := range []*Component{s.Holdfast, s.MachineAPI, s.APIServer} {
+		if c != nil {
+			errs = append(errs, c.Stop())
+		}
+	}
+	if s.cloud != nil {
+		s.cloud.close()
+	}
+	s.cancel()
+	s.work.Wait()
+	for _, c := range slices.Backward(s.closers) {
+		errs = append(errs, c())
+	}
+	if err := os.Remove(s.envFile()); !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, s.lock.Close())...)
+}

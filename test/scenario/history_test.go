@@ -1,0 +1,139 @@
+package scenario_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// history watches a cluster from beginning to end and fails the test for every moment at which
+// something did not hold. The Machines come from a watch, so no state that the API server stored is
+// missed; the members are sampled.
+type history struct {
+	mu       sync.Mutex
+	machines map[string]quorum.Machine // as last stored, by UID
+	most     int                       // voters at one time
+	least    int
+	samples  int
+	wrong    []string
+}
+
+func (h *history) fail(format string, args ...any) {
+	if len(h.wrong) < 20 {
+		h.wrong = append(h.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+// watch begins a history that ends with the test. Voters may be as few as the given number: one less
+// than desired where a dead voter has to go before its replacement can come.
+func (c *cluster) watch(t *testing.T, fewest int) {
+	t.Helper()
+	h := &history{machines: map[string]quorum.Machine{}, least: c.desired}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var work sync.WaitGroup
+	work.Go(func() { h.sample(ctx, c, fewest) })
+	work.Go(func() { h.follow(ctx, c) })
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+		for _, w := range h.wrong {
+			t.Error(w)
+		}
+		if h.samples == 0 || len(h.machines) == 0 {
+			t.Errorf("the history saw %d samples of the ring and %d Machines", h.samples, len(h.machines))
+		}
+		t.Logf("%d samples of the ring: %d to %d voters for %d wanted", h.samples, h.least, h.most, c.desired)
+	})
+}
+
+// sample looks at the members again and again: I4, and I2 with what the watch has seen.
+func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	voted := map[uint64]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		within, cancel := context.WithTimeout(ctx, 2*time.Second)
+		list, err := c.etcd.MemberList(within)
+		cancel()
+		if err != nil {
+			continue // no answer, no observation; what is lost by it the writer sees
+		}
+		h.mu.Lock()
+		h.samples++
+		voters := 0
+		for _, m := range list.Members {
+			if m.GetIsLearner() {
+				voted[m.GetID()] = false
+				continue
+			}
+			voters++
+			if was, known := voted[m.GetID()]; known && !was && !h.hooked(m.GetName()) {
+				h.fail("I2: %s became a voter while no hooked Machine of that name was stored", m.GetName())
+			}
+			voted[m.GetID()] = true
+		}
+		h.most, h.least = max(h.most, voters), min(h.least, voters)
+		if voters > c.desired+1 || voters < fewest {
+			h.fail("I4: %d voters, %d wanted", voters, c.desired)
+		}
+		h.mu.Unlock()
+	}
+}
+
+func (h *history) hooked(name string) bool {
+	for _, m := range h.machines {
+		if m.Name == name && m.Hook == quorum.Ours {
+			return true
+		}
+	}
+	return false
+}
+
+// follow sees every state of every Machine that the API server stores: I6, and that latch and hook go together.
+func (h *history) follow(ctx context.Context, c *cluster) {
+	for ctx.Err() == nil {
+		watcher, err := c.as(sandbox.Admin).(client.WithWatch).Watch(ctx, &machinev1beta1.MachineList{}, client.InNamespace(sandbox.MachineNamespace))
+		if err != nil {
+			continue
+		}
+		for event := range watcher.ResultChan() {
+			if m, ok := event.Object.(*machinev1beta1.Machine); ok && event.Type != watch.Deleted {
+				h.stored(machineapi.Machine(m))
+			}
+		}
+	}
+}
+
+func (h *history) stored(m quorum.Machine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before, known := h.machines[m.UID]
+	h.machines[m.UID] = m
+	if !known {
+		return
+	}
+	if before.Deleting() && before.Hook != quorum.Ours && m.Hook == quorum.Ours {
+		h.fail("I6: the hook returned to deleting Machine %s", m.Name)
+	}
+	if before.Hook == quorum.Ours && m.Hook != quorum.Ours && !m.Deleting() {
+		h.fail("live Machine %s lost its hook", m.Name)
+	}
+	if before.Latch == quorum.Ours && m.Latch != quorum.Ours && m.Hook == quorum.Ours {
+		h.fail("Machine %s lost its latch alone", m.Name)
+	}
+}

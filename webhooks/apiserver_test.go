@@ -1,0 +1,497 @@
+package webhooks_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/onsi/gomega"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+const namespace = "openshift-machine-api"
+
+// Users, of each class.
+const (
+	holdfast   = "system:serviceaccount:holdfast-system:holdfast"
+	operator   = "system:serviceaccount:openshift-etcd-operator:etcd-operator"
+	gitops     = "system:serviceaccount:gitops:argocd"
+	robot      = "ci-robot-7" // automation by a pattern
+	deployer   = "jane"       // automation by her group, see groups
+	emergency  = "system:serviceaccount:openshift-backplane-srep:responder"
+	admin      = "system:admin"
+	person     = "alice"
+	deployers  = "deployers"
+	responders = "system:serviceaccounts:openshift-backplane-srep"
+)
+
+func identities() quorum.Identities {
+	ids := quorum.DefaultIdentities(holdfast)
+	ids.Automation = []string{"ci-robot-*", deployers}
+	return ids
+}
+
+// fixture is one API server with the Machine CRD and Holdfast's webhooks, for all tests of the package.
+type fixture struct {
+	config *rest.Config
+	scheme *runtime.Scheme
+	admin  client.Client // not called by rules' cases: it is a person
+	direct client.Client // not impersonating: for what is no Machine
+	server *httptest.Server
+	ca     []byte // PEM: who signed the server's certificate
+	guard  *guard
+}
+
+func start(t *testing.T) *fixture {
+	t.Helper()
+	log.SetLogger(logr.Discard())
+	f := &fixture{scheme: runtime.NewScheme(), guard: &guard{calls: map[string]int{}}}
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, machinev1beta1.Install} {
+		if err := add(f.scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	env := &envtest.Environment{CRDDirectoryPaths: []string{machineCRD(t)}, ErrorIfCRDPathMissing: true}
+	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
+	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
+	config, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.config = config
+	f.admin = f.client(t, admin, nil)
+
+	if f.direct, err = client.New(config, client.Options{Scheme: f.scheme}); err != nil {
+		t.Fatal(err)
+	}
+	everyone := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "everyone"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}},
+	}
+	for _, object := range []client.Object{
+		everyone,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}},
+	} {
+		must(t, f.direct.Create(t.Context(), object))
+	}
+	f.serve(t)
+	return f
+}
+
+// serve starts the webhook server and registers it, and waits until the API server calls it.
+func (f *fixture) serve(t *testing.T) {
+	t.Helper()
+	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := &webhooks.Guard{
+		Identities: identities(), MachineNamespace: namespace,
+		Gatherer: f.guard, Recorder: f.guard, Metrics: metrics,
+	}
+	mux := http.NewServeMux()
+	mux.Handle(webhooks.MutatePath, f.guard.counted(&admission.Webhook{Handler: guard.Mutating()}))
+	mux.Handle(webhooks.ValidatePath, f.guard.counted(&admission.Webhook{Handler: guard.Validating()}))
+	mux.Handle(stripPath, f.guard.counted(&admission.Webhook{Handler: admission.HandlerFunc(strip)}))
+
+	ca, err := pki.NewAuthority("webhooks")
+	must(t, err)
+	f.ca = ca.CertPEM()
+	cert, key, err := ca.Issue(pki.Leaf{CommonName: "webhooks", Hosts: []string{"127.0.0.1"}})
+	must(t, err)
+	pair, err := tls.X509KeyPair(cert, key)
+	must(t, err)
+	f.server = httptest.NewUnstartedServer(mux)
+	f.server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	f.server.EnableHTTP2 = true
+	f.server.StartTLS()
+	t.Cleanup(f.server.Close)
+
+	mutating, validating := serving.Registrations(serving.Options{
+		URL: f.server.URL, CABundle: f.ca, MachineNamespace: namespace, Identities: identities(),
+	})
+	must(t, f.direct.Create(t.Context(), mutating))
+	must(t, f.direct.Create(t.Context(), validating))
+	f.guard.set(ring())
+	probe := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "probe-", Namespace: namespace, Annotations: map[string]string{quorum.OverrideAnnotation: "probe"},
+	}}
+	gomega.NewWithT(t).Eventually(func() error {
+		dry := probe.DeepCopy()
+		if err := f.admin.Create(t.Context(), dry, client.DryRunAll); err != nil {
+			return err
+		}
+		if calls := f.guard.total(); calls < 2 {
+			return fmt.Errorf("%d calls", calls)
+		}
+		return nil
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+}
+
+func binary(t *testing.T, name string) string {
+	t.Helper()
+	path, err := assets.Path(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// machineCRD is the real one, out of the module that its types come from.
+func machineCRD(t *testing.T) string {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml")
+}
+
+// client is a client of a user, whose warnings are collected, if anywhere.
+func (f *fixture) client(t *testing.T, user string, warnings *warnings) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(f.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups(user)}
+	if warnings == nil {
+		config.WarningHandler = rest.NoWarnings{}
+	} else {
+		config.WarningHandler = warnings
+	}
+	options := client.Options{Scheme: f.scheme}
+	if f.admin != nil {
+		options.Mapper = f.admin.RESTMapper()
+	}
+	c, err := client.New(config, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func groups(user string) []string {
+	switch user {
+	case deployer:
+		return []string{deployers, "system:authenticated"}
+	case emergency:
+		return []string{"system:serviceaccounts", responders, "system:authenticated"}
+	case person:
+		return []string{"system:masters", "system:authenticated"}
+	}
+	return []string{"system:authenticated"}
+}
+
+// warnings collects the Warnings that a client is sent.
+type warnings struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if strings.Contains(text, "metadata.finalizers:") { // the API server's own, on how finalizers are named
+		return
+	}
+	w.lines = append(w.lines, text)
+}
+
+// guard is the webhooks' outside: the Snapshot that they are given, and what they record.
+type guard struct {
+	mu       sync.Mutex
+	snapshot *quorum.Snapshot
+	calls    map[string]int
+	recorded []record
+}
+
+// record is a finding as it was recorded.
+type record struct {
+	quorum.Finding
+	dryRun bool
+}
+
+func (g *guard) set(s *quorum.Snapshot) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.snapshot, g.recorded = s, nil
+	clear(g.calls)
+}
+
+func (g *guard) records() []record {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.recorded)
+}
+
+func (g *guard) total() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, calls := range g.calls {
+		n += calls
+	}
+	return n
+}
+
+func (g *guard) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		g.calls[r.URL.Path]++
+		g.mu.Unlock()
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *guard) Snapshot(context.Context) (*quorum.Snapshot, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.snapshot == nil {
+		return nil, errors.New("the cluster cannot be read")
+	}
+	return g.snapshot, nil
+}
+
+func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	s, err := g.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Machines, nil
+}
+
+func (g *guard) Decided(_ context.Context, _ quorum.Request, d quorum.Decision, dryRun bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, f := range d.Findings {
+		g.recorded = append(g.recorded, record{f, dryRun})
+	}
+}
+
+// The cluster of the cases: three healthy voters. The first runs on the case's own Machine, which has
+// its address, the other two on cp-2 and cp-3, which are in the Snapshot alone.
+
+const (
+	address  = "10.0.0.1"
+	provider = "process:///cp-2" // cp-2's provider ID
+	member   = 0x8e9e05c52164694d
+)
+
+func ring(changes ...func(*quorum.Snapshot)) *quorum.Snapshot {
+	s := &quorum.Snapshot{
+		Mode: quorum.Full, Now: time.Now(), Desired: 3, Limits: quorum.DefaultLimits(),
+		Ring: quorum.Ring{Known: true, Leader: 2, Version: "3.7.3", Members: []quorum.Member{
+			{ID: member, Name: "cp-1", PeerURLs: []string{"https://" + address + ":2380"}, Healthy: true},
+			{ID: 2, Name: "cp-2", PeerURLs: []string{"https://10.0.0.2:2380"}, Healthy: true},
+			{ID: 3, Name: "cp-3", PeerURLs: []string{"https://10.0.0.3:2380"}, Healthy: true},
+		}},
+		Machines: []quorum.Machine{other("cp-2", "10.0.0.2"), other("cp-3", "10.0.0.3")},
+	}
+	s.Machines[0].ProviderID = provider
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+func other(name, address string) quorum.Machine {
+	return quorum.Machine{
+		Name: name, UID: name, Role: "master", Type: "master", Hook: quorum.Ours, Latch: quorum.Ours, Finalizer: true,
+		Phase: "Running", NodeName: name, Addresses: []netip.Addr{netip.MustParseAddr(address)},
+	}
+}
+
+func sick(k int) func(*quorum.Snapshot) {
+	return func(s *quorum.Snapshot) {
+		s.Ring.Members[k].Healthy, s.Ring.Members[k].Why = false, "its endpoint does not answer"
+	}
+}
+
+func going(s *quorum.Snapshot) { s.Machines[0].DeletedAt = s.Now }
+
+func elsewhere(s *quorum.Snapshot) { // the case's Machine hosts nothing
+	s.Ring.Members = s.Ring.Members[1:]
+}
+
+func unknown(s *quorum.Snapshot) {
+	s.Ring = quorum.Ring{Why: "etcd did not answer within 1 s"}
+}
+
+func installing(s *quorum.Snapshot) { // no Machine was ever Running
+	for i := range s.Machines {
+		s.Machines[i].Phase, s.Machines[i].NodeName = "Provisioning", ""
+	}
+}
+
+// state is how a case's Machine is when the request comes. The zero state is a live control-plane
+// Machine with hook, latch, finalizer and evidence.
+type state struct {
+	bare     bool // without hook and latch
+	naked    bool // without evidence
+	worker   bool
+	deleting bool
+	escaped  bool // and a person has taken the hook off
+	override string
+	before   []machinev1beta1.LifecycleHook // entries of others in preDrain, in front of the hook
+	after    []machinev1beta1.LifecycleHook // and behind it
+}
+
+func hookEntry() machinev1beta1.LifecycleHook {
+	return machinev1beta1.LifecycleHook{Name: quorum.HookName, Owner: quorum.HookOwner}
+}
+
+func latchEntry() machinev1beta1.LifecycleHook {
+	return machinev1beta1.LifecycleHook{Name: quorum.LatchName, Owner: quorum.LatchOwner}
+}
+
+// manifest is a control-plane Machine as it stands in Git.
+func manifest(name string) *machinev1beta1.Machine {
+	return &machinev1beta1.Machine{
+		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: namespace,
+			Labels:     map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master"},
+			Finalizers: []string{quorum.Finalizer},
+		},
+		Spec: machinev1beta1.MachineSpec{ProviderSpec: machinev1beta1.ProviderSpec{
+			Value: &runtime.RawExtension{Raw: []byte(`{"instanceType":"m5.large","kept":{"as":"is"}}`)},
+		}},
+	}
+}
+
+// machine makes a case's Machine. What a state asks for and the rules would not let anybody write is
+// made in the steps in which it comes about.
+func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Machine {
+	t.Helper()
+	ctx, custodian := t.Context(), f.client(t, holdfast, nil)
+	f.guard.set(ring())
+	m := manifest(name)
+	if s.worker {
+		m.Labels = map[string]string{quorum.RoleLabel: "worker", quorum.TypeLabel: "worker"}
+	}
+	m.Spec.LifecycleHooks.PreDrain = slices.Concat(s.before, []machinev1beta1.LifecycleHook{hookEntry()}, s.after)
+	if s.bare || s.worker {
+		m.Spec.LifecycleHooks.PreDrain = slices.Concat(s.before, s.after)
+	}
+	must(t, custodian.Create(ctx, m))
+	m.Status = machinev1beta1.MachineStatus{
+		Phase: new("Running"), NodeRef: &corev1.ObjectReference{Kind: "Node", Name: name},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
+	}
+	must(t, custodian.Status().Update(ctx, m))
+	if !s.naked && !s.worker {
+		m.Annotations = map[string]string{quorum.EvidenceAnnotation: evidenceOf(m)}
+		must(t, custodian.Update(ctx, m))
+	}
+	if s.override != "" {
+		patch := client.MergeFrom(m.DeepCopy())
+		m.Annotations[quorum.OverrideAnnotation] = s.override
+		must(t, f.admin.Patch(ctx, m, patch))
+	}
+	if s.deleting || s.escaped {
+		must(t, f.admin.Delete(ctx, m))
+		must(t, f.admin.Get(ctx, client.ObjectKeyFromObject(m), m))
+	}
+	if s.escaped {
+		m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
+		must(t, f.admin.Update(ctx, m))
+	}
+	must(t, f.admin.Get(ctx, client.ObjectKeyFromObject(m), m))
+	return m
+}
+
+func evidenceOf(m *machinev1beta1.Machine) string {
+	return fmt.Sprintf(`{"machineUID":%q,"machine":%q,"memberIDs":["%x"],"peerAddresses":[%q]}`, m.UID, m.Name, uint64(member), address)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get is the Machine as stored, nil if it is gone.
+func (f *fixture) get(t *testing.T, name string) *machinev1beta1.Machine {
+	t.Helper()
+	var m machinev1beta1.Machine
+	err := f.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &m)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	must(t, err)
+	return &m
+}
+
+// describe is what the guard protects of a Machine, in one line.
+func describe(m *machinev1beta1.Machine) string {
+	if m == nil {
+		return "gone"
+	}
+	var out []string
+	for _, h := range m.Spec.LifecycleHooks.PreDrain {
+		switch h {
+		case hookEntry():
+			out = append(out, "hook")
+		default:
+			out = append(out, h.Name+"="+h.Owner)
+		}
+	}
+	for _, h := range m.Spec.LifecycleHooks.PreTerminate {
+		switch h {
+		case latchEntry():
+			out = append(out, "latch")
+		default:
+			out = append(out, h.Name+"="+h.Owner)
+		}
+	}
+	switch m.Annotations[quorum.EvidenceAnnotation] {
+	case "":
+	case evidenceOf(m):
+		out = append(out, "evidence")
+	default:
+		out = append(out, "other evidence")
+	}
+	if v := m.Annotations[quorum.OverrideAnnotation]; v != "" {
+		out = append(out, fmt.Sprintf("override %q by %s", v, m.Annotations[quorum.OverrideByAnnotation]))
+	}
+	if m.DeletionTimestamp != nil {
+		out = append(out, "deleting")
+	}
+	return strings.Join(out, " ")
+}

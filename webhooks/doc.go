@@ -1,0 +1,22 @@
+// Package webhooks answers the API server's AdmissionReviews with quorum's decisions: it decodes,
+// asks, and encodes, and decides nothing itself.
+//
+// The mutating handler repairs (CREATE and UPDATE); the validating one judges the object that came of
+// it, and DELETE. Both ask quorum.Admit the same question. The first sees the request as it was
+// sent; the second must find nothing left to repair, or another webhook undid what the first did.
+//
+// # Who records what
+//
+// A request passes both handlers, each finding is recorded by one of them: the mutating handler
+// records what it repaired and what it denied, for then the validating one no longer finds it; the
+// validating handler records everything else, because it has the last word: what was allowed, what an
+// override lifted, its own denials, and all of DELETE. So nothing is counted twice when the API
+// server calls the mutating handler again (reinvocationPolicy IfNeeded) or not at all (it is down).
+//
+// # Bad input
+//
+// An AdmissionReview that is empty, larger than controller-runtime's 7 MiB, or about anything but a
+// Machine is answered with allowed=false and a 4xx code in its result; never with a crash, and never
+// with an allowance. A review of another version is read as v1, whose fields all versions share, and
+// one of another kind holds no request, so it is refused as empty.
+package webhooks

@@ -1,0 +1,63 @@
+package webhooks
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// The handlers, as the label webhook names them.
+const (
+	mutating   = "mutating"
+	validating = "validating"
+)
+
+// Metrics count the decisions and time the answers. Make them with NewMetrics.
+type Metrics struct {
+	decisions *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics. It fails if they are registered already.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_admission_decisions_total",
+			Help: "Findings of the admission rules, dry runs left out. A request without a finding touched nothing guarded and is not counted.",
+		}, []string{"rule", "operation", "verdict"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_admission_duration_seconds",
+			Help:    "Time from a decoded AdmissionReview to its answer, reading etcd included.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .01, .05, .1, .25, .5, 1, 2, 3},
+		}, []string{"webhook", "operation"}),
+	}
+	for _, c := range []prometheus.Collector{m.decisions, m.seconds} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("admission metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) decided(req *quorum.Request, d *quorum.Decision, dryRun bool) {
+	if dryRun {
+		return
+	}
+	for _, f := range d.Findings {
+		m.decisions.WithLabelValues(string(f.Rule), req.Operation.String(), f.Verdict.String()).Inc()
+	}
+}
+
+// timed observes an answer. The operation comes from outside, so only those that exist become labels.
+func (m *Metrics) timed(webhook string, operation admissionv1.Operation, start time.Time) {
+	switch operation {
+	case admissionv1.Create, admissionv1.Update, admissionv1.Delete:
+	default:
+		operation = "other"
+	}
+	m.seconds.WithLabelValues(webhook, string(operation)).Observe(time.Since(start).Seconds())
+}

@@ -1,0 +1,73 @@
+package webhooks_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+)
+
+// testRBAC applies deploy/base and asks the API server what Holdfast's service account may do.
+func (f *fixture) testRBAC(t *testing.T) {
+	root, err := assets.Root()
+	must(t, err)
+	must(t, f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-etcd-operator"}}))
+	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
+		file, err := os.Open(filepath.Join(root, "deploy", "base", name))
+		must(t, err)
+		decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+		for {
+			var object unstructured.Unstructured
+			err := decoder.Decode(&object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			must(t, err)
+			if object.Object != nil { // a document of comments
+				must(t, f.direct.Create(t.Context(), &object))
+			}
+		}
+		must(t, file.Close())
+	}
+	// verb, resource[.group][/name], namespace if any
+	may := func(what string) (bool, error) {
+		field := strings.Fields(what)
+		resource, object, _ := strings.Cut(field[1], "/")
+		resource, group, _ := strings.Cut(resource, ".")
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: holdfast, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: field[0], Resource: resource, Group: group, Name: object, Namespace: strings.Join(field[2:], ""),
+		}}}
+		err := f.direct.Create(t.Context(), review)
+		return review.Status.Allowed, err
+	}
+	for _, what := range []string{
+		"list machines.machine.openshift.io openshift-machine-api", "update machines.machine.openshift.io/m openshift-machine-api",
+		"patch machines.machine.openshift.io/m openshift-machine-api", "watch nodes", "patch nodes/n",
+		"get configmaps/cluster-config-v1 kube-system", "update configmaps/holdfast-members openshift-machine-api", "create configmaps openshift-machine-api",
+		"create events openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
+	} {
+		// The authorizer hears of new bindings a moment later.
+		gomega.NewWithT(t).Eventually(may).WithArguments(what).WithTimeout(10*time.Second).Should(gomega.BeTrue(), what)
+	}
+	for _, what := range []string{
+		"delete machines.machine.openshift.io/m openshift-machine-api", "create machines.machine.openshift.io openshift-machine-api",
+		"update machines.machine.openshift.io/m elsewhere", "update nodes/n", "delete nodes/n", "get configmaps/other kube-system", "list configmaps kube-system",
+		"update configmaps/other openshift-machine-api", "get secrets/s holdfast-system", "get leases.coordination.k8s.io/l openshift-machine-api",
+	} {
+		if ok, err := may(what); ok || err != nil {
+			t.Errorf("%s: allowed is %t, %v", what, ok, err)
+		}
+	}
+}

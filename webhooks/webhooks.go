@@ -1,0 +1,282 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// The paths that the handlers are to be served at; the registrations name them.
+const (
+	MutatePath   = "/mutate-machine"
+	ValidatePath = "/validate-machine"
+)
+
+// Gatherer reads what a decision needs beyond its request, live. Both return within a second or so,
+// because the API server waits for the answer.
+type Gatherer interface {
+	// Snapshot is the whole cluster. Where only etcd did not answer, it is a Snapshot whose Ring is
+	// not Known and says why; an error means that the rest could not be read either. Both hold.
+	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
+	// Machines are the guarded Machines of the Machine namespace.
+	Machines(ctx context.Context) ([]quorum.Machine, error)
+}
+
+// Recorder is told of decisions; see the package's comment for which handler tells what.
+type Recorder interface {
+	// Decided takes a request and those findings on it that are this call's to record, at least one.
+	// Of a dry run only the answer may be left, so nothing that outlives it is to be written.
+	Decided(ctx context.Context, req quorum.Request, d quorum.Decision, dryRun bool)
+}
+
+// Guard is what both handlers need. All fields are required.
+type Guard struct {
+	Identities       quorum.Identities
+	MachineNamespace string // requests for other namespaces pass without a look
+	Gatherer         Gatherer
+	Recorder         Recorder
+	Metrics          *Metrics
+}
+
+// Mutating is the handler for MutatePath.
+func (g *Guard) Mutating() admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+		defer g.Metrics.timed(mutating, req.Operation, time.Now())
+		return g.answer(ctx, &req, g.mutate)
+	})
+}
+
+// Validating is the handler for ValidatePath.
+func (g *Guard) Validating() admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+		defer g.Metrics.timed(validating, req.Operation, time.Now())
+		return g.answer(ctx, &req, g.validate)
+	})
+}
+
+// review is one AdmissionReview on its way to an answer.
+type review struct {
+	*admission.Request
+	request   quorum.Request
+	old, next *machinev1beta1.Machine // as in request: nil where the operation has none
+	decision  quorum.Decision
+}
+
+// answer decides a request and has the handler put the decision into words.
+func (g *Guard) answer(ctx context.Context, req *admission.Request, respond func(context.Context, *review) admission.Response) admission.Response {
+	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
+		return refused(fmt.Errorf("Holdfast answers for Machines of %s only, and this AdmissionReview is about %s", machinev1beta1.GroupName, about(req)))
+	}
+	if req.Namespace != g.MachineNamespace || req.SubResource != "" {
+		return admission.Allowed("")
+	}
+	r, err := read(req)
+	if err != nil {
+		return refused(err)
+	}
+	s, err := g.gather(ctx, &r.request)
+	if err != nil {
+		return admission.Errored(http.StatusServiceUnavailable, err)
+	}
+	r.decision = g.Identities.Admit(&r.request, s)
+	response := respond(ctx, r)
+	response.AuditAnnotations = r.audit()
+	return response
+}
+
+// about names what a review is about, which may be nothing.
+func about(req *admission.Request) string {
+	if req.Kind.Kind == "" {
+		return "nothing"
+	}
+	return strings.TrimSuffix(req.Kind.Kind+"."+req.Kind.Group, ".")
+}
+
+// refused is the answer to what cannot be read: the API server shows the error's text to the user.
+func refused(err error) admission.Response { return admission.Errored(http.StatusBadRequest, err) }
+
+// read decodes a request. DELETE has no new object and, as a part of deletecollection, no name
+// either, so the objects say what it is about.
+func read(req *admission.Request) (*review, error) {
+	r := review{Request: req, request: quorum.Request{
+		User:      quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups},
+		Namespace: req.Namespace,
+	}}
+	var err error
+	switch req.Operation {
+	case admissionv1.Create:
+		r.request.Operation = quorum.Create
+		r.next, r.request.New, err = machine("new", req.Object.Raw)
+	case admissionv1.Update:
+		r.request.Operation = quorum.Update
+		r.next, r.request.New, err = machine("new", req.Object.Raw)
+		if err == nil {
+			r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
+		}
+	case admissionv1.Delete:
+		r.request.Operation = quorum.Delete
+		r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
+	default:
+		err = fmt.Errorf("Holdfast does not know the operation %q", req.Operation)
+	}
+	return &r, err
+}
+
+func machine(which string, raw []byte) (*machinev1beta1.Machine, *quorum.Machine, error) {
+	if len(raw) == 0 {
+		return nil, nil, fmt.Errorf("the %s Machine is missing from the AdmissionReview", which)
+	}
+	m, err := machineapi.Decode(raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the %s Machine cannot be read: %w", which, err)
+	}
+	seen := machineapi.Machine(m)
+	return m, &seen, nil
+}
+
+// gather reads what the decision needs. Where no Snapshot can be had the decision goes without one,
+// and holds. Where other Machines' provider IDs cannot be compared there is no decision to be made.
+func (g *Guard) gather(ctx context.Context, req *quorum.Request) (*quorum.Snapshot, error) {
+	switch g.Identities.Needs(req) {
+	case quorum.NeedRing:
+		s, err := g.Gatherer.Snapshot(ctx)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "deciding without a look at the cluster")
+			return nil, nil
+		}
+		return s, nil
+	case quorum.NeedMachines:
+		machines, err := g.Gatherer.Machines(ctx)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "cannot decide")
+			return nil, errors.New("Holdfast could not list the Machines to see whose spec.providerID this is; try again")
+		}
+		return &quorum.Snapshot{Machines: machines}, nil
+	default:
+		return nil, nil
+	}
+}
+
+// mutate denies, or patches and warns.
+func (g *Guard) mutate(ctx context.Context, r *review) admission.Response {
+	if denial := r.decision.Denial(); denial != nil {
+		return g.deny(ctx, r, denial)
+	}
+	g.record(ctx, r, func(v quorum.Verdict) bool { return v == quorum.Repaired })
+	return admission.Patched("", r.due()...).WithWarnings(lines(r.decision.Warnings())...)
+}
+
+// validate denies, also what ought to have been repaired by now. Warnings were given by mutate,
+// except those of DELETE, which mutate does not see.
+func (g *Guard) validate(ctx context.Context, r *review) admission.Response {
+	if denial := r.decision.Denial(); denial != nil {
+		return g.deny(ctx, r, denial)
+	}
+	if r.next != nil && len(r.due()) > 0 {
+		return g.undone(ctx, r)
+	}
+	g.record(ctx, r, func(v quorum.Verdict) bool { return v != quorum.Repaired })
+	if r.next != nil {
+		return admission.Allowed("")
+	}
+	return admission.Allowed("").WithWarnings(lines(r.decision.Warnings())...)
+}
+
+// deny denies with what one rule says. What the others would have done does not happen.
+func (g *Guard) deny(ctx context.Context, r *review, denial *quorum.Finding) admission.Response {
+	r.decision = quorum.Decision{Findings: []quorum.Finding{*denial}}
+	g.record(ctx, r, func(quorum.Verdict) bool { return true })
+	return admission.Denied(strings.Join(denial.Lines, "\n"))
+}
+
+// undone denies an object that lacks a repair: either another webhook took it out again, or the
+// mutating webhook was not called, as its failure policy allows.
+func (g *Guard) undone(ctx context.Context, r *review) admission.Response {
+	rule := quorum.KeepHook
+	for _, f := range r.decision.Findings {
+		if f.Verdict == quorum.Repaired {
+			rule = f.Rule
+		}
+	}
+	name := r.next.Name
+	text := []string{
+		fmt.Sprintf("Refused (%s): Machine %s would be stored without Holdfast's repair: %s.", rule, name, r.decision.Repairs.Describe()),
+		"Either another mutating webhook undid it, or Holdfast's own was not called in time.",
+		"Try again; if it stays so, see which webhooks change Machines: kubectl get mutatingwebhookconfigurations",
+	}
+	return g.deny(ctx, r, &quorum.Finding{Rule: rule, Verdict: quorum.Denied, Lines: text})
+}
+
+// due are the repairs that the object still lacks.
+func (r *review) due() []jsonpatch.Operation {
+	if r.decision.Repairs == (quorum.Repairs{}) {
+		return nil
+	}
+	return machineapi.Repair(r.Object.Raw, r.old, r.next, r.decision.Repairs, r.UserInfo.Username)
+}
+
+// record tells of the findings that are this handler's to tell.
+func (g *Guard) record(ctx context.Context, r *review, mine func(quorum.Verdict) bool) {
+	d := r.decision
+	d.Findings = nil
+	for _, f := range r.decision.Findings {
+		if mine(f.Verdict) {
+			d.Findings = append(d.Findings, f)
+		}
+	}
+	if d.Findings == nil {
+		return
+	}
+	dryRun := r.DryRun != nil && *r.DryRun
+	g.Metrics.decided(&r.request, &d, dryRun)
+	g.Recorder.Decided(ctx, r.request, d, dryRun)
+}
+
+// audit are the annotations of the API server's audit record: which rules had something to say, and
+// the request's UID, by which Holdfast's own record can be found.
+func (r *review) audit() map[string]string {
+	if len(r.decision.Findings) == 0 {
+		return nil
+	}
+	var rules, verdicts []string
+	for _, f := range r.decision.Findings {
+		rules = append(rules, string(f.Rule))
+		verdicts = append(verdicts, f.Verdict.String())
+	}
+	return map[string]string{
+		"rule":        strings.Join(rules, ","),
+		"verdict":     strings.Join(verdicts, ","),
+		"request-uid": string(r.UID),
+	}
+}
+
+// lines makes texts fit for Warnings: the API server drops one that holds a control character, which
+// a user or Machine's annotation can bring in.
+func lines(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		text = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return ' '
+			}
+			return r
+		}, strings.ToValidUTF8(text, "?"))
+		if text != "" {
+			out = append(out, text)
+		}
+	}
+	return out
+}
