@@ -65,7 +65,7 @@ func identities() quorum.Identities {
 type fixture struct {
 	config *rest.Config
 	scheme *runtime.Scheme
-	admin  client.Client // not called by rules' cases: it is a person
+	admin  client.Client // system:admin, a person to the rules: makes what the cases start from
 	direct client.Client // not impersonating: for what is no Machine
 	server *httptest.Server
 	ca     []byte // PEM: who signed the server's certificate
@@ -411,7 +411,7 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	must(t, custodian.Create(ctx, m))
 	m.Status = machinev1beta1.MachineStatus{
 		Phase: new("Running"), NodeRef: &corev1.ObjectReference{Kind: "Node", Name: name},
-		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
+		Addresses: addresses(),
 	}
 	must(t, custodian.Status().Update(ctx, m))
 	if !s.naked && !s.worker {
@@ -433,6 +433,10 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	}
 	must(t, f.admin.Get(ctx, client.ObjectKeyFromObject(m), m))
 	return m
+}
+
+func addresses() []corev1.NodeAddress {
+	return []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
 }
 
 func evidenceOf(m *machinev1beta1.Machine) string {

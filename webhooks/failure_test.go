@@ -12,7 +12,6 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,10 +20,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/serving"
 )
-
-func evidenceAddresses() []corev1.NodeAddress {
-	return []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
-}
 
 // stripPath serves somebody else's mutating webhook, which takes every hook off every Machine.
 const stripPath = "/strip"

@@ -418,7 +418,7 @@ func (f *fixture) testInstalling(t *testing.T) {
 	custodian := f.client(t, holdfast, nil)
 	m := manifest("installing")
 	must(t, custodian.Create(t.Context(), m))
-	m.Status = machinev1beta1.MachineStatus{Phase: new("Provisioned"), Addresses: evidenceAddresses()}
+	m.Status = machinev1beta1.MachineStatus{Phase: new("Provisioned"), Addresses: addresses()}
 	must(t, custodian.Status().Update(t.Context(), m))
 
 	f.guard.set(ring(installing))

@@ -183,12 +183,25 @@ func TestConditions(t *testing.T) {
 		case admission.Update:
 			req.Operation, old = quorum.Update, machines().Draw(t, "old")
 			next = machines().Draw(t, "new")
-			if same := rapid.Bool().Draw(t, "mostly the same"); same {
-				drawn := next
+			drawn := next
+			switch rapid.SampledFrom([]string{"all", "nothing", "hooks", "finalizers", "labels", "annotations", "providerID"}).Draw(t, "what differs") {
+			case "nothing":
 				next = old.DeepCopy()
-				if rapid.Bool().Draw(t, "but for the hooks") {
-					next.Spec.LifecycleHooks = drawn.Spec.LifecycleHooks
-				}
+			case "hooks":
+				next = old.DeepCopy()
+				next.Spec.LifecycleHooks = drawn.Spec.LifecycleHooks
+			case "finalizers":
+				next = old.DeepCopy()
+				next.Finalizers = drawn.Finalizers
+			case "labels":
+				next = old.DeepCopy()
+				next.Labels = drawn.Labels
+			case "annotations":
+				next = old.DeepCopy()
+				next.Annotations = drawn.Annotations
+			case "providerID":
+				next = old.DeepCopy()
+				next.Spec.ProviderID = drawn.Spec.ProviderID
 			}
 			next.DeletionTimestamp = old.DeletionTimestamp
 		case admission.Delete:
@@ -250,7 +263,7 @@ func quiet(r *quorum.Request) bool {
 	case quorum.Update:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
-		return same || r.Old.ProviderID == r.New.ProviderID && !guarded(r.Old) && !r.New.ControlPlane()
+		return same || r.Old.ProviderID == r.New.ProviderID && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane())
 	}
 	return false
 }
