@@ -244,10 +244,13 @@ func admitHook(d *Decision, r *Request, s *Snapshot, class Class) {
 				d.pairLatch(r.New.Hook, r.New.Latch)
 				return
 			}
-			d.holdHook(r, KeepHook, earlyRelease(r, s, is, why))
-			return
+			d.holdHook(r, KeepHook, earlyRelease(r, KeepHook, s, is, why))
+		} else {
+			d.holdHook(r, KeepHook, keepHookLive(r))
 		}
-		d.holdHook(r, KeepHook, keepHookLive(r))
+		if r.Old.Latch != Ours {
+			d.Repairs.Latch = Put // it goes with the hook that stays
+		}
 	case r.New.Hook == Ours && r.Old.Latch == Ours && r.New.Latch != Ours:
 		d.Repairs.Latch = AsOld
 		d.add(KeepHook, Repaired, keepLatch(r)...)
@@ -283,13 +286,12 @@ func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
 	case class == Custodian:
 		is, why := hosting(s, r.Old)
 		if is != HostsNothing {
-			d.holdHook(r, EarlyRelease, earlyRelease(r, s, is, why))
+			d.holdHook(r, EarlyRelease, earlyRelease(r, EarlyRelease, s, is, why))
 			return
 		}
 		d.dropLatch(r)
 	default:
 		admitEscape(d, r, s)
-		d.dropLatch(r)
 	}
 }
 
@@ -309,6 +311,16 @@ func (d *Decision) dropLatch(r *Request) {
 	}
 }
 
+// dropOverride takes away an override that this very request used: it counts once.
+func (d *Decision) dropOverride(r *Request) {
+	if r.New.Override != "" {
+		d.Repairs.Override = Dropped
+	}
+	if r.New.OverrideBy != "" {
+		d.Repairs.OverrideBy = Dropped
+	}
+}
+
 // admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine.
 func admitEscape(d *Decision, r *Request, s *Snapshot) {
 	loss := lossOf(s, r.Old)
@@ -319,17 +331,23 @@ func admitEscape(d *Decision, r *Request, s *Snapshot) {
 			return
 		}
 		verdict = Overridden
-		d.Repairs.Override, d.Repairs.OverrideBy = Dropped, Dropped // used once
+		d.dropOverride(r)
 	}
-	d.add(EscapeHatch, verdict, escapeAllowed(r, s, &loss)...)
+	d.dropLatch(r)
+	lines := escapeAllowed(r, s, &loss)
+	if verdict == Overridden {
+		lines = append(lines, overrideUsed(r, EscapeHatch)...)
+	}
+	d.add(EscapeHatch, verdict, lines...)
 }
 
 // loss is what etcd loses with a Machine's instance.
 type loss struct {
 	known                   bool
 	why                     string // why it is not known
-	member                  string
-	voters, healthy, remain int // healthy voters now, and without the Machine and those that nothing holds any more
+	member                  string // on the Machine, "" without one
+	learner                 bool   // the member has no vote
+	voters, healthy, remain int    // healthy voters now, and without the Machine and those that nothing holds any more
 	quorumLost              bool
 }
 
@@ -346,8 +364,8 @@ func lossOf(s *Snapshot, old *Machine) loss {
 	for k := range s.Ring.Members {
 		member, host := &s.Ring.Members[k], &j.Hosts[k]
 		here := slices.Contains(host.Machines, i)
-		if here {
-			l.member = member.String()
+		if here && (l.member == "" || l.learner) {
+			l.member, l.learner = member.String(), member.Learner
 		}
 		if member.Learner || !member.Healthy {
 			continue
@@ -443,7 +461,7 @@ func admitDelete(d *Decision, r *Request, s *Snapshot) {
 		}
 	}
 	if old.Hook == Ours {
-		d.add(Held, Allowed, held(r, is, why)...)
+		d.add(Held, Allowed, held(r, s, is, why)...)
 	}
 }
 

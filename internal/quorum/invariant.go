@@ -58,6 +58,9 @@ func check(s *Snapshot, a Action) error {
 	}
 	voters, healthy := s.Ring.Voters()
 	after, alive := voters, healthy
+	if a.Kind.Membership() && !s.Ring.Known {
+		return violated(I1, "etcd's members are not known")
+	}
 	member := s.Ring.Member(a.Member)
 	if member == nil && a.Kind >= RemoveLearner && a.Kind != AddLearner {
 		return violated(I7, "member %x is not listed", a.Member)
@@ -79,6 +82,9 @@ func check(s *Snapshot, a Action) error {
 			return violated(I4, "the member is a voter")
 		}
 	case RemoveVoter:
+		if member.Learner {
+			return violated(I4, "the member is a learner")
+		}
 		after--
 		if member.Healthy {
 			alive--
@@ -87,8 +93,16 @@ func check(s *Snapshot, a Action) error {
 			}
 		}
 	case Promote:
-		after, alive = after+1, alive+1
+		after++
+		if member.Healthy {
+			alive++
+		}
+		k := slices.IndexFunc(s.Ring.Members, func(m Member) bool { return m.ID == a.Member })
 		switch {
+		case !member.Learner:
+			return violated(I4, "the member is a voter already")
+		case m != nil && NewJoin(s).Hosts[k].Machine() != i:
+			return violated(I2, "the member does not run on that Machine")
 		case m == nil || m.Hook != Ours:
 			return violated(I2, "its Machine does not carry the hook")
 		case m.Deleting():

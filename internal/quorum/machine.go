@@ -78,9 +78,12 @@ func (m *Machine) Protected() bool { return m.Hook == Ours && m.Latch == Ours &&
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {
 	return m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
-		len(m.Addresses) == 0 && len(m.HostNames) == 0 && m.EvidenceRaw == "" &&
+		len(m.Addresses) == 0 && len(m.HostNames) == 0 && (m.EvidenceRaw == "" || m.copied()) &&
 		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
 }
+
+// copied says whether the evidence came with another Machine's manifest: then it is nothing.
+func (m *Machine) copied() bool { return m.Evidence.MachineUID != "" && m.Evidence.MachineUID != m.UID }
 
 // WasRunning says whether the Machine is Running or was before its deletion (a Node was linked to it).
 func (m *Machine) WasRunning() bool {

@@ -118,7 +118,7 @@ type planner struct {
 }
 
 func (p *planner) note(reason Reason, machine, format string, args ...any) {
-	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, fmt.Sprintf(format, args...)})
+	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, clip(fmt.Sprintf(format, args...), 1000)})
 }
 
 // decide fills the plan: the first step that applies.
@@ -141,9 +141,13 @@ func (p *planner) decide() {
 	steps := []func() []Action{p.hook, p.release}
 	if s.Mode == Full {
 		p.plan.Records = p.records()
-		if s.Desired == 0 {
+		voters, healthy := s.Ring.Voters()
+		switch {
+		case healthy < Size(voters):
+			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
+		case s.Desired == 0:
 			p.note(DesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
-		} else {
+		default:
 			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
 		}
 	}
@@ -288,21 +292,25 @@ func (p *planner) removeLearner() []Action {
 		}
 		a := Action{Kind: RemoveLearner, Step: 3, Member: member.ID, MemberName: member.Name}
 		i := host.Machine()
+		waits := p.waiting(func(o int) bool { return !slices.Contains(host.Machines, o) })
 		switch {
 		case i >= 0 && p.s.Machines[i].Mirrored:
 			continue
 		case i >= 0 && p.s.Machines[i].Deleting():
 			a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
 			a.Why = "its Machine was deleted before it was promoted"
-		case len(host.Machines)+len(host.Nodes) == 0 && host.Departed != nil:
+		case host.Departed != nil && (len(host.Machines) == 0 || p.s.Dead(member)):
 			a.Machine, a.UID = host.Departed.Machine, host.Departed.MachineUID
 			a.Why = fmt.Sprintf("its Machine %s is gone", host.Departed.Machine)
-		case i >= 0 && p.stalled(member) && p.waiting(func(o int) bool { return o != i }) >= 0:
-			a.Machine, a.UID, a.GivesWay = p.s.Machines[i].Name, p.s.Machines[i].UID, true
-			if n := p.join.Node(i); n >= 0 {
-				a.Node = p.s.Nodes[n].Name
+		case p.stalled(member) && len(host.Machines)+len(host.Nodes) > 0 && waits >= 0:
+			a.GivesWay = true
+			if i >= 0 {
+				a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
+				if n := p.join.Node(i); n >= 0 {
+					a.Node = p.s.Nodes[n].Name
+				}
 			}
-			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.s.Limits.StallAfter, p.s.Machines[p.waiting(func(o int) bool { return o != i })].Name)
+			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.s.Limits.StallAfter, p.s.Machines[waits].Name)
 		default:
 			continue
 		}
@@ -348,6 +356,14 @@ func (p *planner) goes(k int) (name, uid string, ok bool) {
 	return "", "", true
 }
 
+// going is the word for what happens to the Machine of a leaving voter.
+func (p *planner) going(k int) string {
+	if p.join.Replacing(k) {
+		return "being deleted"
+	}
+	return "gone"
+}
+
 // removeVoter is step 4: a voter of a deleting Machine goes once the others are as many as wanted,
 // healthy enough, and tolerate what they should.
 func (p *planner) removeVoter() []Action {
@@ -364,7 +380,7 @@ func (p *planner) removeVoter() []Action {
 			left--
 		}
 		spare, now := left-Size(voters-1), healthy-Size(voters)
-		if voters-1 < s.Desired || spare < 0 || spare < min(now, Tolerance(s.Desired)) {
+		if voters-1 < s.Desired || spare < min(now, Tolerance(s.Desired)) { // neither of these two is below 0
 			continue
 		}
 		if best < 0 || p.rank(k, best) < 0 {
@@ -377,7 +393,7 @@ func (p *planner) removeVoter() []Action {
 	member := &s.Ring.Members[best]
 	machine, uid, _ := p.goes(best)
 	a := Action{Kind: RemoveVoter, Step: 4, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name}
-	a.Why = fmt.Sprintf("its Machine is going, and %s remain for %d wanted", count(voters-1, "voter"), s.Desired)
+	a.Why = fmt.Sprintf("its Machine is %s, and %s remain for %d wanted", p.going(best), nVoters(voters-1), s.Desired)
 	if s.Ring.Leader == member.ID {
 		if to := p.successor(best); to >= 0 {
 			a.Kind, a.To, a.ToName = MoveLeader, s.Ring.Members[to].ID, s.Ring.Members[to].Name
@@ -451,40 +467,49 @@ func (p *planner) successor(leader int) int {
 }
 
 // removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
-// etcd would take no replacement while it is listed.
+// etcd would take no replacement while it is listed. That is also so if the host that waits has come
+// back at its address, for etcd lists a peer URL once, and no other replacement is on its way or can
+// be: one whose learner gave way before is none. The rest has quorum without it, or decide had stopped.
 func (p *planner) removeDead() []Action {
 	s := p.s
-	voters, healthy := s.Ring.Voters()
-	if accepts, _ := s.Ring.Accepts(); accepts || healthy < Size(voters-1) || p.waiting(anyMachine) < 0 {
+	w := p.waiting(anyMachine)
+	if w < 0 {
 		return nil
 	}
+	accepts, _ := s.Ring.Accepts()
+	otherWay := p.hasLearner() || p.waiting(func(i int) bool {
+		return p.hostsNothing(i) && p.s.Nodes[p.join.Node(i)].GaveWayAt.IsZero()
+	}) >= 0
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		machine, uid, ok := p.goes(k)
 		if !ok || member.Learner || !s.Dead(member) || s.Now.Sub(member.Since) < s.Limits.SettledAfter {
 			continue
 		}
-		waits := s.Machines[p.waiting(anyMachine)].Name
+		if accepts && (otherWay || !slices.Contains(p.join.Members(w), k)) {
+			continue
+		}
+		waits := s.Machines[w].Name
 		return []Action{{
 			Kind: RemoveVoter, Step: 5, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name,
-			Why: fmt.Sprintf("it is dead, its Machine is going, and etcd takes no member for Machine %s while it is listed", waits),
+			Why: fmt.Sprintf("it is dead, its Machine is %s, and etcd takes no member for Machine %s while it is listed", p.going(k), waits),
 		}}
 	}
 	return nil
 }
 
 // Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now
-// is connected to the leader, before that if all voters are.
+// is connected to the leader (a single voter always accepts), before that if all voters are.
 func (r *Ring) Accepts() (bool, string) {
 	voters, healthy := r.Voters()
 	want := voters
-	if atLeast(r.Version, 3, 7) {
+	if atLeast(r.Version, 3, 7) && voters > 1 {
 		want = Size(voters + 1)
 	}
 	if healthy >= want {
 		return true, ""
 	}
-	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, count(voters, "voter"), want)
+	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, nVoters(voters), want)
 }
 
 // atLeast compares the major and minor numbers of a version such as "3.7.3". One that cannot be read
@@ -505,7 +530,7 @@ func (p *planner) waiting(suits func(machine int) bool) int {
 	best := -1
 	for i := range p.s.Machines {
 		m, n := &p.s.Machines[i], p.join.Node(i)
-		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || !suits(i) {
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || len(p.s.Nodes[n].Addresses) == 0 || !suits(i) {
 			continue
 		}
 		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) {
@@ -519,6 +544,15 @@ func (p *planner) waiting(suits func(machine int) bool) int {
 }
 
 func anyMachine(int) bool { return true }
+
+func (p *planner) hostsNothing(machine int) bool {
+	is, _ := p.join.Hosting(machine)
+	return is == HostsNothing
+}
+
+func (p *planner) hasLearner() bool {
+	return slices.ContainsFunc(p.s.Ring.Members, func(m Member) bool { return m.Learner })
+}
 
 func (p *planner) sooner(a, b int) bool {
 	one, two := &p.s.Nodes[p.join.Node(a)], &p.s.Nodes[p.join.Node(b)]
@@ -551,15 +585,15 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// seat says whether a voter may be added: one is missing, or one is about to go. An even number of
-// voters is only ever passed through.
+// seat says whether a voter may be added: one is missing, or one is about to go and can. An even
+// number of voters is only ever passed through.
 func (p *planner) seat() bool {
 	voters, _ := p.s.Ring.Voters()
 	if voters != p.s.Desired {
 		return voters < p.s.Desired
 	}
 	for k := range p.s.Ring.Members {
-		if !p.s.Ring.Members[k].Learner && p.leaving(k) {
+		if _, _, ok := p.goes(k); ok && !p.s.Ring.Members[k].Learner {
 			return true
 		}
 	}
@@ -568,13 +602,10 @@ func (p *planner) seat() bool {
 
 // addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, one learner at a time.
 func (p *planner) addLearner() []Action {
-	if slices.ContainsFunc(p.s.Ring.Members, func(m Member) bool { return m.Learner }) {
+	if p.hasLearner() {
 		return nil
 	}
-	i := p.waiting(func(i int) bool {
-		is, _ := p.join.Hosting(i)
-		return is == HostsNothing
-	})
+	i := p.waiting(p.hostsNothing)
 	if i < 0 {
 		return nil
 	}
@@ -622,7 +653,7 @@ func (p *planner) explainWaiting() {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if !m.Deleting() || m.Mirrored || m.Hook != Ours {
+		if !m.Deleting() || m.Mirrored || m.Hook == Absent {
 			continue
 		}
 		k := p.join.Voter(i)
@@ -651,6 +682,8 @@ func (p *planner) blocker() string {
 			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
 		case !member.Started():
 			return fmt.Sprintf("the learner on Machine %s has not started", p.s.Machines[i].Name)
+		case !member.Healthy:
+			return fmt.Sprintf("learner %s does not answer: %s", member, member.Why)
 		case !p.s.CaughtUp(member):
 			return fmt.Sprintf("learner %s is %d entries behind the leader", member, p.s.Lag(member))
 		}
@@ -664,7 +697,13 @@ func (p *planner) blocker() string {
 	}
 	voters, healthy := p.s.Ring.Voters()
 	if voters > p.s.Desired {
-		return fmt.Sprintf("%d of %s are healthy, which does not allow removing it yet", healthy, count(voters, "voter"))
+		return fmt.Sprintf("%d of %s are healthy, which does not allow removing it yet", healthy, nVoters(voters))
 	}
-	return "no other control-plane Machine with a ready Node waits for its place; create one"
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !m.Deleting() && !m.Mirrored && m.ControlPlane() && len(p.join.Members(i)) == 0 {
+			return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
+		}
+	}
+	return "no other control-plane Machine waits for its place; create one"
 }

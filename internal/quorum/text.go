@@ -22,7 +22,7 @@ func (r *Request) name() string {
 
 // lift is the line that says how to override a rule.
 func (r *Request) lift(rule Rule) string {
-	return "To go ahead all the same: " + r.kubectl("annotate", fmt.Sprintf("%s='%s: <reason>'", OverrideAnnotation, rule)) + ", and try again."
+	return "To go ahead all the same: " + r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", OverrideAnnotation, rule)) + ", and try again."
 }
 
 // watch is the command that shows how the replacement gets on.
@@ -40,7 +40,7 @@ func claimDenied(r *Request, other *Machine) []string {
 
 func claimStripped(r *Request, took []string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) took %s out of new Machine %s: it belongs to the Machine that it was copied from.", Claim, strings.Join(took, " and "), r.name()),
+		fmt.Sprintf("Holdfast (%s) left %s out of new Machine %s: it belongs to the Machine that this one was copied from.", Claim, strings.Join(took, ", "), r.name()),
 	}
 }
 
@@ -77,27 +77,28 @@ func noRegain(r *Request) []string {
 	}
 }
 
-func earlyRelease(r *Request, s *Snapshot, is Hosting, why string) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", EarlyRelease, HookName, r.name())}
+func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, HookName, r.name())}
 	if is == HostsMember {
 		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
 	}
 	lines[0] += " whether it still hosts an etcd member is not known."
-	return append(lines, sentence(why))
+	return append(lines, reason(why))
 }
 
 func automationRelease(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put hook %s back on deleting Machine %s: %s is automation, and only a person or etcd's custodian releases it.", AutomationRelease, HookName, r.name(), r.User.Name),
-		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without the hook is fine.",
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", AutomationRelease, HookName, r.name()),
+		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", clip(r.User.Name, 140)),
+		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without it is fine.",
 	}
 }
 
 func escapeDenied(r *Request, l *loss) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): without Machine %s etcd would lose quorum now.", EscapeHatch, r.name()),
-		fmt.Sprintf("It hosts %s; %d of %d voters are healthy, %d would be left, and quorum is %d.", l.member, l.healthy, l.voters, l.remain, Size(l.voters)),
+		fmt.Sprintf("It hosts voter %s. %s", l.member, l.tally()),
 		"Wait for its replacement to vote: " + r.watch(),
 		r.lift(EscapeHatch),
 	}
@@ -107,11 +108,16 @@ func escapeAllowed(r *Request, s *Snapshot, l *loss) []string {
 	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: it is drained and terminated now, and the hook is not put back.", EscapeHatch, r.name())}
 	switch {
 	case !l.known:
-		lines = append(lines, "What it hosts is not known: "+sentence(l.why))
+		lines = append(lines, "Whether an etcd member runs on it is not known.", reason(l.why))
 	case l.member == "":
-		lines = append(lines, "No etcd member was found on it.")
+		if is, why := hosting(s, r.Old); is == HostsUnknown {
+			return append(lines, "Whether an etcd member runs on it is not known.", reason(why))
+		}
+		lines = append(lines, "No etcd member runs on it.")
+	case l.learner:
+		lines = append(lines, fmt.Sprintf("It hosts etcd learner %s, which has no vote.", l.member))
 	default:
-		lines = append(lines, fmt.Sprintf("It hosts etcd %s: %d of %d voters are healthy, %d will be left, and quorum is %d.", l.member, l.healthy, l.voters, l.remain, Size(l.voters)))
+		lines = append(lines, fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally()))
 		if s.Mode == Full {
 			lines = append(lines, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
 		} else {
@@ -119,6 +125,11 @@ func escapeAllowed(r *Request, s *Snapshot, l *loss) []string {
 		}
 	}
 	return lines
+}
+
+// tally is what etcd has left, in numbers.
+func (l *loss) tally() string {
+	return fmt.Sprintf("Healthy voters: %d of %d now, %d without this Machine; quorum is %d.", l.healthy, l.voters, l.remain, Size(l.voters))
 }
 
 func keepFinalizer(r *Request) []string {
@@ -149,7 +160,7 @@ func unprotected(r *Request, member *Member) []string {
 func unprotectedUnknown(r *Request, why string) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", UnprotectedDelete, r.name(), r.lacks()),
-		sentence(why),
+		reason(why),
 		"Try again when etcd answers: etcdctl endpoint status --cluster",
 		r.lift(UnprotectedDelete),
 	}
@@ -176,48 +187,55 @@ func oneTooMany(r *Request, s *Snapshot, j *Join, going []int, limit int) []stri
 	for _, i := range going {
 		names = append(names, fmt.Sprintf("%s (etcd voter %s)", s.Machines[i].Name, &s.Ring.Members[j.Voter(i)]))
 	}
-	be := "is"
+	be, that := "is", "that Machine is"
 	if len(names) > 1 {
-		be = "are"
+		be, that = "are", "one of those is"
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", OneTooMany, r.name(), strings.Join(names, " and "), be),
-		fmt.Sprintf("Of %s at most %d may be on its way out at a time.", count(voters, "voter"), limit),
-		"Wait until that Machine is gone, then try again: " + r.watch(),
+		fmt.Sprintf("With %s, at most %d may be on the way out at a time.", nVoters(voters), limit),
+		"Wait until " + that + " gone, then try again: " + r.watch(),
 		r.lift(OneTooMany),
 	}
 }
 
 func degraded(r *Request, s *Snapshot, sick *Member) []string {
 	voters, healthy := s.Ring.Voters()
-	lines := []string{
-		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy.", DegradedDelete, r.name(), sick),
-		fmt.Sprintf("%d of %s are healthy, quorum is %d, and a deletion cannot be taken back.", healthy, count(voters, "voter"), Size(voters)),
-	}
+	why := ""
 	if sick.Why != "" {
-		lines[1] += " " + sick.String() + ": " + sentence(sick.Why)
-	}
-	return append(lines,
-		"Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster",
-		r.lift(DegradedDelete))
-}
-
-func held(r *Request, is Hosting, why string) []string {
-	switch is {
-	case HostsMember:
-		return []string{fmt.Sprintf("Holdfast: Machine %s is held until a replacement votes in etcd; it is neither drained nor terminated before. Follow it: %s", r.name(), r.watch())}
-	case HostsNothing:
-		return []string{fmt.Sprintf("Holdfast: Machine %s hosts no etcd member; its hook is released next.", r.name())}
+		why = ": " + clip(sick.Why, 120)
 	}
 	return []string{
-		fmt.Sprintf("Holdfast: Machine %s is held, and whether it hosts an etcd member is not known.", r.name()),
-		sentence(why),
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", DegradedDelete, r.name(), sick, why),
+		fmt.Sprintf("Healthy voters: %d of %d; quorum is %d. A deletion cannot be taken back.", healthy, voters, Size(voters)),
+		"Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster",
+		r.lift(DegradedDelete),
+	}
+}
+
+func held(r *Request, s *Snapshot, is Hosting, why string) []string {
+	switch is {
+	case HostsMember:
+		if NewJoin(s).Voter(s.find(r.Old.Name)) < 0 {
+			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it is removed from etcd, and the Machine is let go.", Held, r.name(), hosted(s, r.Old))}
+		}
+		return []string{
+			fmt.Sprintf("Holdfast (%s): Machine %s is held until a replacement votes in etcd; it is neither drained nor terminated before.", Held, r.name()),
+			"If there is no replacement yet, create one. Follow it: " + r.watch(),
+		}
+	case HostsNothing:
+		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so its hook is released next and it goes.", Held, r.name())}
+	default:
+		return []string{
+			fmt.Sprintf("Holdfast (%s): Machine %s is held, because whether it hosts an etcd member is not known.", Held, r.name()),
+			reason(why),
+		}
 	}
 }
 
 func overrideUsed(r *Request, rule Rule) []string {
 	_, reason := ParseOverride(r.Old.Override)
-	return []string{fmt.Sprintf("Holdfast: rule %s is lifted for Machine %s by %s: %s", rule, r.name(), r.Old.OverrideBy, reason)}
+	return []string{fmt.Sprintf("Holdfast (%s): the rule is lifted for Machine %s by %s: %s", rule, r.name(), r.Old.OverrideBy, clip(reason, 80))}
 }
 
 func overrideUnclear(r *Request) []string {
@@ -226,7 +244,7 @@ func overrideUnclear(r *Request) []string {
 		names = append(names, string(rule))
 	}
 	return []string{
-		fmt.Sprintf("Holdfast: %s=%q on Machine %s lifts nothing.", OverrideAnnotation, r.New.Override, r.name()),
+		fmt.Sprintf("Holdfast (%s): %s=%q on Machine %s lifts nothing.", OverrideRule, OverrideAnnotation, clip(r.New.Override, 80), r.name()),
 		"It has to be '<rule>: <reason>', the rule one of " + strings.Join(names, ", ") + ".",
 	}
 }
@@ -244,21 +262,26 @@ func hosted(s *Snapshot, m *Machine) string {
 	return strings.Join(names, " and ")
 }
 
-func count(n int, noun string) string {
+func nVoters(n int) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 voter"
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d voters", n)
 }
 
-// sentence makes a cause that came as an error text a sentence of its own.
-func sentence(why string) string {
-	why = strings.Join(strings.Fields(why), " ")
+// reason is a cause that came as somebody else's text, as a line of its own.
+func reason(why string) string {
 	if why == "" {
-		return ""
+		return "Reason: none was given."
 	}
-	if len(why) > 180 {
-		why = why[:180] + "..."
+	return "Reason: " + strings.TrimRight(clip(why, 180), ".") + "."
+}
+
+// clip makes a text one line of at most so many bytes and an ellipsis.
+func clip(text string, most int) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	if len(text) <= most {
+		return text
 	}
-	return strings.ToUpper(why[:1]) + strings.TrimRight(why[1:], ".") + "."
+	return strings.ToValidUTF8(text[:most], "") + " ..."
 }

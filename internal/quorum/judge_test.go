@@ -1,0 +1,190 @@
+package quorum_test
+
+import (
+	"strings"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// violates judges one action by the invariants, as plainly as they are written down: it counts, it
+// compares strings, and it uses nothing of the package but its types.
+func violates(s *q.Snapshot, a q.Action) string {
+	var m *q.Machine
+	for i := range s.Machines {
+		if s.Machines[i].Name == a.Machine {
+			m = &s.Machines[i]
+		}
+	}
+	type ballot struct {
+		id            uint64
+		vote, healthy bool
+	}
+	var before, after []ballot
+	for _, o := range s.Ring.Members {
+		one := ballot{o.ID, !o.Learner, o.Healthy}
+		before = append(before, one)
+		if o.ID == a.Member {
+			switch a.Kind {
+			case q.RemoveLearner, q.RemoveVoter:
+				continue
+			case q.Promote:
+				one.vote = true
+			}
+		}
+		after = append(after, one)
+	}
+	tally := func(of []ballot) (voters, healthy int) {
+		for _, b := range of {
+			if b.vote {
+				voters++
+				if b.healthy {
+					healthy++
+				}
+			}
+		}
+		return voters, healthy
+	}
+	votersBefore, healthyBefore := tally(before)
+	voters, healthy := tally(after)
+	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook
+	switch {
+	case etcd && !s.Ring.Known:
+		return "etcd is changed although it is not known"
+	case etcd && healthy*2 <= voters:
+		return "I1: no quorum is left"
+	case a.Kind == q.Promote && (m == nil || m.Hook != q.Ours):
+		return "I2: no hook"
+	case a.Kind == q.ReleaseHook && (m == nil || m.DeletedAt.IsZero()):
+		return "I3: the Machine is not deleting"
+	case a.Kind == q.ReleaseHook && m.Hook != q.Absent && dumbMayHost(s, m):
+		return "I3: its member may be listed"
+	case voters > votersBefore && voters > s.Desired+1:
+		return "I4: too many voters"
+	case voters < votersBefore && healthy < healthyBefore && voters < s.Desired:
+		return "I4: too few voters"
+	case a.Kind == q.Promote && !m.DeletedAt.IsZero():
+		return "I5: the Machine is deleting"
+	case a.Kind == q.AddHook && (m == nil || !m.DeletedAt.IsZero()):
+		return "I6: the hook returns"
+	}
+	return ""
+}
+
+// dumbMayHost says whether a member may run on a Machine, by strings alone.
+func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
+	if !s.Ring.Known {
+		return true
+	}
+	hint := m.ProviderID != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
+		m.EvidenceRaw != "" && (m.Evidence.MachineUID == "" || m.Evidence.MachineUID == m.UID) ||
+		m.Phase == "Running" || m.Phase == "Provisioned"
+	for i := range s.Ring.Members {
+		hosts := dumbHosts(s, &s.Ring.Members[i])
+		if strings.Contains(hosts, "[machine "+m.Name+"]") {
+			return true
+		}
+		if hint && strings.Count(hosts, "[") != 1 {
+			return true // joined to nobody, or to two
+		}
+	}
+	return false
+}
+
+// dumbHosts is the naive join: the hosts of a member as one string, "[gone]" if a record says that
+// its Machine is.
+func dumbHosts(s *q.Snapshot, member *q.Member) string {
+	has := func(addrs []string) bool {
+		for _, u := range member.PeerURLs {
+			for _, a := range addrs {
+				if strings.Contains(a, ":") {
+					a = "[" + a + "]"
+				}
+				if strings.Contains(strings.ToLower(u), "://"+strings.ToLower(a)+":") {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	evident := func(e q.Evidence) bool {
+		for _, id := range e.MemberIDs {
+			if id == member.ID {
+				return true
+			}
+		}
+		return false
+	}
+	out, taken, claimed := "", " ", false
+	for _, m := range s.Machines {
+		node := ""
+		for _, n := range s.Nodes {
+			if m.NodeName == n.Name || m.NodeName == "" && m.ProviderID != "" && m.ProviderID == n.ProviderID {
+				node = n.Name
+				taken += n.Name + " "
+				break
+			}
+		}
+		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
+		claimed = claimed || own
+		at := own || has(texts(m.Addresses, m.HostNames))
+		for _, n := range s.Nodes {
+			at = at || n.Name == node && has(texts(n.Addresses, n.HostNames))
+		}
+		if at {
+			out += "[machine " + m.Name + "]"
+		}
+	}
+	for _, n := range s.Nodes {
+		if !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+			out += "[node " + n.Name + "]"
+		}
+	}
+	if out != "" || claimed {
+		return out
+	}
+	for _, r := range s.Records {
+		if !evident(r) {
+			continue
+		}
+		for _, m := range s.Machines {
+			if m.UID == r.MachineUID {
+				return ""
+			}
+		}
+		if r.MachineUID == "" {
+			return ""
+		}
+		return "[gone]"
+	}
+	return ""
+}
+
+func texts[A interface{ String() string }](addrs []A, names []string) []string {
+	out := append([]string{}, names...)
+	for _, a := range addrs {
+		out = append(out, strings.TrimPrefix(a.String(), "::ffff:"))
+	}
+	return out
+}
+
+// dumbLosesQuorum counts what is left without a Machine and those that were let go before.
+func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
+	voters, left, here := 0, 0, false
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.Learner {
+			continue
+		}
+		voters++
+		hosts := dumbHosts(s, member)
+		lost := strings.Contains(hosts, "[machine "+m.Name+"]")
+		here = here || lost && member.Healthy
+		for _, o := range s.Machines {
+			lost = lost || !o.DeletedAt.IsZero() && o.Hook != q.Ours && strings.Contains(hosts, "[machine "+o.Name+"]")
+		}
+		if member.Healthy && !lost {
+			left++
+		}
+	}
+	return s.Ring.Known && here && left*2 <= voters
+}

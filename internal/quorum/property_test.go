@@ -1,0 +1,713 @@
+package quorum_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// chance is true so many times of a hundred.
+func chance(t *rapid.T, percent int, what string) bool {
+	return rapid.IntRange(1, 100).Draw(t, what) <= percent
+}
+
+func one[T any](t *rapid.T, what string, of ...T) T { return rapid.SampledFrom(of).Draw(t, what) }
+
+func address(i int) netip.Addr {
+	if i == 6 {
+		return netip.MustParseAddr("fd00::16")
+	}
+	return netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
+}
+
+// drawSnapshot is a control plane of up to seven of everything. Most of it fits together, so that
+// all steps are reached, and some of it does not.
+func drawSnapshot(t *rapid.T) *q.Snapshot {
+	w := newWorld()
+	s := &w.s
+	s.Mode = one(t, "mode", q.Full, q.Full, q.Full, q.Guard)
+	s.Desired = one(t, "desired", 3, 3, 3, 1, 5, 0)
+	if s.Ring.Known = chance(t, 95, "known"); !s.Ring.Known {
+		s.Ring.Why = one(t, "ring why", "", strings.Repeat("an error\nof several lines, ééé\n", 50))
+	}
+	s.Ring.Version = one(t, "version", "3.7.3", "3.6.0", "")
+	if chance(t, 90, "usual limit") {
+		s.Limits.MaxDeleting = -1
+	} else {
+		s.Limits.MaxDeleting = rapid.IntRange(0, 2).Draw(t, "limit")
+	}
+	for i := range rapid.IntRange(0, 7).Draw(t, "nodes") {
+		s.Nodes = append(s.Nodes, q.Node{
+			Name: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), Ready: chance(t, 85, "ready"),
+			Addresses: drawAddresses(t, i), Zone: one(t, "zone", "a", "b", ""), CreatedAt: noon().Add(-time.Duration(i) * time.Hour),
+			GaveWayAt: one(t, "gave way", time.Time{}, time.Time{}, noon().Add(-time.Minute)),
+		})
+	}
+	long := strings.Repeat("x", one(t, "length", 0, 0, 32))
+	for i := range rapid.IntRange(0, 7).Draw(t, "machines") {
+		s.Machines = append(s.Machines, drawMachine(t, i, long))
+	}
+	for i := range rapid.IntRange(0, 7).Draw(t, "members") {
+		m := q.Member{
+			ID: uint64(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), ""),
+			Learner: chance(t, 25, "learner"), Healthy: chance(t, 80, "healthy"), Why: one(t, "why", "", "connection refused", strings.Repeat("an error\nof several lines, ééé\n", 50)),
+			Since:      one(t, "since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
+			Applied:    one(t, "applied", uint64(index), index-500, index-501, 0),
+			ProgressAt: one(t, "progress", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Hour)),
+		}
+		for _, a := range drawAddresses(t, i) {
+			m.PeerURLs = append(m.PeerURLs, peerURL(a.String()))
+		}
+		s.Ring.Members = append(s.Ring.Members, m)
+		if s.Ring.Leader == 0 && !m.Learner && m.Healthy {
+			s.Ring.Leader = m.ID
+		}
+		if chance(t, 25, "recorded") {
+			s.Records = append(s.Records, q.Evidence{
+				MachineUID: one(t, "recorded UID", fmt.Sprintf("uid-%d", i), "gone", ""), Machine: "recorded", MemberIDs: []uint64{m.ID},
+			})
+		}
+	}
+	return s
+}
+
+// drawAddresses are mostly those of the i-th host.
+func drawAddresses(t *rapid.T, i int) []netip.Addr {
+	switch rapid.IntRange(1, 20).Draw(t, "addresses") {
+	case 1:
+		return nil
+	case 2:
+		return []netip.Addr{address(rapid.IntRange(0, 6).Draw(t, "address"))}
+	case 3:
+		return []netip.Addr{netip.MustParseAddr("192.168.0.1"), address(i)}
+	}
+	return []netip.Addr{address(i)}
+}
+
+func drawEntry(t *rapid.T, what string) q.Entry {
+	return one(t, what, q.Ours, q.Ours, q.Ours, q.Ours, q.Absent, q.Absent, q.Foreign)
+}
+
+func drawMachine(t *rapid.T, i int, long string) q.Machine {
+	m := q.Machine{
+		Name: fmt.Sprintf("master-%d%s", i, long), UID: fmt.Sprintf("uid-%d", i), Role: one(t, "role", "master", "master", "master", "worker", ""),
+		Type: one(t, "type", "master", "master", "arbiter", ""), Mirrored: chance(t, 5, "mirrored"),
+		Hook: drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
+		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "nonsense"),
+		Phase:    "Running", NodeName: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), InstanceID: true, Addresses: drawAddresses(t, i),
+		Zone: one(t, "zone", "a", "b", ""),
+	}
+	if m.Override != "" {
+		m.OverrideBy = one(t, "by", "bob", "")
+	}
+	if chance(t, 35, "deleting") {
+		m.DeletedAt, m.Phase = noon().Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "for"))*time.Minute), "Deleting"
+	}
+	switch rapid.IntRange(1, 10).Draw(t, "state") {
+	case 1:
+		m.Phase, m.NodeName, m.ProviderID, m.InstanceID, m.Addresses = one(t, "phase", "", "Provisioning", "Failed"), "", "", false, nil
+	case 2:
+		m.NodeName = ""
+	case 3:
+		m.NodeName, m.ProviderID = "", ""
+	}
+	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
+	case 1, 2, 3:
+		m.EvidenceRaw, m.Evidence = "own", q.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []uint64{uint64(0xa0 + i)}, Addresses: []netip.Addr{address(i)}}
+	case 4:
+		m.EvidenceRaw = "copied"
+		m.Evidence = q.Evidence{MachineUID: "uid-of-another", MemberIDs: []uint64{uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
+	case 5:
+		m.EvidenceRaw = "not even JSON"
+	case 6:
+		m.EvidenceRaw = "own"
+		m.Evidence = q.Evidence{MachineUID: m.UID, MemberIDs: []uint64{uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
+	}
+	return m
+}
+
+func TestDecideKeepsTheInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		before := fmt.Sprintf("%+v", *s)
+		p := q.Decide(s)
+		if after := fmt.Sprintf("%+v", *s); after != before {
+			t.Fatalf("the Snapshot was changed:\n%s\n%s", before, after)
+		}
+		if again := q.Decide(s); fmt.Sprint(again) != fmt.Sprint(p) {
+			t.Fatalf("decided another time:\n%s\n%s", p.Describe(), again.Describe())
+		}
+		if i := slices.IndexFunc(p.Notes, func(n q.Note) bool { return n.Reason == q.InvariantViolated }); i >= 0 {
+			t.Fatal(p.Notes[i].Message)
+		}
+		for _, n := range p.Notes {
+			if n.Message == "" || len(n.Message) > 1100 || strings.Contains(n.Message, "\n") {
+				t.Errorf("%s says %q", n.Reason, n.Message)
+			}
+		}
+		if !s.Ring.Known && len(p.Actions)+len(p.Records) > 0 {
+			t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
+		}
+		changes := 0
+		for _, a := range p.Actions {
+			if problem := violates(s, a); problem != "" {
+				t.Errorf("%s: %s", a.Describe(), problem)
+			}
+			if a.Kind != q.AddHook && a.Kind != q.ReleaseHook {
+				changes++
+			}
+			if s.Mode == q.Guard && (changes > 0 || a.Hook) {
+				t.Errorf("guard mode: %s", a.Describe())
+			}
+			if m := machineOf(s, a.Machine); m != nil && m.Mirrored {
+				t.Errorf("mirrored: %s", a.Describe())
+			}
+			if a.Why == "" || strings.ContainsAny(a.Why+a.Describe(), "%\n") {
+				t.Errorf("%s: why: %q", a.Describe(), a.Why)
+			}
+		}
+		if changes > 1 {
+			t.Errorf("I7: %d changes in one round", changes)
+		}
+	})
+}
+
+// TestOrderDoesNotMatter shuffles what the API server and etcd list in an order of their own. Where
+// several members are equally good the first one is taken, so those are compared by kind alone.
+func TestOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		shuffled := *s
+		shuffled.Machines = rapid.Permutation(s.Machines).Draw(t, "machines")
+		shuffled.Nodes = rapid.Permutation(s.Nodes).Draw(t, "nodes")
+		shuffled.Records = rapid.Permutation(s.Records).Draw(t, "records")
+		shuffled.Ring.Members = rapid.Permutation(s.Ring.Members).Draw(t, "members")
+		outcome := func(s *q.Snapshot) (out []string) {
+			for _, a := range q.Decide(s).Actions {
+				switch a.Kind {
+				case q.AddHook, q.ReleaseHook, q.AddLearner:
+					out = append(out, a.Describe())
+				default:
+					out = append(out, fmt.Sprint(a.Step, a.Kind))
+				}
+			}
+			slices.Sort(out)
+			return out
+		}
+		if one, two := outcome(s), outcome(&shuffled); !slices.Equal(one, two) {
+			t.Fatalf("%q, and in another order %q", one, two)
+		}
+	})
+}
+
+func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		j := q.NewJoin(s)
+		for k := range s.Ring.Members {
+			h, got := &j.Hosts[k], ""
+			for _, i := range h.Machines {
+				got += "[machine " + s.Machines[i].Name + "]"
+			}
+			for _, i := range h.Nodes {
+				got += "[node " + s.Nodes[i].Name + "]"
+			}
+			if got == "" && h.Departed != nil {
+				got = "[gone]"
+			}
+			want := dumbHosts(s, &s.Ring.Members[k])
+			if got != want || h.Known() != (strings.Count(want, "[") == 1) {
+				t.Errorf("member %s runs at %q (known: %t), naively at %q", &s.Ring.Members[k], got, h.Known(), want)
+			}
+		}
+		for i := range s.Machines {
+			is, why := j.Hosting(i)
+			if (is == q.HostsNothing) == dumbMayHost(s, &s.Machines[i]) {
+				t.Errorf("%s: %d, naively it may host: %t", s.Machines[i].Name, is, is == q.HostsNothing)
+			}
+			if (is == q.HostsUnknown) != (why != "") {
+				t.Errorf("%s: %d because of %q", s.Machines[i].Name, is, why)
+			}
+		}
+	})
+}
+
+// TestCheckPlanIsAsStrictAsTheJudge gives both any action, sensible or not.
+func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		a := q.Action{Kind: q.Kind(rapid.IntRange(1, 7).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
+		if len(s.Machines) > 0 {
+			m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
+			a.Machine, a.UID = m.Name, m.UID
+		}
+		if problem := violates(s, a); problem != "" && q.CheckPlan(s, []q.Action{a}) == nil {
+			t.Errorf("CheckPlan takes %s although %s", a.Describe(), problem)
+		}
+	})
+}
+
+// drawRequest is a request for a Machine of the Snapshot, as a tool or a person would send it, or
+// as somebody who tries what can be done.
+func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
+	names := make([]string, 0, len(people()))
+	for name := range people() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	r := &q.Request{User: people()[rapid.SampledFrom(names).Draw(t, "who")], Namespace: "openshift-machine-api", Operation: one(t, "operation", q.Update, q.Update, q.Update, q.Delete, q.Create)}
+	fresh := drawMachine(t, rapid.IntRange(0, 6).Draw(t, "which"), "")
+	if r.Operation == q.Create || len(s.Machines) == 0 {
+		r.Operation, r.New = q.Create, &fresh
+		r.New.Name, r.New.DeletedAt, r.New.Mirrored = "master-new", time.Time{}, false
+		return r
+	}
+	old := rapid.SampledFrom(s.Machines).Draw(t, "old")
+	r.Old = &old
+	if r.Operation == q.Delete {
+		return r
+	}
+	next := old
+	r.New = &next
+	if chance(t, 50, "strip") {
+		next.Hook, next.Latch = one(t, "hook", q.Absent, q.Absent, q.Foreign, q.Ours), one(t, "latch", q.Absent, q.Ours, q.Foreign)
+	}
+	if chance(t, 15, "re-label") {
+		next.Role, next.Type = fresh.Role, fresh.Type
+	}
+	if chance(t, 15, "evidence") {
+		next.Evidence, next.EvidenceRaw = fresh.Evidence, fresh.EvidenceRaw
+	}
+	if chance(t, 15, "override") {
+		next.Override, next.OverrideBy = fresh.Override, fresh.OverrideBy
+	}
+	if chance(t, 5, "finalizer") {
+		next.Finalizer = !next.Finalizer
+	}
+	if chance(t, 5, "provider") {
+		next.ProviderID = fresh.ProviderID
+	}
+	return r
+}
+
+// given is no more of the Snapshot than Needs asks for.
+func given(ids q.Identities, r *q.Request, s *q.Snapshot) *q.Snapshot {
+	switch ids.Needs(r) {
+	case q.NeedRing:
+		return s
+	case q.NeedMachines:
+		return &q.Snapshot{Machines: s.Machines}
+	}
+	return nil
+}
+
+func TestAdmit(t *testing.T) {
+	ids := identities()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		r := drawRequest(t, s)
+		text := func() string { return fmt.Sprintf("%+v %+v %+v", *s, r.Old, r.New) }
+		before := text()
+		d := ids.Admit(r, given(ids, r, s))
+		if text() != before {
+			t.Fatal("request or Snapshot were changed")
+		}
+		if full := ids.Admit(r, s); fmt.Sprint(full) != fmt.Sprint(d) {
+			t.Fatalf("Needs says too little: with all of the Snapshot\n%swithout\n%s", full.Describe(), d.Describe())
+		}
+		if problem := wrongWords(&d); problem != "" {
+			t.Error(problem)
+		}
+		if len(d.Warnings())+len(d.Findings) == 0 && d.Denial() != nil || d.Describe() == "" {
+			t.Error("a decision without words")
+		}
+		class := ids.Classify(r.User)
+		if r.Operation == q.Update && class == q.Person && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
+			refused := slices.ContainsFunc(d.Findings, func(f q.Finding) bool { return f.Rule == q.EscapeHatch && f.Verdict == q.Denied })
+			overridden := r.Old.OverrideBy != "" && strings.HasPrefix(r.Old.Override, "escape-hatch: ")
+			if want := dumbLosesQuorum(s, r.Old) && !overridden; refused != want {
+				t.Errorf("the escape hatch is shut: %t, counted: %t", refused, want)
+			}
+		}
+		if d.Denial() != nil {
+			if r.Operation == q.Update && r.Old.Mirrored && d.Denial().Rule != q.Claim {
+				t.Errorf("a mirrored Machine is not guarded: %s", d.Describe())
+			}
+			return
+		}
+		if r.Operation == q.Delete {
+			checkDeleted(t, r, s, &d)
+			return
+		}
+		fixed := repaired(r, &d)
+		if again := ids.Admit(fixed, given(ids, fixed, s)); again.Repairs != (q.Repairs{}) || again.Denial() != nil {
+			t.Errorf("after %sthere is still\n%s", d.Describe(), again.Describe())
+		}
+		if r.Operation == q.Create {
+			if n := fixed.New; n.EvidenceRaw+n.Override+n.OverrideBy != "" || (n.Hook == q.Ours) != (n.Latch == q.Ours) {
+				t.Errorf("created as %+v", n)
+			}
+			return
+		}
+		checkUpdated(t, fixed, s, class)
+	})
+}
+
+// checkUpdated judges what became of a Machine by an UPDATE that passed.
+func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
+	was, is := r.Old, r.New
+	guarded := !was.Mirrored && (was.ControlPlane() || is.ControlPlane() || was.Hook == q.Ours || was.Latch == q.Ours)
+	if !guarded {
+		return
+	}
+	released := was.Hook == q.Ours && is.Hook != q.Ours
+	switch {
+	case released && class == q.Automation:
+		t.Error("automation released a hook")
+	case released && class == q.Person && !was.Deleting():
+		t.Error("a person took the hook off a live Machine")
+	case released && class == q.Custodian && dumbMayHost(s, was):
+		t.Error("a custodian released a Machine that may host a member")
+	case was.Deleting() && was.Hook != q.Ours && is.Hook == q.Ours, was.Deleting() && was.Latch != q.Ours && is.Latch == q.Ours:
+		t.Error("hook or latch returned")
+	case !was.Deleting() && (is.Hook == q.Ours) != (is.Latch == q.Ours):
+		t.Error("hook and latch are parted")
+	case released && is.Latch == q.Ours, was.Deleting() && is.Hook == q.Ours && was.Latch == q.Ours && is.Latch != q.Ours:
+		t.Error("the latch does not go with the hook")
+	case was.Hook == q.Ours && was.Finalizer && !is.Finalizer:
+		t.Error("the finalizer is gone")
+	case was.Hook == q.Ours && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
+		t.Error("the labels are gone")
+	case !released && class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
+		t.Error("the evidence was changed")
+	case is.Override != "" && is.Override != was.Override && (class != q.Person || is.OverrideBy != r.User.Name):
+		t.Errorf("%s set the override as %q", r.User.Name, is.OverrideBy)
+	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name:
+		t.Errorf("%s stamped it as %q", r.User.Name, is.OverrideBy)
+	}
+}
+
+// checkDeleted judges a DELETE that passed, by counting.
+func checkDeleted(t *rapid.T, r *q.Request, s *q.Snapshot, d *q.Decision) {
+	if d.Repairs != (q.Repairs{}) {
+		t.Error("a DELETE has nothing to repair")
+	}
+	if r.Old.Deleting() || r.Old.Mirrored || r.Old.Override != "" || !s.Ring.Known {
+		return
+	}
+	voters, going, here, sick := 0, map[string]bool{}, false, false
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		if m.Learner {
+			continue
+		}
+		voters++
+		leaves, mine := false, strings.Contains(dumbHosts(s, m), "[machine "+r.Old.Name+"]")
+		for _, o := range s.Machines {
+			if o.Deleting() && strings.Contains(dumbHosts(s, m), "[machine "+o.Name+"]") {
+				going[o.Name], leaves = true, true
+			}
+		}
+		here = here || mine && m.Healthy
+		sick = sick || !m.Healthy && !leaves && !mine
+	}
+	if !here || !r.Old.ControlPlane() && r.Old.Hook != q.Ours && r.Old.Latch != q.Ours {
+		return
+	}
+	if s.Limits.MaxDeleting < 0 && len(going) >= max(1, (voters-1)/2) {
+		t.Errorf("%d of %d voters are going already", len(going), voters)
+	}
+	if sick {
+		t.Error("another voter is unhealthy")
+	}
+}
+
+func machineOf(s *q.Snapshot, name string) *q.Machine {
+	for i := range s.Machines {
+		if s.Machines[i].Name == name {
+			return &s.Machines[i]
+		}
+	}
+	return nil
+}
+
+// TestEveryReplacementCompletes is I8: whatever is deleted, let go, broken or killed within etcd's
+// tolerance, looking and acting comes to rest with the voters that are wanted, and no Machine is
+// held for ever. Nothing that is tried on the way is refused by etcd, and quorum stands all along.
+func TestEveryReplacementCompletes(t *testing.T) {
+	ids := identities()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		n := one(t, "voters", 1, 3, 3, 5)
+		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
+		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
+		l := &life{t: t, w: w, ids: ids}
+		for i := range n {
+			l.host(i, i)
+			must(t, w.setMember(fmt.Sprintf("a%d", i), []string{address(i).String()}))
+		}
+		for range rapid.IntRange(0, 12).Draw(t, "rounds with events") {
+			for range rapid.IntRange(0, 2).Draw(t, "events") {
+				l.event()
+			}
+			l.round()
+		}
+		for range 400 {
+			l.look()
+			if !l.round() && l.done() {
+				return
+			}
+		}
+		t.Fatalf("does not come to rest:\n%s%s", w.describe(), q.Decide(&w.s).Describe())
+	})
+}
+
+// life is a world to which things happen.
+type life struct {
+	t    *rapid.T
+	w    *world
+	ids  q.Identities
+	next int   // number of the next host
+	free []int // addresses of hosts that are gone
+}
+
+func (l *life) host(name, at int) {
+	a := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + at)})
+	l.next = max(l.next, name+1)
+	must(l.t, l.w.setMachine(fmt.Sprintf("master-%d", name), []string{a.String(), fmt.Sprintf("uid=uid-%d", name), "bare", "zone=" + string(rune('a'+name%3))}))
+}
+
+func must(t *rapid.T, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spare adds a host, one that is reinstalled at an address that was in use if there is one.
+func (l *life) spare() string {
+	at := l.next
+	if len(l.free) > 0 && chance(l.t, 50, "same address") {
+		at, l.free = l.free[0], l.free[1:]
+	}
+	l.host(l.next, at)
+	return fmt.Sprintf("master-%d", l.next-1)
+}
+
+func (l *life) event() {
+	w := l.w
+	if len(w.s.Machines) == 0 {
+		return
+	}
+	m := &w.s.Machines[rapid.IntRange(0, len(w.s.Machines)-1).Draw(l.t, "machine")]
+	switch rapid.IntRange(1, 9).Draw(l.t, "event") {
+	case 1, 2:
+		l.delete(m)
+	case 3:
+		l.spare()
+	case 4:
+		w.broken[l.spare()] = true
+	case 5, 6:
+		if l.survives(m) {
+			w.kill(m.Addresses)
+		}
+	case 7: // it was only a flap
+		for k := range w.s.Ring.Members {
+			member := &w.s.Ring.Members[k]
+			if member.Name != "" && w.nodeAt(member.PeerURLs) != nil && member.Name == w.nodeAt(member.PeerURLs).Name {
+				member.Healthy, member.Since, member.Why = true, w.s.Now, ""
+			}
+		}
+	case 8: // Holdfast starts anew and has seen nothing
+		for k := range w.s.Ring.Members {
+			w.s.Ring.Members[k].Since, w.s.Ring.Members[k].ProgressAt = w.s.Now, w.s.Now
+		}
+	case 9: // a person takes the hook off
+		if !m.Deleting() || m.Hook != q.Ours {
+			return
+		}
+		next := *m
+		next.Hook = q.Absent
+		r := &q.Request{Operation: q.Update, User: people()["alice"], Old: m, New: &next}
+		if d := l.ids.Admit(r, &w.s); d.Denial() == nil {
+			*m = *repaired(r, &d).New
+		}
+	}
+}
+
+func (l *life) delete(m *q.Machine) {
+	r := &q.Request{Operation: q.Delete, User: people()["alice"], Old: m}
+	if d := l.ids.Admit(r, &l.w.s); d.Denial() == nil && !m.Deleting() {
+		m.DeletedAt, m.Phase = l.w.s.Now, "Deleting"
+	}
+}
+
+// survives says whether etcd stands the loss of a host beside all that is lost, or let go, already.
+func (l *life) survives(m *q.Machine) bool {
+	voters, left := 0, 0
+	for k := range l.w.s.Ring.Members {
+		member := &l.w.s.Ring.Members[k]
+		if member.Learner {
+			continue
+		}
+		voters++
+		lost := !member.Healthy
+		for i := range l.w.s.Machines {
+			o := &l.w.s.Machines[i]
+			for _, a := range o.Addresses {
+				if slices.Contains(member.PeerURLs, peerURL(a.String())) {
+					lost = lost || o.Name == m.Name || o.Deleting() && o.Hook != q.Ours
+				}
+			}
+		}
+		if !lost {
+			left++
+		}
+	}
+	return left > voters/2
+}
+
+// look is what an administrator does: dead voters' Machines and those too many are deleted, and
+// there are as many Machines that work as are wanted.
+func (l *life) look() {
+	w, working := l.w, 0
+	voters, healthy := w.s.Ring.Voters()
+	settled := voters == healthy && !slices.ContainsFunc(w.s.Machines, func(m q.Machine) bool { return m.Deleting() })
+	for i := range w.s.Machines {
+		m := &w.s.Machines[i]
+		if m.Deleting() {
+			continue
+		}
+		dead, votes := false, false
+		for k := range w.s.Ring.Members {
+			member := &w.s.Ring.Members[k]
+			if slices.Contains(member.PeerURLs, peerURL(m.Addresses[0].String())) {
+				dead = dead || !member.Healthy && member.Name != "" && m.OwnEvidence().Names(member.ID)
+				votes = votes || !member.Learner
+			}
+		}
+		switch {
+		case dead, votes && settled && voters > w.s.Desired:
+			l.delete(m)
+			settled = false
+		case !w.broken[m.Name]:
+			working++
+		}
+	}
+	for ; working < w.s.Desired; working++ {
+		l.spare()
+	}
+}
+
+// round looks and acts once, and says whether anything happened.
+func (l *life) round() bool {
+	w := l.w
+	p := q.Decide(&w.s)
+	for _, a := range p.Actions {
+		if problem := violates(&w.s, a); problem != "" {
+			l.t.Fatalf("%s: %s", a.Describe(), problem)
+		}
+		if err := w.apply(a); err != nil {
+			l.t.Fatalf("%s is refused: %v\n%s", a.Describe(), err, w.describe())
+		}
+	}
+	if p.Records != nil {
+		w.s.Records = p.Records
+	}
+	before := map[string]q.Machine{}
+	for _, m := range w.s.Machines {
+		before[m.Name] = m
+	}
+	news := w.pass()
+	for _, m := range w.s.Machines {
+		delete(before, m.Name)
+	}
+	for _, m := range before {
+		l.free = append(l.free, int(m.Addresses[0].As4()[3])-10)
+	}
+	slices.Sort(l.free)
+	if !w.s.Ring.Known {
+		l.t.Fatalf("quorum is lost:\n%s", w.describe())
+	}
+	return len(p.Actions)+len(news) > 0
+}
+
+func (l *life) done() bool {
+	voters, healthy := l.w.s.Ring.Voters()
+	return voters == l.w.s.Desired && healthy == voters && !slices.ContainsFunc(l.w.s.Machines, func(m q.Machine) bool { return m.Deleting() })
+}
+
+// TestCheckPlan makes a plan by hand that violates each invariant.
+func TestCheckPlan(t *testing.T) {
+	ring := func(lines string) *q.Snapshot {
+		w := newWorld()
+		for line := range strings.Lines(lines) {
+			if line = strings.TrimSpace(line); line != "" {
+				if err := w.set(line); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return &w.s
+	}
+	const three = `
+		machine master-0 10.0.0.10
+		machine master-1 10.0.0.11
+		machine master-2 10.0.0.12
+		member a0 10.0.0.10
+		member a1 10.0.0.11
+		member a2 10.0.0.12`
+	const learner = three + `
+		machine master-3 10.0.0.13
+		member a3 10.0.0.13 learner`
+	promote := q.Action{Kind: q.Promote, Machine: "master-3", UID: "uid-master-3", Member: 0xa3}
+	release := q.Action{Kind: q.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Hook: true}
+	for _, c := range []struct {
+		name    string
+		cluster string
+		actions []q.Action
+		want    q.Invariant
+	}{
+		{"a healthy voter of two goes", three + "\n member a2 dead \n desired 1", []q.Action{{Kind: q.RemoveVoter, Member: 0xa0}}, q.I1},
+		{"a learner goes while there is no quorum", learner + "\n member a2 dead \n member a1 dead", []q.Action{{Kind: q.RemoveLearner, Member: 0xa3}}, q.I1},
+		{"promoted without a hook", learner + "\n machine master-3 hook=foreign", []q.Action{promote}, q.I2},
+		{"promoted by another's hook", learner + "\n machine master-4 10.0.0.14", []q.Action{{Kind: q.Promote, Machine: "master-4", UID: "uid-master-4", Member: 0xa3}}, q.I2},
+		{"promoted without a Machine", learner, []q.Action{{Kind: q.Promote, Member: 0xa3}}, q.I2},
+		{"released while live", three, []q.Action{release}, q.I3},
+		{"released while listed", three + "\n machine master-0 deleting", []q.Action{release}, q.I3},
+		{"released as another's namesake", three + "\n gone member a0 \n machine master-0 deleting uid=new", []q.Action{release}, q.I3},
+		{"two too many", learner + "\n desired 2", []q.Action{promote}, q.I4},
+		{"a healthy voter below desired", three, []q.Action{{Kind: q.RemoveVoter, Member: 0xa0}}, q.I4},
+		{"a voter as a learner", three, []q.Action{{Kind: q.RemoveLearner, Member: 0xa0}}, q.I4},
+		{"a voter promoted", three, []q.Action{{Kind: q.Promote, Machine: "master-0", UID: "uid-master-0", Member: 0xa0}}, q.I4},
+		{"promoted while deleting", learner + "\n machine master-3 deleting", []q.Action{promote}, q.I5},
+		{"the hook returns", three + "\n machine master-0 bare deleting", []q.Action{{Kind: q.AddHook, Machine: "master-0", UID: "uid-master-0", Hook: true}}, q.I6},
+		{"the latch returns", three + "\n machine master-0 bare deleting", []q.Action{{Kind: q.AddHook, Machine: "master-0", UID: "uid-master-0", Latch: true}}, q.I6},
+		{"two at once", learner + "\n desired 5", []q.Action{promote, {Kind: q.AddLearner}}, q.I7},
+		{"nobody's member", three, []q.Action{{Kind: q.RemoveVoter, Member: 0xff}}, q.I7},
+		{"in order", learner, []q.Action{promote}, ""},
+		{"a dead voter below desired", three + "\n member a2 dead", []q.Action{{Kind: q.RemoveVoter, Member: 0xa2}}, ""},
+		{"a latch alone", three + "\n machine master-0 hook=none deleting", []q.Action{{Kind: q.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Latch: true}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got q.Invariant
+			err := q.CheckPlan(ring(strings.NewReplacer(" \n ", "\n").Replace(c.cluster)), c.actions)
+			if v := (*q.Violation)(nil); errors.As(err, &v) {
+				got = v.Invariant
+			}
+			if got != c.want {
+				t.Errorf("violates %q, want %q: %v", got, c.want, err)
+			}
+			if err != nil && err.Error() == "" {
+				t.Error("says nothing")
+			}
+		})
+	}
+}

@@ -1,0 +1,300 @@
+package quorum_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// The scenarios read as documentation: a cluster in words, a request or a look at it, and what comes
+// of that. testdata/README.md has the words. With -rewrite they are written anew.
+func TestScenarios(t *testing.T) {
+	for _, dir := range [...]string{"match", "plan", "admit"} {
+		t.Run(dir, func(t *testing.T) {
+			datadriven.Walk(t, filepath.Join("testdata", dir), func(t *testing.T, path string) {
+				w := newWorld()
+				datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return w.obey(t, d) })
+			})
+		})
+	}
+}
+
+// obey does what a scenario says.
+func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "cluster":
+		*w = *newWorld()
+		return w.change(t, d)
+	case "set":
+		return w.change(t, d)
+	case "state":
+		return w.describe()
+	case "tick":
+		passed, err := time.ParseDuration(d.CmdArgs[0].Key)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		w.s.Now = w.s.Now.Add(passed)
+		return "ok\n"
+	case "match":
+		return w.match()
+	case "plan":
+		return q.Decide(&w.s).Describe()
+	case "run":
+		return w.run(t)
+	case "admit":
+		return w.admit(t, d)
+	}
+	d.Fatalf(t, "no command %q", d.Cmd)
+	return ""
+}
+
+func (w *world) change(t *testing.T, d *datadriven.TestData) string {
+	for line := range strings.Lines(d.Input) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := w.set(line); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+	}
+	w.witness()
+	return "ok\n"
+}
+
+// match says where each member runs, and what each Machine hosts.
+func (w *world) match() string {
+	var b strings.Builder
+	j := q.NewJoin(&w.s)
+	for k := range w.s.Ring.Members {
+		h := &j.Hosts[k]
+		var at []string
+		for _, i := range h.Machines {
+			at = append(at, "Machine "+w.s.Machines[i].Name)
+		}
+		for _, i := range h.Nodes {
+			at = append(at, "Node "+w.s.Nodes[i].Name)
+		}
+		if h.Departed != nil {
+			at = append(at, "once Machine "+h.Departed.Machine)
+		}
+		if len(at) == 0 {
+			at = []string{"nobody"}
+		}
+		more := ""
+		if !h.Known() {
+			more = ": unknown"
+		}
+		if j.Stale(k) {
+			more += ": stale"
+		}
+		fmt.Fprintf(&b, "%s -> %s%s\n", &w.s.Ring.Members[k], strings.Join(at, " and "), more)
+	}
+	for i, m := range w.s.Machines {
+		switch is, why := j.Hosting(i); is {
+		case q.HostsMember:
+			fmt.Fprintf(&b, "%s hosts a member\n", m.Name)
+		case q.HostsNothing:
+			fmt.Fprintf(&b, "%s hosts nothing\n", m.Name)
+		case q.HostsUnknown:
+			fmt.Fprintf(&b, "%s is not known: %s\n", m.Name, why)
+		}
+	}
+	return b.String()
+}
+
+// run looks and acts until nothing happens any more.
+func (w *world) run(t *testing.T) string {
+	var b strings.Builder
+	for range 50 {
+		p := q.Decide(&w.s)
+		for _, a := range p.Actions {
+			fmt.Fprintf(&b, "step %d: %s\n", a.Step, a.Describe())
+			if problem := violates(&w.s, a); problem != "" {
+				t.Errorf("%s: %s", a.Describe(), problem)
+			}
+			if err := w.apply(a); err != nil {
+				fmt.Fprintf(&b, "  refused: %v\n", err)
+				return b.String()
+			}
+		}
+		if p.Records != nil {
+			w.s.Records = p.Records
+		}
+		news := w.pass()
+		for _, n := range news {
+			fmt.Fprintf(&b, "  %s\n", n)
+		}
+		if len(p.Actions) == 0 && len(news) == 0 {
+			for _, n := range p.Notes {
+				fmt.Fprintf(&b, "%s: %s\n", n.Reason, n.Message)
+			}
+			return b.String() + w.describe()
+		}
+	}
+	t.Error("does not come to rest")
+	return b.String()
+}
+
+// people are who sends the requests of the scenarios.
+func people() map[string]q.User {
+	return map[string]q.User{
+		"alice":         {Name: "alice", Groups: []string{"system:masters", "system:authenticated"}},
+		"system-admin":  {Name: "system:admin", Groups: []string{"system:masters"}},
+		"gitops":        {Name: "system:serviceaccount:argocd:application-controller", Groups: []string{"system:serviceaccounts"}},
+		"machine-api":   {Name: "system:serviceaccount:openshift-machine-api:machine-api-controllers", Groups: []string{"system:serviceaccounts"}},
+		"node":          {Name: "system:node:master-0", Groups: []string{"system:nodes"}},
+		"etcd-operator": {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator", Groups: []string{"system:serviceaccounts"}},
+		"holdfast":      {Name: "system:serviceaccount:holdfast-system:holdfast", Groups: []string{"system:serviceaccounts"}},
+		"sre":           {Name: "system:serviceaccount:openshift-backplane-srep:a1b2", Groups: []string{"system:serviceaccounts:openshift-backplane-srep"}},
+		"ci-bot":        {Name: "ci-bot-7", Groups: []string{"robots"}},
+	}
+}
+
+func identities() q.Identities {
+	ids := q.DefaultIdentities(people()["holdfast"].Name)
+	ids.Automation = []string{"ci-*"}
+	return ids
+}
+
+// admit asks for a change, with no more of the cluster than Needs says, and lets it happen unless it
+// is only a trial.
+func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
+	var as, op string
+	d.ScanArgs(t, "as", &as)
+	user, ok := people()[as]
+	if op = d.CmdArgs[0].Key; !ok {
+		d.Fatalf(t, "nobody is called %s", as)
+	}
+	name := d.CmdArgs[1].Key
+	r := &q.Request{User: user, Namespace: "openshift-machine-api"}
+	old := w.machine(name)
+	switch op {
+	case "create":
+		r.Operation, r.New = q.Create, &q.Machine{Name: name, UID: "uid-" + name, Role: "master", Type: "master", Hook: q.Absent, Latch: q.Absent}
+	case "update":
+		next := *old
+		r.Operation, r.Old, r.New = q.Update, old, &next
+	case "delete":
+		r.Operation, r.Old = q.Delete, old
+	default:
+		d.Fatalf(t, "no operation %q", op)
+	}
+	for line := range strings.Lines(d.Input) {
+		alter(t, r.New, strings.TrimSpace(line))
+	}
+	ids := identities()
+	var s *q.Snapshot
+	var b strings.Builder
+	switch ids.Needs(r) {
+	case q.NeedRing:
+		s = &w.s
+		b.WriteString("(asks etcd)\n")
+	case q.NeedMachines:
+		s = &q.Snapshot{Machines: w.s.Machines}
+		b.WriteString("(asks for the Machines)\n")
+	}
+	decision := ids.Admit(r, s)
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	b.WriteString(decision.Describe())
+	if decision.Denial() == nil && !d.HasArg("trial") {
+		w.happen(r, &decision)
+	}
+	return b.String()
+}
+
+func (w *world) happen(r *q.Request, d *q.Decision) {
+	switch r.Operation {
+	case q.Delete:
+		if m := w.machine(r.Old.Name); !m.Deleting() {
+			m.DeletedAt, m.Phase = w.s.Now, "Deleting"
+		}
+	case q.Update:
+		*w.machine(r.Old.Name) = *repaired(r, d).New
+	case q.Create:
+		w.s.Machines = append(w.s.Machines, *repaired(r, d).New)
+	}
+}
+
+// repaired is the request with the repairs made.
+func repaired(r *q.Request, d *q.Decision) *q.Request {
+	next := *r.New
+	old := r.Old
+	if old == nil {
+		old = &q.Machine{Hook: q.Absent, Latch: q.Absent}
+	}
+	fixEntry := func(f q.Fix, now, was q.Entry) q.Entry {
+		return map[q.Fix]q.Entry{q.AsRequested: now, q.AsOld: was, q.Dropped: q.Absent, q.Put: q.Ours}[f]
+	}
+	next.Hook = fixEntry(d.Repairs.Hook, next.Hook, old.Hook)
+	next.Latch = fixEntry(d.Repairs.Latch, next.Latch, old.Latch)
+	fix := func(f q.Fix, now, was, put string) string {
+		return map[q.Fix]string{q.AsRequested: now, q.AsOld: was, q.Dropped: "", q.Put: put}[f]
+	}
+	if raw := fix(d.Repairs.Evidence, next.EvidenceRaw, old.EvidenceRaw, "?"); raw != next.EvidenceRaw {
+		next.EvidenceRaw, next.Evidence = raw, old.Evidence
+	}
+	next.Override = fix(d.Repairs.Override, next.Override, old.Override, "?")
+	next.OverrideBy = fix(d.Repairs.OverrideBy, next.OverrideBy, old.OverrideBy, r.User.Name)
+	out := *r
+	out.New = &next
+	return &out
+}
+
+func alter(t *testing.T, m *q.Machine, line string) {
+	field, value, _ := strings.Cut(line, " ")
+	if value == "none" && field != "hook" && field != "latch" {
+		value = ""
+	}
+	switch field {
+	case "hook":
+		m.Hook = entry(value)
+	case "latch":
+		m.Latch = entry(value)
+	case "finalizer":
+		m.Finalizer = value != ""
+	case "evidence":
+		m.EvidenceRaw, m.Evidence = value, q.Evidence{}
+	case "role":
+		m.Role = value
+	case "type":
+		m.Type = value
+	case "override":
+		m.Override = value
+	case "override-by":
+		m.OverrideBy = value
+	case "provider":
+		m.ProviderID = value
+	case "phase":
+		m.Phase = value
+	default:
+		t.Fatalf("no field %q", field)
+	}
+}
+
+// wrongWords says what a person, or the API server, would not take of a decision's texts.
+func wrongWords(d *q.Decision) string {
+	for _, f := range d.Findings {
+		if len(f.Lines) == 0 || len(f.Lines) > 4 {
+			return fmt.Sprintf("%s says %d lines", f.Rule, len(f.Lines))
+		}
+		if !strings.Contains(f.Lines[0], "("+string(f.Rule)+")") {
+			return fmt.Sprintf("%s is not named in %q", f.Rule, f.Lines[0])
+		}
+		if i := slices.IndexFunc(f.Lines, func(l string) bool {
+			return f.Verdict != q.Denied && len(l) >= 256 || strings.ContainsAny(l, "\n\r") || strings.TrimSpace(l) != l || l == ""
+		}); i >= 0 {
+			return fmt.Sprintf("%s: %d bytes in %q", f.Rule, len(f.Lines[i]), f.Lines[i])
+		}
+	}
+	return ""
+}

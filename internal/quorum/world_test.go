@@ -1,0 +1,517 @@
+package quorum_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// world is a control plane small enough to be a value: what a Snapshot shows of it, and what etcd,
+// the hosts and the machine controller do with it between two looks. It follows etcd's source, not
+// this package.
+type world struct {
+	s      q.Snapshot
+	broken map[string]bool // Nodes whose etcd never starts
+	nextID uint64
+}
+
+func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
+
+const index = 10000 // the leader's raft index; learners begin at 0
+
+func newWorld() *world {
+	w := &world{broken: map[string]bool{}, nextID: 0xb0}
+	w.s = q.Snapshot{Mode: q.Full, Now: noon(), Desired: 3, Limits: q.DefaultLimits()}
+	w.s.Ring = q.Ring{Known: true, Index: index, Version: "3.7.3"}
+	return w
+}
+
+// round is how long the world takes between two looks: a member that is dead at one is known to be
+// dead at the next.
+const round = 10 * time.Second
+
+// apply makes one action happen, or says why etcd or the API server refuses it.
+func (w *world) apply(a q.Action) error {
+	ring := &w.s.Ring
+	m := w.machine(a.Machine)
+	if a.Kind < q.RemoveLearner && (m == nil || m.UID != a.UID) {
+		return fmt.Errorf("no Machine %s with UID %s", a.Machine, a.UID)
+	}
+	member := ring.Member(a.Member)
+	if a.Kind >= q.RemoveLearner && a.Kind != q.AddLearner && member == nil {
+		return errors.New("etcdserver: member not found")
+	}
+	voters, healthy := ring.Voters()
+	switch a.Kind {
+	case q.AddHook:
+		if a.Hook {
+			m.Hook = q.Ours
+		}
+		if a.Latch {
+			m.Latch = q.Ours
+		}
+		if len(a.Evidence.MemberIDs) > 0 {
+			m.Evidence, m.EvidenceRaw = a.Evidence, "{}"
+		}
+	case q.ReleaseHook:
+		if a.Hook {
+			m.Hook = q.Absent
+		}
+		if a.Latch {
+			m.Latch = q.Absent
+		}
+	case q.AddLearner:
+		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.Learner }) {
+			return errors.New("etcdserver: too many learner members in cluster")
+		}
+		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return slices.Contains(o.PeerURLs, a.PeerURL) }) {
+			return errors.New("etcdserver: Peer URLs already exists")
+		}
+		if strings.HasPrefix(ring.Version, "3.7") && voters > 1 && healthy < (voters+1)/2+1 ||
+			!strings.HasPrefix(ring.Version, "3.7") && healthy < voters {
+			return errors.New("etcdserver: unhealthy cluster")
+		}
+		ring.Members = append(ring.Members, q.Member{
+			ID: w.nextID, PeerURLs: []string{a.PeerURL}, Learner: true, Since: w.s.Now, ProgressAt: w.s.Now, Why: "it has not started",
+		})
+		w.nextID++
+	case q.RemoveLearner, q.RemoveVoter:
+		if !member.Learner && member.Healthy && healthy-1 < (voters-1)/2+1 {
+			return errors.New("etcdserver: unhealthy cluster")
+		}
+		if a.GivesWay {
+			if n := w.node(a.Node); n != nil {
+				n.GaveWayAt = w.s.Now
+			}
+		}
+		ring.Members = slices.DeleteFunc(ring.Members, func(o q.Member) bool { return o.ID == a.Member })
+		w.elect()
+	case q.Promote:
+		if !member.Learner {
+			return errors.New("etcdserver: can only promote a learner member")
+		}
+		if member.Applied*10 < ring.Index*9 {
+			return errors.New("etcdserver: can only promote a learner member which is in sync with leader")
+		}
+		member.Learner = false
+	case q.MoveLeader:
+		ring.Leader = a.To
+	}
+	return nil
+}
+
+// pass lets time pass until the next look, and says what the hosts and the machine controller did.
+func (w *world) pass() (news []string) {
+	w.s.Now = w.s.Now.Add(round)
+	for k := range w.s.Ring.Members {
+		m := &w.s.Ring.Members[k]
+		n := w.nodeAt(m.PeerURLs)
+		if !m.Learner || n == nil || w.broken[n.Name] || !n.Ready || m.Healthy && m.Applied == w.s.Ring.Index {
+			continue
+		}
+		m.Name, m.Healthy, m.Since, m.Why = n.Name, true, w.s.Now, ""
+		m.Applied, m.ProgressAt = w.s.Ring.Index, w.s.Now
+		news = append(news, fmt.Sprintf("learner %s starts and catches up", m))
+	}
+	for i := len(w.s.Machines) - 1; i >= 0; i-- {
+		m := w.s.Machines[i]
+		if m.Deleting() && (m.Hook == q.Absent && m.Latch == q.Absent || !m.Finalizer) {
+			news = append(news, fmt.Sprintf("Machine %s is drained, terminated and gone", m.Name))
+			w.terminate(m.Name)
+		}
+	}
+	w.elect()
+	return news
+}
+
+// terminate takes a Machine away with its instance, and its Node.
+func (w *world) terminate(name string) {
+	m := w.machine(name)
+	if n := w.node(m.NodeName); n != nil {
+		w.kill(n.Addresses)
+		w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == n.Name })
+	}
+	w.s.Machines = slices.DeleteFunc(w.s.Machines, func(o q.Machine) bool { return o.Name == name })
+}
+
+// kill stops the members at the addresses.
+func (w *world) kill(addrs []netip.Addr) {
+	for k := range w.s.Ring.Members {
+		m := &w.s.Ring.Members[k]
+		for _, a := range addrs {
+			if m.Healthy && slices.Contains(m.PeerURLs, peerURL(a.String())) {
+				m.Healthy, m.Since, m.Why = false, w.s.Now, "connection refused"
+			}
+		}
+	}
+}
+
+// elect gives the ring a leader that is healthy, or leaves it without quorum.
+func (w *world) elect() {
+	ring := &w.s.Ring
+	voters, healthy := 0, 0
+	var able uint64
+	leads := false
+	for _, m := range ring.Members {
+		if m.Learner {
+			continue
+		}
+		voters++
+		if m.Healthy {
+			healthy++
+			able = cmp.Or(able, m.ID)
+			leads = leads || m.ID == ring.Leader
+		}
+	}
+	if healthy < voters/2+1 {
+		ring.Known, ring.Leader, ring.Why = false, 0, "no quorum"
+		return
+	}
+	ring.Known = true
+	if !leads {
+		ring.Leader = able
+	}
+}
+
+func (w *world) machine(name string) *q.Machine {
+	for i := range w.s.Machines {
+		if w.s.Machines[i].Name == name {
+			return &w.s.Machines[i]
+		}
+	}
+	return nil
+}
+
+func (w *world) node(name string) *q.Node {
+	for i := range w.s.Nodes {
+		if w.s.Nodes[i].Name == name {
+			return &w.s.Nodes[i]
+		}
+	}
+	return nil
+}
+
+func (w *world) nodeAt(urls []string) *q.Node {
+	for i := range w.s.Nodes {
+		for _, a := range w.s.Nodes[i].Addresses {
+			if slices.Contains(urls, peerURL(a.String())) {
+				return &w.s.Nodes[i]
+			}
+		}
+	}
+	return nil
+}
+
+func peerURL(host string) string {
+	if strings.Contains(host, "://") {
+		return host
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return "https://" + host + ":2380"
+}
+
+// describe is the control plane as a table.
+func (w *world) describe() string {
+	var b strings.Builder
+	voters, healthy := w.s.Ring.Voters()
+	fmt.Fprintf(&b, "voters %d, healthy %d, wanted %d\n", voters, healthy, w.s.Desired)
+	for _, m := range w.s.Machines {
+		state := "live"
+		if m.Deleting() {
+			state = "deleting"
+		}
+		fmt.Fprintf(&b, "  %-10s %-8s %s\n", m.Name, state, cmp.Or(strings.Join(slices.DeleteFunc([]string{
+			word(m.Hook, "hook"), word(m.Latch, "latch"),
+		}, func(s string) bool { return s == "" }), " "), "not hooked"))
+	}
+	for _, m := range w.s.Ring.Members {
+		kind, health, lead := "voter", "healthy", ""
+		if m.Learner {
+			kind = "learner"
+		}
+		if !m.Healthy {
+			health = "unhealthy"
+		}
+		if m.ID == w.s.Ring.Leader {
+			lead = " leader"
+		}
+		fmt.Fprintf(&b, "  %s %s %s%s\n", kind, &m, health, lead)
+	}
+	return b.String()
+}
+
+func word(e q.Entry, what string) string {
+	return map[q.Entry]string{q.Ours: what, q.Foreign: "foreign-" + what}[e]
+}
+
+// set changes the world as one line of a scenario says.
+func (w *world) set(line string) error {
+	f := strings.Fields(line)
+	rest := strings.TrimSpace(strings.TrimPrefix(line, f[0]))
+	switch f[0] {
+	case "mode":
+		w.s.Mode = map[string]q.Mode{"full": q.Full, "guard": q.Guard}[f[1]]
+	case "desired":
+		n, err := strconv.Atoi(f[1])
+		w.s.Desired, w.s.DesiredWhy = n, ""
+		if err != nil {
+			w.s.DesiredWhy = strings.TrimSpace(strings.TrimPrefix(rest, "unknown:"))
+		}
+	case "etcd":
+		if why, ok := strings.CutPrefix(rest, "unknown:"); ok {
+			w.s.Ring.Known, w.s.Ring.Why = false, strings.TrimSpace(why)
+		} else {
+			w.s.Ring.Known, w.s.Ring.Version = true, f[1]
+		}
+	case "max-deleting":
+		n, err := strconv.Atoi(f[1])
+		w.s.Limits.MaxDeleting = n
+		return err
+	case "leader":
+		w.s.Ring.Leader = 0
+		if f[1] != "none" {
+			w.s.Ring.Leader = hex(f[1])
+		}
+	case "record":
+		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []uint64{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
+	case "broken":
+		w.broken[f[1]] = true
+	case "mended":
+		delete(w.broken, f[1])
+	case "gone":
+		name := f[len(f)-1]
+		switch f[1] {
+		case "machine": // the object alone: its instance runs on
+			w.s.Machines = slices.DeleteFunc(w.s.Machines, func(m q.Machine) bool { return m.Name == name })
+		case "node":
+			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(n q.Node) bool { return n.Name == name })
+		case "member":
+			w.s.Ring.Members = slices.DeleteFunc(w.s.Ring.Members, func(m q.Member) bool { return m.ID == hex(name) })
+		case "host": // Machine, Node and instance
+			w.terminate(name)
+			w.elect()
+		default:
+			return fmt.Errorf("gone what: %q", line)
+		}
+	case "machine":
+		return w.setMachine(f[1], f[2:])
+	case "node":
+		return w.setNode(f[1], f[2:])
+	case "member":
+		return w.setMember(f[1], f[2:])
+	default:
+		return fmt.Errorf("unknown line %q", line)
+	}
+	return nil
+}
+
+func (w *world) setMachine(name string, opts []string) error {
+	if w.machine(name) == nil {
+		w.s.Machines = append(w.s.Machines, q.Machine{
+			Name: name, UID: "uid-" + name, Role: "master", Type: "master", CreatedAt: noon().Add(-time.Hour),
+			Hook: q.Ours, Latch: q.Ours, Finalizer: true,
+			ProviderID: "cloud:///" + name, Phase: "Running", NodeName: name, InstanceID: true,
+		})
+		w.s.Nodes = append(w.s.Nodes, q.Node{
+			Name: name, ProviderID: "cloud:///" + name, Ready: true,
+			CreatedAt: noon().Add(-time.Hour + time.Duration(len(w.s.Nodes))*time.Minute),
+		})
+	}
+	m, n := w.machine(name), w.node(name)
+	for _, opt := range opts {
+		key, value, _ := strings.Cut(opt, "=")
+		switch key {
+		case "hook":
+			m.Hook = entry(value)
+		case "latch":
+			m.Latch = entry(value)
+		case "bare":
+			m.Hook, m.Latch = q.Absent, q.Absent
+		case "no-finalizer":
+			m.Finalizer = false
+		case "deleting":
+			ago, err := time.ParseDuration(cmp.Or(value, "0s"))
+			if err != nil {
+				return err
+			}
+			m.DeletedAt, m.Phase = w.s.Now.Add(-ago), "Deleting"
+		case "uid":
+			m.UID = value
+		case "role":
+			m.Role = value
+		case "type":
+			m.Type = value
+		case "phase":
+			m.Phase = value
+		case "zone":
+			m.Zone = value
+		case "provider":
+			m.ProviderID = value
+		case "mirrored":
+			m.Mirrored = true
+		case "evidence": // IDs, then @ and the UID that it bears
+			ids, uid, _ := strings.Cut(value, "@")
+			m.Evidence = q.Evidence{MachineUID: cmp.Or(uid, m.UID), Machine: name}
+			m.EvidenceRaw = value
+			for id := range strings.SplitSeq(ids, ",") {
+				m.Evidence.MemberIDs = append(m.Evidence.MemberIDs, hex(id))
+			}
+		case "override": // rule/reason/who
+			parts := strings.Split(value, "/")
+			m.Override, m.OverrideBy = parts[0]+": "+parts[1], parts[2]
+		case "no-instance": // it never got one
+			m.ProviderID, m.NodeName, m.InstanceID, m.Phase, m.Addresses = "", "", false, "Provisioning", nil
+			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == name })
+			n = nil
+		case "no-addresses": // Machine and Node lost them
+			m.Addresses = nil
+			if n != nil {
+				n.Addresses = nil
+			}
+		case "no-node":
+			m.NodeName = ""
+			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == name })
+			n = nil
+		case "no-node-ref": // the Machine API has not linked them yet; the provider ID does
+			m.NodeName = ""
+		case "node-zone":
+			n.Zone = value
+		case "not-ready":
+			n.Ready = false
+		case "ready":
+			n.Ready = true
+		case "host-name":
+			m.HostNames = append(m.HostNames, value)
+		case "node-address": // on the Node alone
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(value))
+		default:
+			addr, err := netip.ParseAddr(opt)
+			if err != nil {
+				return fmt.Errorf("machine %s: %q", name, opt)
+			}
+			m.Addresses = append(m.Addresses, addr)
+			if n != nil {
+				n.Addresses = append(n.Addresses, addr)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) setNode(name string, opts []string) error {
+	if w.node(name) == nil {
+		w.s.Nodes = append(w.s.Nodes, q.Node{Name: name, ProviderID: "cloud:///" + name, Ready: true, CreatedAt: noon().Add(-time.Hour)})
+	}
+	n := w.node(name)
+	for _, opt := range opts {
+		switch key, value, _ := strings.Cut(opt, "="); key {
+		case "not-ready":
+			n.Ready = false
+		case "ready":
+			n.Ready = true
+		case "host-name":
+			n.HostNames = append(n.HostNames, value)
+		default:
+			addr, err := netip.ParseAddr(opt)
+			if err != nil {
+				return fmt.Errorf("node %s: %q", name, opt)
+			}
+			n.Addresses = append(n.Addresses, addr)
+		}
+	}
+	return nil
+}
+
+func (w *world) setMember(id string, opts []string) error {
+	if w.s.Ring.Member(hex(id)) == nil {
+		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, Since: noon().Add(-time.Hour), Applied: index})
+		w.s.Ring.Leader = cmp.Or(w.s.Ring.Leader, hex(id))
+	}
+	m := w.s.Ring.Member(hex(id))
+	for _, opt := range opts {
+		key, value, _ := strings.Cut(opt, "=")
+		ago, err := time.ParseDuration(cmp.Or(value, "1m"))
+		switch key {
+		case "learner":
+			m.Learner, m.ProgressAt = true, w.s.Now
+		case "voter":
+			m.Learner = false
+		case "unstarted":
+			m.Name, m.Healthy, m.Since, m.Applied, m.Why = "", false, w.s.Now, 0, "it has not started"
+		case "lag":
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				return err
+			}
+			m.Applied = w.s.Ring.Index - n
+		case "idle":
+			if err != nil {
+				return err
+			}
+			m.ProgressAt = w.s.Now.Add(-ago)
+		case "dead":
+			if err != nil {
+				return err
+			}
+			m.Healthy, m.Since, m.Why = false, w.s.Now.Add(-ago), "connection refused"
+		case "healthy":
+			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
+		case "name":
+			m.Name = value
+		case "no-peer-url":
+			m.PeerURLs = nil
+		default:
+			m.PeerURLs = append(m.PeerURLs, peerURL(opt))
+			if n := w.nodeAt(m.PeerURLs); n != nil && m.Name == "etcd-"+id {
+				m.Name = n.Name
+			}
+		}
+	}
+	return nil
+}
+
+// witness gives every hooked Machine without evidence what Holdfast would have written there: the
+// ring of a scenario is one that was adopted long ago.
+func (w *world) witness() {
+	for i := range w.s.Machines {
+		m := &w.s.Machines[i]
+		if m.Hook != q.Ours || m.EvidenceRaw != "" {
+			continue
+		}
+		e := q.Evidence{MachineUID: m.UID, Machine: m.Name}
+		for _, member := range w.s.Ring.Members {
+			for _, a := range m.Addresses {
+				if slices.Contains(member.PeerURLs, peerURL(a.String())) {
+					e.MemberIDs = append(e.MemberIDs, member.ID)
+					e.Addresses = append(e.Addresses, a)
+				}
+			}
+		}
+		if len(e.MemberIDs) > 0 {
+			slices.Sort(e.MemberIDs)
+			slices.SortFunc(e.Addresses, netip.Addr.Compare)
+			m.Evidence, m.EvidenceRaw = e, "{}"
+		}
+	}
+}
+
+func entry(s string) q.Entry {
+	return map[string]q.Entry{"ours": q.Ours, "foreign": q.Foreign, "none": q.Absent}[s]
+}
+
+func hex(s string) uint64 {
+	id, err := strconv.ParseUint(s, 16, 64)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}

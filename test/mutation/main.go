@@ -1,0 +1,136 @@
+// Mutation shows that the tests of internal/quorum hold every admission rule and every step of the
+// plan: it switches them off one at a time and runs the tests, which have to fail.
+//
+//	go run ./test/mutation          all of them
+//	go run ./test/mutation -run dead  those whose name holds "dead"
+//
+// A mutant is compiled with an overlay, so the tree is never changed.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mutant is one edit of a file of internal/quorum: old stands in it exactly once.
+type mutant struct {
+	name, file, old, new string
+}
+
+const pkg = "internal/quorum"
+
+func main() {
+	only := flag.String("run", "", "only the mutants whose name holds this")
+	flag.Parse()
+	survived, err := run(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutation:", err)
+		os.Exit(2)
+	}
+	if survived > 0 {
+		fmt.Printf("%d survived: no test holds what they switch off\n", survived)
+		os.Exit(1)
+	}
+}
+
+func run(only string) (survived int, err error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return 0, fmt.Errorf("find the module: %w", err)
+	}
+	root := strings.TrimSpace(string(out))
+	dir, err := os.MkdirTemp("", "mutation")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if caught, text := test(root, ""); len(caught) > 0 {
+		return 0, fmt.Errorf("the tests fail without any mutant:\n%s", text)
+	}
+	start, tried := time.Now(), 0
+	var stale []error // mutants that do not fit the code any more
+	for _, m := range mutants() {
+		if !strings.Contains(m.name, only) {
+			continue
+		}
+		tried++
+		began := time.Now()
+		overlay, err := m.write(root, dir)
+		if err != nil {
+			stale = append(stale, fmt.Errorf("%s: %w", m.name, err))
+			continue
+		}
+		switch caught, text := test(root, overlay); {
+		case slices.Contains(caught, failedBuild):
+			stale = append(stale, fmt.Errorf("%s does not compile:\n%s", m.name, text))
+		case len(caught) == 0:
+			survived++
+			fmt.Printf("%-40s SURVIVED\n", m.name)
+		default:
+			fmt.Printf("%-40s %4.1f s, caught by %s\n", m.name, time.Since(began).Seconds(), strings.Join(caught, ", "))
+		}
+	}
+	fmt.Printf("%d mutants in %s\n", tried, time.Since(start).Round(time.Second))
+	return survived, errors.Join(stale...)
+}
+
+// write makes the overlay that has the mutant instead of the file, and says where it is.
+func (m mutant) write(root, dir string) (string, error) {
+	path := filepath.Join(root, filepath.FromSlash(pkg), m.file)
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if n := bytes.Count(source, []byte(m.old)); n != 1 {
+		return "", fmt.Errorf("%s holds %q %d times, not once", m.file, m.old, n)
+	}
+	mutated := filepath.Join(dir, "mutated.go")
+	if err := os.WriteFile(mutated, bytes.Replace(source, []byte(m.old), []byte(m.new), 1), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "overlay.json")
+	return name, os.WriteFile(name, overlay, 0o600)
+}
+
+const failedBuild = "the compiler"
+
+// test runs the package's tests and names those that failed: the innermost of each. Failing cases
+// of the properties are neither shrunk nor kept.
+func test(root, overlay string) (caught []string, text string) {
+	args := []string{"test", "-count=1", "-vet=off", "-timeout=60s"}
+	if overlay != "" {
+		args = append(args, "-overlay="+overlay)
+	}
+	cmd := exec.Command("go", append(args, "./"+pkg, "-rapid.shrinktime=1ns", "-rapid.checks=300")...)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil, ""
+	}
+	text = string(out)
+	if strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]") {
+		return []string{failedBuild}, text
+	}
+	for _, found := range regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(text, -1) {
+		caught = slices.DeleteFunc(caught, func(outer string) bool { return strings.HasPrefix(found[1], outer+"/") })
+		caught = append(caught, found[1])
+	}
+	if len(caught) == 0 {
+		caught = []string{"a crash or the time limit"}
+	}
+	return caught, text
+}
