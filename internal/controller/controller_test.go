@@ -96,6 +96,7 @@ func TestEventReasons(t *testing.T) {
 		"one-too-many allowed": "OverrideUsed", "one-too-many denied": "DeletionBlocked",
 		"degraded-delete allowed": "OverrideUsed", "degraded-delete denied": "DeletionBlocked",
 		"held allowed": "DeletionHeld", "held denied": "DeletionHeld",
+		"home allowed": "", "home denied": "",
 		"override allowed": "", "override denied": "",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -41,7 +41,7 @@ func eventReason(f quorum.Finding) string {
 		return "EscapeHatchUsed"
 	case quorum.KeepFinalizer, quorum.KeepRole, quorum.Claim:
 		return "ChangeBlocked"
-	case quorum.OverrideRule:
+	case quorum.OverrideRule, quorum.Home: // the one lasts only until it is used, the other is about no Machine
 	}
 	return ""
 }

@@ -117,9 +117,20 @@ func (r *Request) guarded() bool {
 	}
 }
 
-// drops says whether the request takes the hook off.
+// drops says whether the request takes off what holds the Machine: the hook, or the latch of a
+// deleting Machine whose hook has somebody else's owner.
 func (r *Request) drops() bool {
-	return r.Old != nil && r.New != nil && r.Old.Hook == Ours && r.New.Hook == Absent
+	if r.Old == nil || r.New == nil {
+		return false
+	}
+	return r.Old.Hook == Ours && r.New.Hook == Absent ||
+		r.Old.Hook == Foreign && r.Old.Deleting() && r.Old.Latch == Ours && r.New.Latch != Ours
+}
+
+// becomesGuarded says whether an update makes a Machine one of the control plane's. What stands on it
+// by then nobody has looked at: it is like a new one.
+func (r *Request) becomesGuarded() bool {
+	return !r.Old.ControlPlane() && r.Old.Hook != Ours && r.Old.Latch != Ours && r.New.ControlPlane()
 }
 
 // Needs says what Admit has to be given for this request: nearly always nothing.
@@ -160,7 +171,8 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 	}
 	switch {
 	case r.Operation == Create:
-		admitCreate(&d, r)
+		admitNew(&d, r)
+		d.pairLatch(r.New.Hook, r.New.Latch)
 	case !r.guarded():
 	case r.Operation == Delete:
 		admitDelete(&d, r, s)
@@ -168,6 +180,10 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		class := ids.Classify(r.User)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)
+		if r.becomesGuarded() {
+			admitNew(&d, r)
+			return d
+		}
 		admitEvidence(&d, r, class)
 		admitOverride(&d, r, class)
 	}
@@ -176,7 +192,11 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 
 // admitClaim is the rule claim's denial: the node link would join both Machines to one host.
 func admitClaim(d *Decision, r *Request, s *Snapshot) {
-	if !r.claims() || s == nil {
+	if !r.claims() {
+		return
+	}
+	if s == nil {
+		d.add(Claim, Denied, claimUnknown(r)...)
 		return
 	}
 	for i := range s.Machines {
@@ -187,9 +207,9 @@ func admitClaim(d *Decision, r *Request, s *Snapshot) {
 	}
 }
 
-// admitCreate is the rule claim's repair. The documented resize copies a Machine's YAML, and with it
+// admitNew is the rule claim's repair. The documented resize copies a Machine's YAML, and with it
 // what another Machine was given.
-func admitCreate(d *Decision, r *Request) {
+func admitNew(d *Decision, r *Request) {
 	var took []string
 	if r.New.EvidenceRaw != "" {
 		d.Repairs.Evidence = Dropped
@@ -206,7 +226,6 @@ func admitCreate(d *Decision, r *Request) {
 	if took != nil {
 		d.add(Claim, Repaired, claimStripped(r, took)...)
 	}
-	d.pairLatch(r.New.Hook, r.New.Latch)
 }
 
 // pairLatch makes the latch follow the hook of a live Machine.
@@ -273,31 +292,39 @@ func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
 		d.add(NoRegain, Repaired, noRegain(r)...)
 	}
 	switch {
+	case r.drops():
+		admitRelease(d, r, s, class)
 	case r.Old.Hook != Ours: // nothing to keep, and a latch that was left behind may go
 	case r.New.Hook == Foreign:
 		d.holdHook(r, KeepHook, keepOwner(r))
-	case r.New.Hook == Ours:
-		if r.Old.Latch == Ours && r.New.Latch != Ours {
-			d.Repairs.Latch = AsOld
-			d.add(KeepHook, Repaired, keepLatch(r)...)
-		}
-	case class == Automation:
+	case r.Old.Latch == Ours && r.New.Latch != Ours:
+		d.Repairs.Latch = AsOld
+		d.add(KeepHook, Repaired, keepLatch(r)...)
+	}
+}
+
+// admitRelease are the rules about who may let a deleting Machine go.
+func admitRelease(d *Decision, r *Request, s *Snapshot, class Class) {
+	switch class {
+	case Automation:
 		d.holdHook(r, AutomationRelease, automationRelease(r))
-	case class == Custodian:
+	case Custodian:
 		is, why := hosting(s, r.Old)
 		if is != HostsNothing {
 			d.holdHook(r, EarlyRelease, earlyRelease(r, EarlyRelease, s, is, why))
 			return
 		}
 		d.dropLatch(r)
-	default:
+	case Person:
 		admitEscape(d, r, s)
 	}
 }
 
 // holdHook puts hook and latch back as they were.
 func (d *Decision) holdHook(r *Request, rule Rule, lines []string) {
-	d.Repairs.Hook = AsOld
+	if r.New.Hook != r.Old.Hook {
+		d.Repairs.Hook = AsOld
+	}
 	if r.New.Latch != r.Old.Latch {
 		d.Repairs.Latch = AsOld
 	}
@@ -383,11 +410,11 @@ func lossOf(s *Snapshot, old *Machine) loss {
 
 // admitEvidence keeps the evidence as the custodians wrote it.
 func admitEvidence(d *Decision, r *Request, class Class) {
-	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.drops() && d.Repairs.Hook == AsRequested {
+	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.drops() && d.Repairs.Hook != AsOld && d.Repairs.Latch != AsOld {
 		return
 	}
 	d.Repairs.Evidence = AsOld
-	if d.Repairs.Hook != AsOld { // else the hook's own Warning says it all
+	if !r.drops() { // else the hook's own Warning says it all
 		d.add(KeepHook, Repaired, keepEvidence(r)...)
 	}
 }
@@ -399,7 +426,7 @@ func admitOverride(d *Decision, r *Request, class Class) {
 	}
 	switch changed := r.New.Override != r.Old.Override; {
 	case !changed && r.New.OverrideBy == r.Old.OverrideBy:
-	case changed && r.New.Override == "":
+	case changed && r.New.Override == "" && class != Automation:
 		if r.New.OverrideBy != "" {
 			d.Repairs.OverrideBy = Dropped
 		}

@@ -19,6 +19,7 @@
 //	one-too-many        no more voters are on their way out than etcd can lose
 //	degraded-delete     no healthy voter's Machine is deleted while another voter is unhealthy
 //	held                a deletion in order is held until a replacement votes
+//	home                namespace and CRD of the Machines stay while any Machine carries the hook
 //	override            an override is a person's, and says whose
 //
 // # Plan

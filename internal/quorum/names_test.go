@@ -84,6 +84,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestClaimUnknown: where the Machines could not be read, no Machine takes a provider ID, also if the
+// request wanted all of the Snapshot for another rule.
+func TestClaimUnknown(t *testing.T) {
+	ids := q.DefaultIdentities("holdfast")
+	old := q.Machine{Name: "master-0", UID: "0", Role: "master", Hook: q.Ours, Latch: q.Ours, Finalizer: true}
+	next := old
+	next.ProviderID, next.Hook, next.Latch = "aws:///1", q.Absent, q.Absent
+	r := &q.Request{Operation: q.Update, User: q.User{Name: "holdfast"}, Namespace: "n", Old: &old, New: &next}
+	d := ids.Admit(r, nil)
+	if denial := d.Denial(); denial == nil || denial.Rule != q.Claim {
+		t.Errorf("it passed: %s", d.Describe())
+	}
+	if problem := wrongWords(&d); problem != "" {
+		t.Error(problem)
+	}
+}
+
 func TestClassify(t *testing.T) {
 	ids := q.DefaultIdentities("system:serviceaccount:holdfast-system:holdfast")
 	ids.Automation = []string{"ci-*-bot", "robots", "*@tools.example.com"}

@@ -368,7 +368,14 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	if !guarded {
 		return
 	}
-	released := was.Hook == q.Ours && is.Hook != q.Ours
+	released := was.Hook == q.Ours && is.Hook != q.Ours ||
+		was.Deleting() && was.Hook == q.Foreign && was.Latch == q.Ours && is.Latch != q.Ours // which holds it as well
+	if !was.ControlPlane() && was.Hook != q.Ours && was.Latch != q.Ours { // guarded from now on
+		if is.EvidenceRaw+is.Override+is.OverrideBy != "" {
+			t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
+		}
+		return
+	}
 	switch {
 	case released && class == q.Automation:
 		t.Error("automation released a hook")
@@ -388,6 +395,8 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 		t.Error("the labels are gone")
 	case !released && class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
 		t.Error("the evidence was changed")
+	case class == q.Automation && is.Override != was.Override:
+		t.Error("automation changed an override")
 	case is.Override != "" && is.Override != was.Override && (class != q.Person || is.OverrideBy != r.User.Name):
 		t.Errorf("%s set the override as %q", r.User.Name, is.OverrideBy)
 	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name:

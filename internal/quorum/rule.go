@@ -16,6 +16,7 @@ const (
 	OneTooMany        Rule = "one-too-many"
 	DegradedDelete    Rule = "degraded-delete"
 	Held              Rule = "held"
+	Home              Rule = "home"
 	// OverrideRule keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
 	OverrideRule Rule = "override"
@@ -24,7 +25,7 @@ const (
 // Rules are all admission rules, in the order of doc.go.
 var Rules = [...]Rule{
 	Claim, KeepHook, NoRegain, EarlyRelease, AutomationRelease, EscapeHatch, KeepFinalizer,
-	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, OverrideRule,
+	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, Home, OverrideRule,
 }
 
 // overridable are the rules that an override lifts.

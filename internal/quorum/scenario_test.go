@@ -51,6 +51,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.run(t)
 	case "admit":
 		return w.admit(t, d)
+	case "home":
+		return w.home(t, d)
 	}
 	d.Fatalf(t, "no command %q", d.Cmd)
 	return ""
@@ -210,6 +212,22 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 		w.happen(r, &decision)
 	}
 	return b.String()
+}
+
+// home asks to delete or update what the Machines live in.
+func (w *world) home(t *testing.T, d *datadriven.TestData) string {
+	r := &q.HomeRequest{What: "namespace openshift-machine-api", Operation: q.Delete, Prunes: d.HasArg("prunes")}
+	if d.HasArg("crd") {
+		r.What = "CustomResourceDefinition machines.machine.openshift.io"
+	}
+	if d.HasArg("update") {
+		r.Operation = q.Update
+	}
+	decision := q.AdmitHome(r, w.s.Machines, !d.HasArg("unknown"))
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	return decision.Describe()
 }
 
 func (w *world) happen(r *q.Request, d *q.Decision) {

@@ -20,6 +20,14 @@ func (r *Request) name() string {
 	return r.New.Name
 }
 
+// dropped is the name of the hook whose loss would let the Machine go.
+func (r *Request) dropped() string {
+	if r.Old.Hook == Ours {
+		return HookName
+	}
+	return LatchName
+}
+
 // lift is the line that says how to override a rule.
 func (r *Request) lift(rule Rule) string {
 	return "To go ahead all the same: " + r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", OverrideAnnotation, rule)) + ", and try again."
@@ -38,9 +46,16 @@ func claimDenied(r *Request, other *Machine) []string {
 	}
 }
 
+func claimUnknown(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): whether spec.providerID %s is another Machine's is not known, so Machine %s may not take it now.", Claim, clip(r.New.ProviderID, 80), r.name()),
+		"The Machines could not be read. Try again.",
+	}
+}
+
 func claimStripped(r *Request, took []string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) left %s out of new Machine %s: it belongs to the Machine that this one was copied from.", Claim, strings.Join(took, ", "), r.name()),
+		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: that is not a manifest's to bring along, it is written once the Machine is there.", Claim, strings.Join(took, ", "), r.name()),
 	}
 }
 
@@ -78,7 +93,7 @@ func noRegain(r *Request) []string {
 }
 
 func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, HookName, r.name())}
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, r.dropped(), r.name())}
 	if is == HostsMember {
 		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
@@ -89,7 +104,7 @@ func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []
 
 func automationRelease(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", AutomationRelease, HookName, r.name()),
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", AutomationRelease, r.dropped(), r.name()),
 		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", clip(r.User.Name, 140)),
 		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without it is fine.",
 	}
@@ -231,6 +246,22 @@ func held(r *Request, s *Snapshot, is Hosting, why string) []string {
 			reason(why),
 		}
 	}
+}
+
+func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
+	verb := "may not be deleted"
+	if r.Operation != Delete {
+		verb = "must keep spec.lifecycleHooks"
+	}
+	lines := []string{fmt.Sprintf("Refused (%s): %s %s while Machines carry etcd's hook.", Home, r.What, verb)}
+	if known {
+		lines = append(lines, fmt.Sprintf("Those are %s.", clip(strings.Join(hooked, ", "), 160)))
+	} else {
+		lines = append(lines, "Which Machines carry it could not be read, so it counts as if one did.")
+	}
+	return append(lines,
+		"The Machines would be gone, or without their hooks, before anything could hold them, and etcd's members with them.",
+		"To give up this control plane for good, remove Holdfast's registration first: kubectl delete validatingwebhookconfiguration holdfast")
 }
 
 func overrideUsed(r *Request, rule Rule) []string {

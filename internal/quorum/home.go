@@ -1,0 +1,35 @@
+package quorum
+
+import "slices"
+
+// HomeRequest is a request for what the Machines live in: their namespace or their CRD.
+type HomeRequest struct {
+	What      string // for people: "namespace openshift-machine-api", "the Machine CRD"
+	Operation Operation
+	// Prunes: the new CRD has no place for lifecycle hooks, so the API server would drop them from
+	// every Machine that it stores or shows.
+	Prunes bool
+}
+
+// AdmitHome is the rule home: while any Machine carries the hook, the Machine namespace and the
+// Machine CRD are not deleted, and the CRD keeps its lifecycle hooks. Deleting the CRD would remove
+// every Machine without asking admission again. Machines are all of the namespace; known is false if
+// they could not be read, which counts as hooked.
+func AdmitHome(r *HomeRequest, machines []Machine, known bool) Decision {
+	var d Decision
+	if r.Operation != Delete && !r.Prunes {
+		return d
+	}
+	var hooked []string
+	for i := range machines {
+		if machines[i].Hook == Ours || machines[i].Latch == Ours {
+			hooked = append(hooked, machines[i].Name)
+		}
+	}
+	slices.Sort(hooked)
+	if known && len(hooked) == 0 {
+		return d
+	}
+	d.add(Home, Denied, homeDenied(r, hooked, known)...)
+	return d
+}
