@@ -30,8 +30,8 @@ test: binaries parts ## Run all tests: decisions, webhooks on a real API server,
 	cd test/machineapi && go vet ./... && go test -timeout 10m ./...
 
 .PHONY: build
-build: ## Build holdfast
-	go build -trimpath -o $(BIN)/holdfast ./cmd/holdfast
+build: ## Build holdfast and the kubectl plugin
+	go build -trimpath -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
 
 .PHONY: parts
 parts: build ## Build holdfast, the sandbox, the demo and the Machine API controllers

@@ -295,7 +295,8 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
-func (g *guard) Decided(_ context.Context, _ quorum.Request, d quorum.Decision, dryRun bool) {
+func (g *guard) Decided(_ context.Context, r webhooks.Record) {
+	d, dryRun := r.Decision, r.DryRun()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range d.Findings {

@@ -6,14 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
-
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // The handlers, as the label webhook names them.
 const (
 	mutating   = "mutating"
 	validating = "validating"
+	home       = "home"
 )
 
 // Metrics count the decisions and time the answers. Make them with NewMetrics.
@@ -43,12 +42,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) decided(req *quorum.Request, d *quorum.Decision, dryRun bool) {
-	if dryRun {
+func (m *Metrics) decided(r *Record) {
+	if r.DryRun() {
 		return
 	}
-	for _, f := range d.Findings {
-		m.decisions.WithLabelValues(string(f.Rule), req.Operation.String(), f.Verdict.String()).Inc()
+	for _, f := range r.Decision.Findings {
+		m.decisions.WithLabelValues(string(f.Rule), r.Request.Operation.String(), f.Verdict.String()).Inc()
 	}
 }
 

@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 const (
 	MutatePath   = "/mutate-machine"
 	ValidatePath = "/validate-machine"
+	HomePath     = "/validate-home"
 )
 
 // Gatherer reads what a decision needs beyond its request, live. Both return within a second or so,
@@ -37,10 +39,35 @@ type Gatherer interface {
 
 // Recorder is told of decisions; see the package's comment for which handler tells what.
 type Recorder interface {
-	// Decided takes a request and those findings on it that are this call's to record, at least one.
-	// Of a dry run only the answer may be left, so nothing that outlives it is to be written.
-	Decided(ctx context.Context, req quorum.Request, d quorum.Decision, dryRun bool)
+	// Decided is called before the answer is given. Of a dry run only the answer may be left, so nothing
+	// that outlives it is to be written.
+	Decided(ctx context.Context, r Record)
 }
+
+// Record is a decision to record.
+type Record struct {
+	Admission *admissionv1.AdmissionRequest // as the API server sent it
+	Request   quorum.Request
+	Decision  quorum.Decision  // those findings that are this call's to record, at least one
+	Snapshot  *quorum.Snapshot // what it was decided on, nil where nothing was read
+	Received  time.Time
+}
+
+// DryRun says whether the request is one.
+func (r *Record) DryRun() bool { return dryRun(r.Admission) }
+
+// FieldManager is who the request is made as to server-side apply; "" for DELETE.
+func (r *Record) FieldManager() string {
+	var options struct {
+		FieldManager string `json:"fieldManager"`
+	}
+	if err := json.Unmarshal(r.Admission.Options.Raw, &options); err != nil {
+		return "" // there are no options, or they are not ours to judge
+	}
+	return options.FieldManager
+}
+
+func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
 
 // Guard is what both handlers need. All fields are required.
 type Guard struct {
@@ -72,7 +99,9 @@ type review struct {
 	*admission.Request
 	request   quorum.Request
 	old, next *machinev1beta1.Machine // as in request: nil where the operation has none
+	snapshot  *quorum.Snapshot
 	decision  quorum.Decision
+	received  time.Time
 }
 
 // answer decides a request and has the handler put the decision into words.
@@ -83,17 +112,18 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, respond func
 	if req.Namespace != g.MachineNamespace || req.SubResource != "" {
 		return admission.Allowed("")
 	}
+	received := time.Now()
 	r, err := read(req)
 	if err != nil {
 		return refused(err)
 	}
-	s, err := g.gather(ctx, &r.request)
-	if err != nil {
+	r.received = received
+	if r.snapshot, err = g.gather(ctx, &r.request); err != nil {
 		return admission.Errored(http.StatusServiceUnavailable, err)
 	}
-	r.decision = g.Identities.Admit(&r.request, s)
+	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)
-	response.AuditAnnotations = r.audit()
+	response.AuditAnnotations = annotations(req, &r.decision)
 	return response
 }
 
@@ -240,26 +270,30 @@ func (g *Guard) record(ctx context.Context, r *review, mine func(quorum.Verdict)
 	if d.Findings == nil {
 		return
 	}
-	dryRun := r.DryRun != nil && *r.DryRun
-	g.Metrics.decided(&r.request, &d, dryRun)
-	g.Recorder.Decided(ctx, r.request, d, dryRun)
+	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})
 }
 
-// audit are the annotations of the API server's audit record: which rules had something to say, and
-// the request's UID, by which Holdfast's own record can be found.
-func (r *review) audit() map[string]string {
-	if len(r.decision.Findings) == 0 {
+// decided counts and records.
+func (g *Guard) decided(ctx context.Context, r Record) {
+	g.Metrics.decided(&r)
+	g.Recorder.Decided(ctx, r)
+}
+
+// annotations are those of the API server's audit record: which rules had something to say, and the
+// request's UID, by which Holdfast's own record can be found.
+func annotations(req *admission.Request, d *quorum.Decision) map[string]string {
+	if len(d.Findings) == 0 {
 		return nil
 	}
 	var rules, verdicts []string
-	for _, f := range r.decision.Findings {
+	for _, f := range d.Findings {
 		rules = append(rules, string(f.Rule))
 		verdicts = append(verdicts, f.Verdict.String())
 	}
 	return map[string]string{
 		"rule":        strings.Join(rules, ","),
 		"verdict":     strings.Join(verdicts, ","),
-		"request-uid": string(r.UID),
+		"request-uid": string(req.UID),
 	}
 }
 

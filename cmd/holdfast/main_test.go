@@ -88,7 +88,7 @@ func TestHelpTeaches(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{nil, []string{"run", "manifests", "version", "EtcdQuorumOperator"}},
+		{[]string{}, []string{"run", "manifests", "version", "EtcdQuorumOperator"}},
 		{[]string{"run", "--help"}, []string{"--endpoints", "--mode", "guard mode", "holdfast run --mode full"}},
 		{[]string{"manifests", "--help"}, []string{"--webhook-url", "kubectl apply"}},
 		{[]string{"version"}, []string{"holdfast "}},

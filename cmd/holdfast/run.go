@@ -31,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -52,10 +53,11 @@ type runOptions struct {
 	electNamespace            string
 	besideOperator            bool
 	verbose                   bool
+	audit                     audit.Options
 }
 
 func runCommand() *cobra.Command {
-	o := runOptions{limits: quorum.DefaultLimits()}
+	o := runOptions{limits: quorum.DefaultLimits(), audit: audit.NewOptions()}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the manager: the webhooks and the reconciler",
@@ -91,6 +93,7 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
 	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace of the election's Lease")
 	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode start although cluster-etcd-operator runs; both would then change etcd's members")
+	o.audit.AddFlags(f)
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what is tried again, too")
 	return cmd
 }
@@ -112,6 +115,9 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	}
 	if o.webhookPort < 1 || o.webhookPort > 65535 {
 		return 0, usage("--webhook-port is %d; it is a port from 1 to 65535", o.webhookPort)
+	}
+	if err := o.audit.Validate(); err != nil {
+		return 0, usageError{err}
 	}
 	errs := []error{
 		o.policy.check(), checkEndpoints(o.endpoints),
@@ -176,17 +182,32 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := reconciler.SetUp(mgr); err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
+	o.audit.Registerer, o.audit.Log = metrics.Registry, log.WithName("audit")
+	records, err := audit.New(o.audit)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() {
+		// The webhooks have answered their last request by now.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		records.Close(ctx)
+	}()
+	if err := mgr.AddReadyzCheck("audit", func(*http.Request) error { return records.Ready() }); err != nil {
+		return fmt.Errorf("set up /readyz: %w", err)
+	}
 	decisions, err := webhooks.NewMetrics(metrics.Registry)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	guard := webhooks.Guard{
 		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
-		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Log: log.WithName("webhooks")},
+		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer()
 	server.Register(webhooks.MutatePath, &webhook.Admission{Handler: guard.Mutating()})
 	server.Register(webhooks.ValidatePath, &webhook.Admission{Handler: guard.Validating()})
+	server.Register(webhooks.HomePath, &webhook.Admission{Handler: guard.Home()})
 	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)

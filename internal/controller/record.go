@@ -8,15 +8,24 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
-// Recorder makes admission's decisions Events on their Machines and lines in the log.
+// Recorder makes admission's decisions audit records, Events on their Machines and lines in the log.
 type Recorder struct {
 	Events events.EventRecorder
+	Audit  Audit
 	Log    logr.Logger
+}
+
+// Audit keeps records. Write returns once a record cannot be lost with this process.
+type Audit interface {
+	Write(r audit.Record)
 }
 
 // eventReason is what people look for with kubectl get events. A rule without one makes no Event:
@@ -47,20 +56,31 @@ func eventReason(f quorum.Finding) string {
 }
 
 // Decided records a decision; a dry run leaves no trace.
-func (r *Recorder) Decided(_ context.Context, req quorum.Request, d quorum.Decision, dryRun bool) {
-	if dryRun {
+func (r *Recorder) Decided(_ context.Context, d webhooks.Record) {
+	if d.DryRun() {
 		return
 	}
-	m := req.Old
-	if m == nil {
-		m = req.New
+	object := auditapi.ObjectReference{
+		APIGroup: d.Admission.Resource.Group, APIVersion: d.Admission.Resource.Version, Resource: d.Admission.Resource.Resource,
+		Subresource: d.Admission.SubResource, Namespace: d.Admission.Namespace, Name: d.Admission.Name,
 	}
-	for _, f := range d.Findings {
-		r.Log.Info("admission", "rule", f.Rule, "verdict", f.Verdict.String(), "operation", req.Operation.String(),
-			"machine", m.Name, "user", req.User.Name, "said", strings.Join(f.Lines, " "))
+	var override, overrideBy string
+	if m := d.Request.Old; m != nil {
+		object.Name, object.UID = m.Name, types.UID(m.UID) // a part of deletecollection has no name of its own
+		override, overrideBy = m.Override, m.OverrideBy
+	}
+	r.Audit.Write(audit.Record{
+		RequestUID: d.Admission.UID, Received: d.Received, User: d.Admission.UserInfo, Operation: d.Request.Operation,
+		Object: object, FieldManager: d.FieldManager(), Decision: d.Decision,
+		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot,
+	})
+	for _, f := range d.Decision.Findings {
+		said := strings.Join(f.Lines, " ")
+		r.Log.Info("admission", "rule", f.Rule, "verdict", f.Verdict.String(), "operation", d.Request.Operation.String(),
+			"resource", object.Resource, "name", object.Name, "user", d.Request.User.Name, "said", said)
 		reason := eventReason(f)
-		if reason == "" || m.UID == "" {
-			continue // a Machine that is being created has no UID for an Event to hang on
+		if reason == "" || object.UID == "" {
+			continue // what is being created has no UID for an Event to hang on
 		}
 		kind := corev1.EventTypeNormal
 		if f.Verdict != quorum.Allowed || f.Rule == quorum.EscapeHatch {
@@ -68,7 +88,7 @@ func (r *Recorder) Decided(_ context.Context, req quorum.Request, d quorum.Decis
 		}
 		r.Events.Eventf(&corev1.ObjectReference{
 			APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine",
-			Namespace: req.Namespace, Name: m.Name, UID: types.UID(m.UID),
-		}, nil, kind, reason, req.Operation.String(), "%s by %s: %s", req.Operation, req.User.Name, strings.Join(f.Lines, " "))
+			Namespace: object.Namespace, Name: object.Name, UID: object.UID,
+		}, nil, kind, reason, d.Request.Operation.String(), "%s by %s: %s", d.Request.Operation, d.Request.User.Name, said)
 	}
 }

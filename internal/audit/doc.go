@@ -1,0 +1,26 @@
+// Package audit writes down what admission decided: one audit.k8s.io/v1 Event for each decision, in
+// the form and through the backends of the API server's own audit log, so that what reads the one
+// reads the other. The auditID is the UID of the AdmissionRequest, which the API server's record of
+// the same request carries as annotation request-uid of Holdfast's webhooks.
+//
+// # What is kept, and when
+//
+// The local log is written before Write returns, and so before the API server gets its answer. The
+// record is then in the kernel's hands: it survives a kill -9 of Holdfast. It is not synced to the
+// disk, because that disk is mostly etcd's, which a sync would slow down at the worst moment: a power
+// loss may take the last seconds with it. The remote sink and the API server's own log are for that.
+//
+// The remote sink takes its records from a bounded queue and is tried again until it takes them. What
+// finds the queue full is counted in holdfast_audit_dropped_total and is in the local log all the same.
+//
+// Nothing here changes a decision or holds it up. A local log that fails, or hangs for longer than
+// half a second, is counted in holdfast_audit_errors_total, told in the process's log and by Ready,
+// and tried again with the next record. Dry runs leave no record.
+//
+// # Repetitions
+//
+// A tool that strips the hook at each sync would write the same record for ever. The first one is
+// written at once; those that repair the same by the same rule on the same object for the same user
+// within RepeatWindow are counted, and become one record, which is the last of them with the count, when
+// the window closes. Everything else, denials and used escape hatches above all, is written each time.
+package audit

@@ -1,0 +1,122 @@
+package audit
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/util/webhook"
+)
+
+// Options say where records go. Make them with NewOptions; the fields with a flag are named like it.
+type Options struct {
+	LogPath      string // local log; - is Stdout, empty is none
+	LogMaxSize   int    // megabytes at which it is rotated, 0 is never
+	LogMaxAge    int    // days for which rotated files are kept, 0 is for ever
+	LogMaxBackup int    // rotated files that are kept, 0 is all
+	LogCompress  bool   // rotated files are compressed with gzip
+
+	WebhookConfigFile      string        // kubeconfig of the remote sink, empty is none
+	WebhookInitialBackoff  time.Duration // until a failed call is tried again the first time
+	WebhookBatchBufferSize int           // records that wait for the remote sink at most
+	WebhookBatchMaxSize    int           // records in one call
+	WebhookBatchMaxWait    time.Duration // until a batch is sent that is not full
+
+	Stdout     io.Writer             // for LogPath -
+	Registerer prometheus.Registerer // required; takes the counters holdfast_audit_*
+	Log        logr.Logger           // told when a sink fails and when it recovers
+}
+
+// NewOptions are the options without flags: no sink. The log's numbers are kube-apiserver's, those of
+// the remote sink are smaller, for these records are few.
+func NewOptions() Options {
+	return Options{
+		LogMaxSize: 100, LogMaxAge: 366, LogMaxBackup: 100,
+		WebhookInitialBackoff: 10 * time.Second, WebhookBatchBufferSize: 1000,
+		WebhookBatchMaxSize: 100, WebhookBatchMaxWait: 5 * time.Second,
+		Stdout: os.Stdout,
+	}
+}
+
+// AddFlags adds the flags, named like kube-apiserver's.
+func (o *Options) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.LogPath, "audit-log-path", o.LogPath, "file that each decision is written to before it is answered, as an audit.k8s.io/v1 Event; - for standard output, empty for none")
+	f.IntVar(&o.LogMaxSize, "audit-log-maxsize", o.LogMaxSize, "megabytes at which the audit log is rotated; 0 for never")
+	f.IntVar(&o.LogMaxAge, "audit-log-maxage", o.LogMaxAge, "days to keep rotated audit logs; 0 for ever")
+	f.IntVar(&o.LogMaxBackup, "audit-log-maxbackup", o.LogMaxBackup, "rotated audit logs to keep; 0 for all")
+	f.BoolVar(&o.LogCompress, "audit-log-compress", o.LogCompress, "compress rotated audit logs with gzip")
+	f.StringVar(&o.WebhookConfigFile, "audit-webhook-config-file", o.WebhookConfigFile, "kubeconfig of a server that is sent the records, too; empty for none")
+	f.DurationVar(&o.WebhookInitialBackoff, "audit-webhook-initial-backoff", o.WebhookInitialBackoff, "how long to wait before the first failed call to that server is repeated; later waits are longer, up to a minute")
+	f.IntVar(&o.WebhookBatchBufferSize, "audit-webhook-batch-buffer-size", o.WebhookBatchBufferSize, "records that may wait for that server; more are counted, and are in the local audit log alone")
+	f.IntVar(&o.WebhookBatchMaxSize, "audit-webhook-batch-max-size", o.WebhookBatchMaxSize, "records to send in one call")
+	f.DurationVar(&o.WebhookBatchMaxWait, "audit-webhook-batch-max-wait", o.WebhookBatchMaxWait, "how long a record waits for others to be sent with")
+}
+
+// Validate finds the first thing wrong with the flags and says so in a sentence that names it.
+func (o *Options) Validate() error {
+	for _, n := range [...]struct {
+		flag         string
+		value, least int
+		unit         string
+	}{
+		{"audit-log-maxsize", o.LogMaxSize, 0, "megabytes (0: never rotate)"},
+		{"audit-log-maxage", o.LogMaxAge, 0, "days (0: keep for ever)"},
+		{"audit-log-maxbackup", o.LogMaxBackup, 0, "files (0: keep all)"},
+		{"audit-webhook-batch-buffer-size", o.WebhookBatchBufferSize, 1, "records"},
+		{"audit-webhook-batch-max-size", o.WebhookBatchMaxSize, 1, "records"},
+	} {
+		if n.value < n.least {
+			return fmt.Errorf("--%s is %d; it is %d or more %s", n.flag, n.value, n.least, n.unit)
+		}
+	}
+	for _, d := range [...]struct {
+		flag  string
+		value time.Duration
+	}{
+		{"audit-webhook-initial-backoff", o.WebhookInitialBackoff},
+		{"audit-webhook-batch-max-wait", o.WebhookBatchMaxWait},
+	} {
+		if d.value <= 0 {
+			return fmt.Errorf("--%s is %s; it is longer than 0", d.flag, d.value)
+		}
+	}
+	// A disk that is not there today is no reason to leave the cluster unguarded; a slip of the pen is.
+	if o.LogPath != "" && o.LogPath != stdoutPath {
+		if info, err := os.Stat(o.LogPath); err == nil {
+			if err := loggable(info); err != nil {
+				return fmt.Errorf("--audit-log-path %s: %w", o.LogPath, err)
+			}
+		}
+	}
+	if o.WebhookConfigFile == "" {
+		return nil
+	}
+	if o.LogPath == "" {
+		return fmt.Errorf("--audit-webhook-config-file needs --audit-log-path as well (- is standard output): that log keeps what the server does not take in time")
+	}
+	if _, err := webhook.LoadKubeconfig(o.WebhookConfigFile, nil); err != nil {
+		return fmt.Errorf("--audit-webhook-config-file %s: %w", o.WebhookConfigFile, err)
+	}
+	return nil
+}
+
+// stdoutPath is the LogPath that means standard output.
+const stdoutPath = "-"
+
+// loggable says why a file cannot be the local log. A pipe nobody reads would block for ever, and
+// what rotates the log would move a folder out of the way.
+func loggable(info fs.FileInfo) error {
+	switch mode := info.Mode(); {
+	case mode.IsRegular(), mode&fs.ModeCharDevice != 0:
+		return nil
+	case mode.IsDir():
+		return fmt.Errorf("it is a folder; name a file in it")
+	default:
+		return fmt.Errorf("it is neither a file nor a character device; for standard output use -")
+	}
+}

@@ -1,0 +1,205 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+// Entry is a record of ours as it stands in a log. What is in it was sent by users: it may hold
+// anything.
+type Entry struct{ auditv1.Event }
+
+// Rules are the rules of its findings.
+func (e *Entry) Rules() []string { return strings.Split(e.Annotations[RuleAnnotation], ",") }
+
+// Verdicts are the verdicts of its findings, in the order of Rules.
+func (e *Entry) Verdicts() []string { return strings.Split(e.Annotations[VerdictAnnotation], ",") }
+
+// Name is the object's: the Machine's, in nearly all records.
+func (e *Entry) Name() string {
+	if e.ObjectRef == nil {
+		return ""
+	}
+	return e.ObjectRef.Name
+}
+
+// Count is how many decisions the record stands for.
+func (e *Entry) Count() int {
+	n, err := strconv.ParseInt(e.Annotations[RepeatedAnnotation], 10, 32)
+	if err != nil || n < 1 {
+		return 1
+	}
+	return int(n)
+}
+
+// Last is when the decision was asked for, the last one of those that the record stands for.
+func (e *Entry) Last() time.Time { return e.RequestReceivedTimestamp.Time }
+
+// First is when the first of them was asked for.
+func (e *Entry) First() time.Time {
+	if t, err := time.Parse(time.RFC3339Nano, e.Annotations[RepeatedSinceAnnotation]); err == nil && t.Before(e.Last()) {
+		return t
+	}
+	return e.Last()
+}
+
+// Said is what Holdfast answered, by line.
+func (e *Entry) Said() []string {
+	if e.ResponseStatus == nil {
+		return nil
+	}
+	return strings.Split(e.ResponseStatus.Message, "\n")
+}
+
+// Evidence is what Holdfast saw of the cluster, nil if it had no look or it cannot be read.
+func (e *Entry) Evidence() *Evidence {
+	var out Evidence
+	if json.Unmarshal([]byte(e.Annotations[EvidenceAnnotation]), &out) != nil {
+		return nil
+	}
+	return &out
+}
+
+// Tally is what became of the lines of a log.
+type Tally struct {
+	Ours    int // Holdfast's records
+	Foreign int // other audit events
+	Bad     int // neither
+}
+
+// maxLine bounds a line: the API server's events, which may stand in the same log, hold whole objects.
+const maxLine = 16 << 20
+
+// Read hands every record of ours in a log to each, in the log's order, and every line that is no
+// audit event to bad. Empty lines are nothing. A log may be compressed with gzip, which its first
+// bytes tell, and its lines may bear the prefix of kubectl logs --prefix. An error is one of reading; what was read before it has been handed over.
+func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally, error) {
+	var tally Tally
+	r := bufio.NewReader(in)
+	if magic, err := r.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return tally, fmt.Errorf("decompress: %w", err)
+		}
+		r = bufio.NewReader(z)
+	}
+	for n, end := 1, false; !end; n++ {
+		line, tooLong, err := readLine(r)
+		if end = errors.Is(err, io.EOF); err != nil && !end {
+			return tally, err
+		}
+		switch e, parseErr := parse(line, tooLong); {
+		case parseErr != nil:
+			tally.Bad++
+			bad(n, parseErr)
+		case e == nil:
+		case e.Annotations[RuleAnnotation] == "":
+			tally.Foreign++
+		default:
+			tally.Ours++
+			each(*e)
+		}
+	}
+	return tally, nil
+}
+
+// readLine reads a line and leaves out what is beyond maxLine.
+func readLine(r *bufio.Reader) (line []byte, tooLong bool, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxLine {
+			tooLong, line = true, nil
+		}
+		if !tooLong {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSpace(line), tooLong, err
+		}
+	}
+}
+
+// parse is nil for an empty line.
+func parse(line []byte, tooLong bool) (*Entry, error) {
+	if tooLong {
+		return nil, fmt.Errorf("it is longer than %d MiB", maxLine>>20)
+	}
+	if len(line) == 0 {
+		return nil, nil
+	}
+	if line[0] == '[' { // kubectl logs --prefix puts [pod/holdfast-1/manager] in front
+		_, line, _ = bytes.Cut(line, []byte("] "))
+	}
+	var e Entry
+	if err := json.Unmarshal(line, &e.Event); err != nil {
+		return nil, fmt.Errorf("it is no audit event: %w", err)
+	}
+	if e.Kind != "Event" || e.GroupVersionKind().Group != auditv1.GroupName {
+		return nil, fmt.Errorf("it is no audit event but %q of %q", e.Kind, e.APIVersion)
+	}
+	return &e, nil
+}
+
+// Sort orders entries by time; those of the same time stay as they are.
+func Sort(entries []Entry) {
+	slices.SortStableFunc(entries, func(a, b Entry) int { return a.Last().Compare(b.Last()) })
+}
+
+// Files are the files that belong to a log: the rotated ones, oldest first, and it. Of a folder they
+// are all its logs. A file that is just being compressed is there twice; the whole one counts.
+func Files(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	dir, belongs := path, func(name string) bool {
+		return strings.HasSuffix(strings.TrimSuffix(name, gz), ".log")
+	}
+	if !info.IsDir() {
+		dir, belongs = filepath.Dir(path), func(name string) bool { return rotatedFrom(filepath.Base(path), name) }
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries { // by name, which is by time
+		name, compressed := strings.CutSuffix(e.Name(), gz)
+		if !e.Type().IsRegular() || !belongs(e.Name()) || compressed && slices.Contains(out, filepath.Join(dir, name)) {
+			continue
+		}
+		out = append(out, filepath.Join(dir, e.Name()))
+	}
+	if !info.IsDir() {
+		out = append(out, path)
+	}
+	return out, nil
+}
+
+// gz is what lumberjack adds to the name of a file that it has compressed.
+const gz = ".gz"
+
+// rotatedFrom says whether lumberjack made a file by rotating the log of that name: audit.log becomes
+// audit-2006-01-02T15-04-05.000.log.
+func rotatedFrom(base, name string) bool {
+	ext := filepath.Ext(base)
+	stamp, ok := strings.CutPrefix(strings.TrimSuffix(name, gz), strings.TrimSuffix(base, ext)+"-")
+	if !ok || !strings.HasSuffix(stamp, ext) {
+		return false
+	}
+	_, err := time.Parse("2006-01-02T15-04-05.000", strings.TrimSuffix(stamp, ext))
+	return err == nil
+}

@@ -1,0 +1,146 @@
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Record is a decision with everything that is to be known of it later.
+type Record struct {
+	RequestUID   types.UID // the AdmissionRequest's
+	Received     time.Time // when Holdfast was asked
+	User         authenticationv1.UserInfo
+	Operation    quorum.Operation
+	Object       auditapi.ObjectReference // of the stored object, or of the new one on CREATE
+	FieldManager string                   // "" for DELETE, or where the client sent none
+	DryRun       bool
+
+	Decision             quorum.Decision
+	Override, OverrideBy string // the object's annotations, as they stood before the request
+
+	Snapshot *quorum.Snapshot // what was decided on; nil where the request was enough
+}
+
+// The annotations of an Event of ours. Rule and Verdict are lists by comma, an element for each
+// finding, with the same words as in the API server's own record.
+const (
+	RuleAnnotation         = "holdfast.dev/rule"
+	VerdictAnnotation      = "holdfast.dev/verdict"
+	FieldManagerAnnotation = "holdfast.dev/field-manager"
+	OverrideAnnotation     = quorum.OverrideAnnotation
+	OverrideByAnnotation   = quorum.OverrideByAnnotation
+	// EvidenceAnnotation is the JSON of Evidence.
+	EvidenceAnnotation = "holdfast.dev/evidence"
+	// RepeatedAnnotation, on a record that stands for several, is how many; the Event is the last of them.
+	RepeatedAnnotation = "holdfast.dev/repeated"
+	// RepeatedSinceAnnotation is the time of the first of those, RFC 3339.
+	RepeatedSinceAnnotation = "holdfast.dev/repeated-since"
+)
+
+// Evidence is what Holdfast saw of the cluster when it decided.
+type Evidence struct {
+	At         time.Time `json:"at,omitzero"`          // when it was read
+	Desired    int       `json:"desired,omitempty"`    // voters wanted, 0 if that is not known
+	DesiredWhy string    `json:"desiredWhy,omitempty"` // why it is not
+	Voters     int       `json:"voters,omitempty"`
+	Healthy    int       `json:"healthy,omitempty"` // of the voters
+	Members    []Member  `json:"members,omitempty"`
+	Unknown    string    `json:"unknown,omitempty"`  // why the members are not known
+	Deleting   []string  `json:"deleting,omitempty"` // Machines that are being deleted
+}
+
+// Member is an etcd member in Evidence.
+type Member struct {
+	ID      string `json:"id"` // hex
+	Name    string `json:"name,omitempty"`
+	Machine string `json:"machine,omitempty"` // that hosts it, if that is one for sure
+	Learner bool   `json:"learner,omitempty"`
+	Leader  bool   `json:"leader,omitempty"`
+	Healthy bool   `json:"healthy"`
+	Why     string `json:"why,omitempty"` // it is not healthy
+}
+
+func evidenceOf(s *quorum.Snapshot) Evidence {
+	e := Evidence{At: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy}
+	if s.Ring.Known {
+		e.Voters, e.Healthy = s.Ring.Voters()
+		join := quorum.NewJoin(s)
+		for k := range s.Ring.Members {
+			m := &s.Ring.Members[k]
+			member := Member{
+				ID: strconv.FormatUint(m.ID, 16), Name: m.Name, Learner: m.Learner,
+				Leader: m.ID == s.Ring.Leader, Healthy: m.Healthy, Why: m.Why,
+			}
+			if i := join.Hosts[k].Machine(); i >= 0 {
+				member.Machine = s.Machines[i].Name
+			}
+			e.Members = append(e.Members, member)
+		}
+	} else {
+		e.Unknown = s.Ring.Why // "" where the decision did not ask etcd
+	}
+	for i := range s.Machines {
+		if s.Machines[i].Deleting() {
+			e.Deleting = append(e.Deleting, s.Machines[i].Name)
+		}
+	}
+	return e
+}
+
+// event is the record in the API server's form. What the API server knows and a webhook is not told
+// stays empty: request URI, source address, user agent, and the verb patch, which comes as an update.
+func (r *Record) event(now time.Time) (*auditapi.Event, error) {
+	object := r.Object
+	rules, verdicts, said := words(&r.Decision)
+	e := &auditapi.Event{
+		Level:                    auditapi.LevelMetadata,
+		Stage:                    auditapi.StageResponseComplete,
+		AuditID:                  r.RequestUID,
+		Verb:                     strings.ToLower(r.Operation.String()),
+		User:                     r.User,
+		ObjectRef:                &object,
+		ResponseStatus:           &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK, Message: said},
+		RequestReceivedTimestamp: metav1.NewMicroTime(r.Received),
+		StageTimestamp:           metav1.NewMicroTime(now),
+		Annotations:              map[string]string{RuleAnnotation: rules, VerdictAnnotation: verdicts},
+	}
+	if r.Decision.Denial() != nil {
+		e.ResponseStatus.Status, e.ResponseStatus.Code = metav1.StatusFailure, http.StatusForbidden
+		e.ResponseStatus.Reason = metav1.StatusReasonForbidden
+	}
+	for key, value := range map[string]string{
+		FieldManagerAnnotation: r.FieldManager, OverrideAnnotation: r.Override, OverrideByAnnotation: r.OverrideBy,
+	} {
+		if value != "" {
+			e.Annotations[key] = value
+		}
+	}
+	if r.Snapshot != nil {
+		evidence, err := json.Marshal(evidenceOf(r.Snapshot))
+		if err != nil {
+			return nil, fmt.Errorf("evidence of request %s: %w", r.RequestUID, err)
+		}
+		e.Annotations[EvidenceAnnotation] = string(evidence)
+	}
+	return e, nil
+}
+
+// words are the rules, verdicts and lines of all findings.
+func words(d *quorum.Decision) (rules, verdicts, said string) {
+	var r, v, s []string
+	for _, f := range d.Findings {
+		r, v, s = append(r, string(f.Rule)), append(v, f.Verdict.String()), append(s, f.Lines...)
+	}
+	return strings.Join(r, ","), strings.Join(v, ","), strings.Join(s, "\n")
+}

@@ -1,0 +1,120 @@
+package audit
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/utils/lru"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// RepeatWindow is how long repairs that repeat the first are counted instead of written.
+const RepeatWindow = 5 * time.Minute
+
+// maxFights bounds what is counted at once; the one that rested longest is summed up early.
+const maxFights = 512
+
+// fight is who gets what repaired, over and over.
+type fight struct {
+	rules, object, user string
+}
+
+// count is how a fight went since its first record was written.
+type count struct {
+	timer *time.Timer
+	n     int             // repetitions
+	since time.Time       // of the first of them
+	last  *auditapi.Event // of them
+}
+
+// repeats counts fights. Leaving the cache, for whatever reason, makes a fight's summary due.
+type repeats struct {
+	write func(*auditapi.Event)
+
+	mu    sync.Mutex
+	cache *lru.Cache
+	due   []*auditapi.Event
+}
+
+func newRepeats(write func(*auditapi.Event)) *repeats {
+	r := &repeats{write: write}
+	r.cache = lru.NewWithEvictionFunc(maxFights, func(_ lru.Key, value any) {
+		c := value.(*count)
+		c.timer.Stop()
+		if c.n > 0 {
+			r.due = append(r.due, c.summary())
+		}
+	})
+	return r
+}
+
+// counted says whether the event repeats one that was written within the window, and then keeps it.
+func (r *repeats) counted(d *quorum.Decision, e *auditapi.Event) bool {
+	for _, f := range d.Findings {
+		if f.Verdict != quorum.Repaired {
+			return false
+		}
+	}
+	key := fight{e.Annotations[RuleAnnotation], string(e.ObjectRef.UID), e.User.Username}
+	if key.object == "" { // a CREATE
+		key.object = e.ObjectRef.Namespace + "/" + e.ObjectRef.Name
+	}
+	defer r.flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if value, ok := r.cache.Get(key); ok {
+		c := value.(*count)
+		if c.n++; c.n == 1 {
+			c.since = e.RequestReceivedTimestamp.Time
+		}
+		c.last = e
+		return true
+	}
+	c := &count{}
+	c.timer = time.AfterFunc(RepeatWindow, func() { r.close(key, c) })
+	r.cache.Add(key, c)
+	return false
+}
+
+// close ends a window, unless that has happened and another one is open.
+func (r *repeats) close(key fight, c *count) {
+	defer r.flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if value, ok := r.cache.Get(key); ok && value == c {
+		r.cache.Remove(key)
+	}
+}
+
+// closeAll ends all windows.
+func (r *repeats) closeAll() {
+	defer r.flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cache.Clear()
+}
+
+// flush writes the summaries that are due, without the lock: a slow disk is not to hold up those
+// whose requests are only counted.
+func (r *repeats) flush() {
+	r.mu.Lock()
+	due := r.due
+	r.due = nil
+	r.mu.Unlock()
+	for _, e := range due {
+		r.write(e)
+	}
+}
+
+// summary is the last event, as one that stands for all.
+func (c *count) summary() *auditapi.Event {
+	e := *c.last
+	e.Annotations = maps.Clone(e.Annotations)
+	e.Annotations[RepeatedAnnotation] = strconv.Itoa(c.n)
+	e.Annotations[RepeatedSinceAnnotation] = c.since.UTC().Format(time.RFC3339Nano)
+	return &e
+}

@@ -1,0 +1,99 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// MachineCRD is the name of the Machine's CustomResourceDefinition.
+const MachineCRD = "machines.machine.openshift.io"
+
+// Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD.
+func (g *Guard) Home() admission.Handler {
+	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+		received := time.Now()
+		defer g.Metrics.timed(home, req.Operation, received)
+		request, err := g.readHome(&req)
+		if err != nil {
+			return refused(err)
+		}
+		if request == nil {
+			return admission.Allowed("")
+		}
+		machines, err := g.Gatherer.Machines(ctx)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "deciding without the Machines")
+		}
+		d := quorum.AdmitHome(request, machines, err == nil)
+		denial := d.Denial()
+		if denial == nil {
+			return admission.Allowed("")
+		}
+		g.decided(ctx, Record{
+			Admission: &req.AdmissionRequest, Decision: d, Received: received,
+			Request: quorum.Request{Operation: request.Operation, User: quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}},
+		})
+		response := admission.Denied(strings.Join(denial.Lines, "\n"))
+		response.AuditAnnotations = annotations(&req, &d)
+		return response
+	})
+}
+
+// readHome is the request in quorum's terms, nil if it is about another namespace or CRD, or creates
+// one. The name is the object's: a part of deletecollection has none in the request.
+func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
+	var operation quorum.Operation
+	switch req.Operation {
+	case admissionv1.Delete:
+		operation = quorum.Delete
+	case admissionv1.Update:
+		operation = quorum.Update
+	case admissionv1.Create, admissionv1.Connect:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("Holdfast does not know the operation %q", req.Operation)
+	}
+	var old struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(req.OldObject.Raw, &old); err != nil {
+		return nil, fmt.Errorf("the stored object cannot be read: %w", err)
+	}
+	name := old.Metadata.Name
+	switch kind := req.Kind.Kind + "." + req.Kind.Group; {
+	case req.SubResource != "":
+		return nil, nil
+	case kind == "Namespace.":
+		if name != g.MachineNamespace || operation != quorum.Delete {
+			return nil, nil
+		}
+		return &quorum.HomeRequest{What: "namespace " + name, Operation: operation}, nil
+	case kind == "CustomResourceDefinition.apiextensions.k8s.io":
+		if name != MachineCRD {
+			return nil, nil
+		}
+		request := &quorum.HomeRequest{What: "CustomResourceDefinition " + name, Operation: operation}
+		if operation == quorum.Update {
+			prunes, err := machineapi.PrunesHooks(req.Object.Raw)
+			if err != nil {
+				return nil, err
+			}
+			request.Prunes = prunes
+		}
+		return request, nil
+	default:
+		return nil, fmt.Errorf("Holdfast answers for namespaces and CustomResourceDefinitions here, and this AdmissionReview is about %s", about(req))
+	}
+}
