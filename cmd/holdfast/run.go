@@ -191,7 +191,9 @@ func (o *runOptions) run(ctx context.Context) error {
 		// The webhooks have answered their last request by now.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		records.Close(ctx)
+		if err := records.Close(ctx); err != nil {
+			log.Error(err, "some audit records did not reach their remote sink")
+		}
 	}()
 	if err := mgr.AddReadyzCheck("audit", func(*http.Request) error { return records.Ready() }); err != nil {
 		return fmt.Errorf("set up /readyz: %w", err)

@@ -42,10 +42,16 @@ func TestPrunesHooks(t *testing.T) {
 		change func(*apiextensionsv1.CustomResourceDefinition)
 		want   bool
 	}{
-		"as it is":             {func(*apiextensionsv1.CustomResourceDefinition) {}, false},
-		"without hooks":        {func(d *apiextensionsv1.CustomResourceDefinition) { spec(d, func(s *schema) { delete(s.Properties, "lifecycleHooks") }) }, true},
-		"without preDrain":     {func(d *apiextensionsv1.CustomResourceDefinition) { hooks(d, func(h *schema) { delete(h.Properties, "preDrain") }) }, true},
-		"without preTerminate": {func(d *apiextensionsv1.CustomResourceDefinition) { hooks(d, func(h *schema) { delete(h.Properties, "preTerminate") }) }, true},
+		"as it is": {func(*apiextensionsv1.CustomResourceDefinition) {}, false},
+		"without hooks": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			spec(d, func(s *schema) { delete(s.Properties, "lifecycleHooks") })
+		}, true},
+		"without preDrain": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			hooks(d, func(h *schema) { delete(h.Properties, "preDrain") })
+		}, true},
+		"without preTerminate": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			hooks(d, func(h *schema) { delete(h.Properties, "preTerminate") })
+		}, true},
 		"without owners": {func(d *apiextensionsv1.CustomResourceDefinition) {
 			hooks(d, func(h *schema) { delete(h.Properties["preDrain"].Items.Schema.Properties, "owner") })
 		}, true},

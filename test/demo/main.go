@@ -131,6 +131,9 @@ func run(ctx context.Context, dir string) (err error) {
 	}
 	end()
 	work.Wait()
+	if err := d.audit(ctx); err != nil {
+		return err
+	}
 	return d.prove(ctx, w, ready)
 }
 
@@ -280,6 +283,27 @@ func (d *demo) replace(ctx context.Context) error {
 	return nil
 }
 
+// audit is chapter 6.
+func (d *demo) audit(ctx context.Context) error {
+	d.chapter(6, "Who asked for what, and what became of it", "Every decision is on record before its answer is given.")
+	plugin, err := assets.Path("kubectl-holdfast")
+	if err != nil {
+		return err
+	}
+	d.command(string(sandbox.Alice), "kubectl holdfast audit holdfast-audit.log")
+	out, err := exec.CommandContext(ctx, plugin, "audit", d.sandbox.AuditLog()).CombinedOutput()
+	d.output(string(out))
+	if err != nil {
+		return fmt.Errorf("kubectl holdfast audit: %w", err)
+	}
+	for _, rule := range []quorum.Rule{quorum.KeepHook, quorum.Held, quorum.OneTooMany, quorum.Claim} {
+		if !strings.Contains(string(out), string(rule)) {
+			return fmt.Errorf("no record of rule %s", rule)
+		}
+	}
+	return nil
+}
+
 // prove ends the demo with what a writer and the API server's readiness say of it.
 func (d *demo) prove(ctx context.Context, w *writer, ready *readiness) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -289,7 +313,7 @@ func (d *demo) prove(ctx context.Context, w *writer, ready *readiness) error {
 		return err
 	}
 	d.line("")
-	d.say("linearizable writes to etcd all along: %d acknowledged, %d lost, %d attempts failed, longest stall %s",
+	d.say("linearizable writes to etcd all along: %d acknowledged, %d lost, attempts that failed: %d, longest stall %s",
 		w.acked, lost, w.failed, w.longest.Round(time.Millisecond))
 	if w.failed > 0 {
 		d.say("  (a failed attempt was repeated until it was acknowledged; the last error: %v)", w.last)
