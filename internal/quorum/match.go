@@ -181,13 +181,18 @@ func (j *Join) Replacing(k int) bool {
 }
 
 // Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has
-// its address or name again. A Node that is not ready and has no Machine counts as gone, too.
+// its address or name again. A Node that is not ready and has no Machine counts as gone, too, once it
+// has been away for longer than a reboot takes.
 func (j *Join) Stale(k int) bool {
 	member, host := &j.s.Ring.Members[k], &j.Hosts[k]
 	if member.Learner || !j.s.Dead(member) {
 		return false
 	}
-	return host.Departed != nil || len(host.Machines) == 0 && len(host.Nodes) == 1 && !j.s.Nodes[host.Nodes[0]].Ready
+	if host.Departed != nil {
+		return true
+	}
+	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !j.s.Nodes[host.Nodes[0]].Ready &&
+		j.s.Now.Sub(member.Since) >= j.s.Limits.GoneAfter
 }
 
 // Dead says whether a member has not answered for longer than a flap lasts.

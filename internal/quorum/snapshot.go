@@ -36,10 +36,11 @@ type Limits struct {
 	MaxLag       uint64        // raft entries that a learner may be behind the leader to be promoted
 	StallAfter   time.Duration // a learner without progress for this long gives way to a waiting Node
 	DeadAfter    time.Duration // a voter that has not answered for this long is dead, not flapping
+	GoneAfter    time.Duration // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting
 	SettledAfter time.Duration // etcd's own health interval: how long members must be connected before it accepts another
 }
 
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: -1, MaxLag: 500, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: -1, MaxLag: 500, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }
