@@ -25,6 +25,9 @@ func (s *Sandbox) MetricsURL() string {
 	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.metrics) + "/metrics"
 }
 
+// AuditLog is the file of Holdfast's audit records.
+func (s *Sandbox) AuditLog() string { return s.logFile("holdfast-audit") }
+
 func (s *Sandbox) holdfastCertDir() string { return filepath.Join(s.pki(), "holdfast-webhook") }
 
 func (s *Sandbox) holdfastSpec() (process.Spec, error) {
@@ -43,7 +46,7 @@ func (s *Sandbox) holdfastSpec() (process.Spec, error) {
 			"--webhook-cert-dir=" + s.holdfastCertDir(),
 			"--metrics-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.metrics),
 			"--health-probe-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.probe),
-			"--leader-elect=false",
+			"--leader-elect=false", "--audit-log-path=" + s.AuditLog(),
 		}, s.options.HoldfastArgs...),
 	}, nil
 }
