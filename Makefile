@@ -4,6 +4,9 @@ export CGO_ENABLED ?= 0
 
 REAL     := etcd etcdctl kube-apiserver kubectl
 BIN      := $(CURDIR)/bin
+# Modules beside the main one: each pins what it is made of.
+GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
+MODULES  := test/machineapi $(GITOPS)
 SANDBOX_FLAGS ?=
 DEMO_FLAGS ?=
 
@@ -29,6 +32,10 @@ test: binaries parts ## Run all tests: decisions, webhooks on a real API server,
 	go test -timeout 30m -p 1 ./...
 	cd test/machineapi && go vet ./... && go test -timeout 10m ./...
 
+.PHONY: gitops
+gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
+	@for m in $(GITOPS); do (set -x; cd $$m && go vet ./... && go test -timeout 10m ./...) || exit 1; done
+
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin
 	go build -trimpath -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
@@ -51,7 +58,7 @@ lint: ## Run the linters, and prove that those which keep internal/quorum pure f
 	@mkdir -p $(BIN)
 	cd .ci/tools && go build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(BIN)/golangci-lint run ./...
-	cd test/machineapi && $(BIN)/golangci-lint run ./...
+	@for m in $(MODULES); do (set -x; cd $$m && $(BIN)/golangci-lint run ./...) || exit 1; done
 	.ci/lint-fires $(BIN)/golangci-lint
 
 .PHONY: mutation
@@ -61,10 +68,7 @@ mutation: ## Switch off each rule and each plan step in turn; every one must fai
 .PHONY: verify
 verify: ## Check formatting and go.mod files
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
-	go mod tidy -diff
-	cd test/machineapi && go mod tidy -diff
-	cd test/binaries && go mod tidy -diff
-	cd .ci/tools && go mod tidy -diff
+	@for m in . $(MODULES) test/binaries .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox

@@ -308,6 +308,10 @@ func wrongWords(d *q.Decision) string {
 		if !strings.Contains(f.Lines[0], "("+string(f.Rule)+")") {
 			return fmt.Sprintf("%s is not named in %q", f.Rule, f.Lines[0])
 		}
+		// At these words GitOps tools that may use force delete the object and create it anew.
+		if text := strings.Join(f.Lines, " "); strings.Contains(text, "is immutable") || strings.Contains(text, "immutable field") {
+			return fmt.Sprintf("%s talks about immutable fields: %s", f.Rule, text)
+		}
 		if i := slices.IndexFunc(f.Lines, func(l string) bool {
 			return f.Verdict != q.Denied && len(l) >= 256 || strings.ContainsAny(l, "\n\r") || strings.TrimSpace(l) != l || l == ""
 		}); i >= 0 {

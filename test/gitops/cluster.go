@@ -1,0 +1,248 @@
+package gitops
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// The sandbox's identities, by their kubeconfigs.
+const (
+	admin        = "admin"
+	alice        = "alice" // a person
+	etcdOperator = "etcd-operator"
+	holdfast     = "holdfast"
+
+	// GitOps is the service account that every Tool syncs as.
+	GitOps = "argocd-application-controller"
+)
+
+// limit bounds each wait.
+const limit = 2 * time.Minute
+
+// Cluster is a sandbox of one control-plane Machine, with Holdfast in guard mode beside an operator
+// that the matrix plays.
+type Cluster struct {
+	bin, dir string
+	files    string // kubectl's
+	// writes counts the requests that GitOps sent to write a Machine, but for dry runs.
+	writes atomic.Int64
+
+	output output
+	done   chan struct{} // closed when the sandbox has ended
+	err    error         // set before
+}
+
+// Start starts a sandbox, and stops it when the test is over.
+func Start(t *testing.T) *Cluster {
+	t.Helper()
+	bin, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{bin: bin, dir: filepath.Join(t.TempDir(), "sandbox"), files: t.TempDir(), done: make(chan struct{})}
+	command := exec.Command(c.Binary("sandbox"), "up", "--replicas=1", "--mode=guard", "--dir="+c.dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Stdout, command.Stderr = writer, writer
+	ready := make(chan struct{})
+	go c.output.read(reader, ready)
+	started := make(chan error)
+	go func() {
+		defer close(c.done)
+		// The kernel kills the child when the thread that started it ends, so the thread stays for it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := errors.Join(command.Start(), writer.Close())
+		started <- err
+		if err == nil {
+			c.err = command.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := command.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+		select {
+		case <-c.done:
+			if c.err != nil {
+				t.Errorf("the sandbox: %v\n%s", c.err, c.output.text())
+			}
+		case <-time.After(limit):
+			t.Errorf("the sandbox does not stop\n%s", c.output.text())
+			_ = command.Process.Kill()
+			<-c.done
+		}
+	})
+	select {
+	case <-ready:
+	case <-c.done:
+		t.Fatalf("the sandbox did not start: %v\n%s", c.err, c.output.text())
+	case <-time.After(limit):
+		t.Fatalf("the sandbox is not ready\n%s", c.output.text())
+	}
+	c.count(t)
+	return c
+}
+
+// count puts a proxy that counts between the API server and GitOps, whatever it uses for a client.
+func (c *Cluster) count(t *testing.T) {
+	t.Helper()
+	config := c.Config(t, GitOps)
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) }}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		write := r.Method == http.MethodPut || r.Method == http.MethodPatch || r.Method == http.MethodPost || r.Method == http.MethodDelete
+		if write && strings.Contains(r.URL.Path, "/machines") && r.URL.Query().Get("dryRun") == "" {
+			c.writes.Add(1)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["counted"] = &clientcmdapi.Cluster{Server: front.URL}
+	kubeconfig.Contexts["counted"] = &clientcmdapi.Context{Cluster: "counted", Namespace: namespace}
+	kubeconfig.CurrentContext = "counted"
+	if err := clientcmd.WriteToFile(*kubeconfig, c.Kubeconfig(GitOps)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// binaries is the repository's bin/, with all that the sandbox runs in it or in $KUBEBUILDER_ASSETS.
+func binaries() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module github.com/holdfast-dev/holdfast\n") {
+			break
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("Holdfast's repository was not found: run this inside its checkout")
+		}
+		dir = parent
+	}
+	bin := filepath.Join(dir, "bin")
+	for _, name := range []string{"sandbox", "holdfast", "machine-api", "kubectl", "kube-apiserver", "etcd"} {
+		if _, err := os.Stat(binary(bin, name)); err != nil {
+			return "", fmt.Errorf("%s is not built yet: run `make binaries parts` in %s", name, dir)
+		}
+	}
+	return bin, nil
+}
+
+func binary(bin, name string) string {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		if path := filepath.Join(dir, name); exists(path) {
+			return path
+		}
+	}
+	return filepath.Join(bin, name)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Binary is the path of one of the binaries that `make binaries parts` builds.
+func (c *Cluster) Binary(name string) string { return binary(c.bin, name) }
+
+// Kubeconfig is the file with which kubectl acts as an identity of the sandbox.
+func (c *Cluster) Kubeconfig(identity string) string {
+	return filepath.Join(c.dir, "kubeconfig", identity)
+}
+
+// Config is a client configuration of an identity of the sandbox. Holdfast's Warnings are dropped.
+func (c *Cluster) Config(t *testing.T, identity string) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig(identity))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	return config
+}
+
+// output is what the sandbox prints.
+type output struct {
+	mu   sync.Mutex
+	all  strings.Builder
+	seen bool
+}
+
+// read reads to the end, and closes ready at the sandbox's word.
+func (o *output) read(from *os.File, ready chan<- struct{}) {
+	defer func() { _ = from.Close() }()
+	for lines := bufio.NewScanner(from); lines.Scan(); {
+		o.mu.Lock()
+		fmt.Fprintln(&o.all, lines.Text())
+		if !o.seen && strings.HasSuffix(lines.Text(), "s  ready") {
+			o.seen = true
+			close(ready)
+		}
+		o.mu.Unlock()
+	}
+}
+
+func (o *output) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.String()
+}
+
+// eventually waits until check returns nil.
+func eventually(ctx context.Context, t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
