@@ -130,6 +130,7 @@ func (f *fixture) serve(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(webhooks.MutatePath, f.guard.counted(&admission.Webhook{Handler: guard.Mutating()}))
 	mux.Handle(webhooks.ValidatePath, f.guard.counted(&admission.Webhook{Handler: guard.Validating()}))
+	mux.Handle(webhooks.HomePath, f.guard.counted(&admission.Webhook{Handler: guard.Home()}))
 	mux.Handle(stripPath, f.guard.counted(&admission.Webhook{Handler: admission.HandlerFunc(strip)}))
 
 	ca, err := pki.NewAuthority("webhooks")

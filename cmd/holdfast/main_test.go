@@ -59,6 +59,7 @@ func TestBadCommandLines(t *testing.T) {
 		"timeout":                 {with("--member-dead-timeout=0s"), []string{"--member-dead-timeout"}},
 		"duration":                {with("--learner-stall-timeout=soon"), []string{"--learner-stall-timeout", "soon"}},
 		"manifests without URL":   {[]string{"manifests", "--webhook-ca-file=" + pem}, []string{"--webhook-url"}},
+		"status writer pattern":   {[]string{"manifests", "--webhook-url=https://a", "--webhook-ca-file=" + pem, "--status-writers=system:*"}, []string{"--status-writers", "system:*"}},
 		"manifests plain URL":     {[]string{"manifests", "--webhook-url=http://a", "--webhook-ca-file=" + pem}, []string{"--webhook-url", "http://a"}},
 		"manifests without CA":    {[]string{"manifests", "--webhook-url=https://a", "--webhook-ca-file=/nowhere"}, []string{"--webhook-ca-file", "/nowhere"}},
 	} {

@@ -16,8 +16,9 @@ func manifestsCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "manifests",
-		Short: "Print the webhooks' registrations for kubectl apply",
-		Long: `Print the webhooks' registrations. They hold the same lists of identities as the manager, so give
+		Short: "Print the webhooks' registrations and the policies for kubectl apply",
+		Long: `Print the webhooks' registrations, and the policies that the API server evaluates itself, so that the
+gate holds while no Holdfast answers. They hold the same lists of identities as the manager, so give
 both the same --machine-namespace, --custodians, --automation-users and --escape-hatch-users.`,
 		Example: "  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -",
 		Args:    noArgs,
@@ -35,14 +36,16 @@ both the same --machine-namespace, --custodians, --automation-users and --escape
 			if err != nil {
 				return usage("--webhook-ca-file: %v", err)
 			}
-			mutating, validating := serving.Registrations(serving.Options{
-				URL: at, CABundle: bundle, MachineNamespace: p.namespace, Identities: p.identities,
-			})
-			return serving.WriteYAML(cmd.OutOrStdout(), mutating, validating)
+			o := serving.Options{
+				URL: at, CABundle: bundle, MachineNamespace: p.namespace, Identities: p.identities, StatusWriters: p.statusWriters,
+			}
+			mutating, validating := serving.Registrations(o)
+			return serving.WriteYAML(cmd.OutOrStdout(), append([]any{mutating, validating}, serving.Policies(o)...)...)
 		},
 	}
 	f := cmd.Flags()
 	p.bind(f)
+	p.bindWriters(f)
 	f.StringVar(&at, "webhook-url", "", "URL at which the API server reaches the webhooks")
 	f.StringVar(&ca, "webhook-ca-file", "", "file with the CA of the webhooks' certificate")
 	return cmd

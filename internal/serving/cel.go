@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
-// The conditions under which the API server calls the webhooks, in CEL. They are built from the
+// The conditions under which the API server calls the webhooks, and the fragments of what the policies
+// deny, in CEL. They are built from the
 // names and identities that quorum decides by, and read nothing that may be absent without saying
 // so: a condition that fails would itself refuse the request, or let it pass.
 //
@@ -56,6 +58,11 @@ func latched(object string) string {
 	return entry(object, "preTerminate", quorum.LatchName, quorum.LatchOwner)
 }
 
+// named says whether an object has an entry under the hook's name, whoever owns it.
+func named(object string) string {
+	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?preDrain.orValue([]).exists(h, h.?name.orValue('') == %s)", object, quote(quorum.HookName))
+}
+
 func finalized(object string) string {
 	return fmt.Sprintf("(%s in %s.metadata.?finalizers.orValue([]))", quote(quorum.Finalizer), object)
 }
@@ -74,25 +81,39 @@ func ours(object string) string {
 // touched says whether the rules have anything to say about a request. Every write of a Machine pays
 // for it, so an update first compares a few maps whole and looks into those that differ.
 func touched() string {
-	annotations := []string{quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation}
 	create := []string{"(" + providerID("object") + " != '')", controlPlane("object"), hooked("object"), latched("object")}
-	var annotated []string
-	for _, key := range annotations {
+	for _, key := range annotations() {
 		create = append(create, "("+annotation("object", key)+" != '')")
+	}
+	return some(
+		all(operation("CREATE"), some(create...)),
+		all(operation("UPDATE"), some(differ(providerID), all(changed(), ours("oldObject"), guarded()))),
+		deletes(),
+	)
+}
+
+// annotations are those that the rules protect.
+func annotations() []string {
+	return []string{quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation}
+}
+
+// changed says whether an update changes anything that the rules protect.
+func changed() string {
+	var annotated []string
+	for _, key := range annotations() {
 		annotated = append(annotated, differs(annotation, key))
 	}
-	changed := some(
+	return some(
 		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched)),
 		within(".metadata.?finalizers", differ(finalized)),
 		within(".metadata.?labels", differs(label, quorum.RoleLabel), differs(label, quorum.TypeLabel)),
 		within(".metadata.?annotations", annotated...),
 	)
-	guarded := some(controlPlane("oldObject"), controlPlane("object"), hooked("oldObject"), latched("oldObject"))
-	return some(
-		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(differ(providerID), all(changed, ours("oldObject"), guarded))),
-		deletes(),
-	)
+}
+
+// guarded says whether an update is about a guarded Machine.
+func guarded() string {
+	return some(controlPlane("oldObject"), controlPlane("object"), hooked("oldObject"), latched("oldObject"))
 }
 
 // deletes says whether a live Machine of the guard's is deleted.
@@ -130,12 +151,30 @@ func irreparable(ids *quorum.Identities) string {
 // name is who sends the request. The API server leaves an empty name out.
 const name = "request.userInfo.?username.orValue('')"
 
+// custodian is quorum.Identities.Classify's Custodian.
+func custodian(ids *quorum.Identities) string {
+	return "(" + name + " in " + list(ids.Custodians) + ")"
+}
+
 // person is quorum.Identities.Classify's Person.
 func person(ids *quorum.Identities) string {
 	automation := all("(" + name + ".startsWith('system:') && " + name + " != 'system:admin') || " + in(ids.Automation))
 	return all(
-		not("("+name+" in "+list(ids.Custodians)+")"),
+		not(custodian(ids)),
 		some(in(ids.EscapeHatch), not(automation)),
+	)
+}
+
+// homes says whether a request is about what the Machines live in: the deletion of their namespace or
+// of their CRD, or a change of what the CRD has a place for. The name is the object's: a part of
+// deletecollection has none in the request.
+func homes(namespace string) string {
+	is := func(resource, name string) string {
+		return "(request.resource.resource == " + quote(resource) + " && oldObject.metadata.name == " + quote(name) + ")"
+	}
+	return some(
+		is("namespaces", namespace),
+		all(is("customresourcedefinitions", webhooks.MachineCRD), some(operation("DELETE"), "(object.spec != oldObject.spec)")),
 	)
 }
 

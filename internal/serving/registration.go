@@ -1,5 +1,5 @@
-// Package serving makes what the API server has to know of Holdfast's webhooks: where they are, and
-// for which requests it calls them. It is generated from the flags that quorum decides by, so that
+// Package serving makes what the API server has to know of Holdfast: where its webhooks are, for which
+// requests it calls them, and the policies that it evaluates itself. It is generated from the flags that quorum decides by, so that
 // the two agree.
 package serving
 
@@ -10,6 +10,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -25,6 +26,7 @@ const (
 	RepairWebhook = "repair.machines.holdfast.dev"       // mutating
 	ClosedWebhook = "guard-closed.machines.holdfast.dev" // validating; what it guards is refused while it is down
 	OpenWebhook   = "guard-open.machines.holdfast.dev"   // validating; what it guards passes while it is down
+	HomeWebhook   = "guard-home.machines.holdfast.dev"   // validating; the rule home, refused while it is down
 )
 
 // Service is where the API server finds the webhooks in a cluster.
@@ -41,11 +43,13 @@ type Options struct {
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
 	Identities       quorum.Identities
+	StatusWriters    []string // user names who may say where a Machine runs, DefaultStatusWriters without any
 }
 
-// Registrations are the webhook configurations. The validating one has two entries, and a request
-// that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for what the
-// hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is down.
+// Registrations are the webhook configurations. The validating one has two entries for Machines, and a
+// request that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for
+// what the hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is
+// down. A third is for what the Machines live in.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
@@ -80,12 +84,18 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			MatchConditions:         conditions,
 		}
 	}
+	home := entry(HomeWebhook, admissionregistrationv1.Fail, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
+	home.ClientConfig, home.NamespaceSelector, home.Rules = o.client(webhooks.HomePath), nil, []admissionregistrationv1.RuleWithOperations{
+		clusterRule("", "namespaces", admissionregistrationv1.Delete),
+		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
+	}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			entry(ClosedWebhook, admissionregistrationv1.Fail, conditions("the-hook-cannot-make-it-good", closed)),
 			entry(OpenWebhook, admissionregistrationv1.Ignore, conditions("the-hook-makes-it-good", all(touched(), not(closed)))),
+			home,
 		},
 	}
 	return mutating, validating
@@ -135,6 +145,18 @@ func rules(operations ...admissionregistrationv1.OperationType) []admissionregis
 			Scope:       new(admissionregistrationv1.NamespacedScope),
 		},
 	}}
+}
+
+func clusterRule(group, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
+	return admissionregistrationv1.RuleWithOperations{
+		Operations: operations,
+		Rule: admissionregistrationv1.Rule{
+			APIGroups:   []string{group},
+			APIVersions: []string{"v1"},
+			Resources:   []string{resource},
+			Scope:       new(admissionregistrationv1.ClusterScope),
+		},
+	}
 }
 
 func conditions(name, expression string) []admissionregistrationv1.MatchCondition {

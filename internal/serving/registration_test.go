@@ -11,9 +11,12 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook"
@@ -50,6 +53,56 @@ func compile(ids quorum.Identities) conditions {
 		repair: webhook.NewMutatingWebhookAccessor("0", mutating.Name, &mutating.Webhooks[0]).GetCompiledMatcher(compiler),
 		closed: webhook.NewValidatingWebhookAccessor("1", validating.Name, &validating.Webhooks[0]).GetCompiledMatcher(compiler),
 		open:   webhook.NewValidatingWebhookAccessor("2", validating.Name, &validating.Webhooks[1]).GetCompiledMatcher(compiler),
+	}
+}
+
+// TestHome has the requests that reach the rule home, and those beside them.
+func TestHome(t *testing.T) {
+	_, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
+	matcher := webhook.NewValidatingWebhookAccessor("3", validating.Name, &validating.Webhooks[2]).GetCompiledMatcher(
+		celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())))
+	namespace := func(name string) runtime.Object {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}}}
+	}
+	crd := func(name, scope, label string) runtime.Object {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": name, "labels": map[string]any{"l": label}},
+			"spec":     map[string]any{"scope": scope},
+		}}
+	}
+	const machines = "machines.machine.openshift.io"
+	namespaces := corev1.SchemeGroupVersion.WithResource("namespaces")
+	crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	for _, c := range []struct {
+		name      string
+		resource  schema.GroupVersionResource
+		operation admission.Operation
+		old, next runtime.Object
+		want      bool
+	}{
+		{"the namespace is deleted", namespaces, admission.Delete, namespace("openshift-machine-api"), nil, true},
+		{"another namespace is deleted", namespaces, admission.Delete, namespace("openshift-machine-api-2"), nil, false},
+		{"a namespace of the CRD's name is deleted", namespaces, admission.Delete, namespace(machines), nil, false},
+		{"the CRD is deleted", crds, admission.Delete, crd(machines, "Namespaced", ""), nil, true},
+		{"another CRD is deleted", crds, admission.Delete, crd("machinesets.machine.openshift.io", "Namespaced", ""), nil, false},
+		{"a CRD of the namespace's name is deleted", crds, admission.Delete, crd("openshift-machine-api", "Namespaced", ""), nil, false},
+		{"the CRD's spec is changed", crds, admission.Update, crd(machines, "Namespaced", ""), crd(machines, "Cluster", ""), true},
+		{"the CRD's labels are changed", crds, admission.Update, crd(machines, "Namespaced", ""), crd(machines, "Namespaced", "x"), false},
+		{"another CRD's spec is changed", crds, admission.Update, crd("nodes.example.com", "Namespaced", ""), crd("nodes.example.com", "Cluster", ""), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			kind := c.old.GetObjectKind().GroupVersionKind()
+			record := admission.NewAttributesRecord(c.next, c.old, kind, "", "", c.resource, "", c.operation, nil, false, &user.DefaultInfo{Name: "alice"})
+			attributes, err := admission.NewVersionedAttributes(record, kind, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			result := matcher.Match(t.Context(), attributes, nil, nil)
+			if result.Error != nil || result.Matches != c.want {
+				t.Errorf("matches: %t, %v; want %t", result.Matches, result.Error, c.want)
+			}
+		})
 	}
 }
 
@@ -161,15 +214,49 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 	})
 }
 
-// TestConditions holds the matchConditions against quorum for any two Machines, any operation and any
-// user: whatever a rule may have to say reaches the webhooks, and of the validating entries exactly one.
-func TestConditions(t *testing.T) {
-	// A condition that is wrong in one corner is not found by rapid's usual hundred tries.
+// update draws an UPDATE's objects. One that changes everything at once is rare in life, and hides what
+// each change does.
+func update(t *rapid.T) (old, next *machinev1beta1.Machine) {
+	old, next = machines().Draw(t, "old"), machines().Draw(t, "new")
+	drawn := next
+	switch rapid.SampledFrom([]string{"all", "nothing", "hooks", "finalizers", "labels", "annotations", "providerID"}).Draw(t, "what differs") {
+	case "nothing":
+		next = old.DeepCopy()
+	case "hooks":
+		next = old.DeepCopy()
+		next.Spec.LifecycleHooks = drawn.Spec.LifecycleHooks
+	case "finalizers":
+		next = old.DeepCopy()
+		next.Finalizers = drawn.Finalizers
+	case "labels":
+		next = old.DeepCopy()
+		next.Labels = drawn.Labels
+	case "annotations":
+		next = old.DeepCopy()
+		next.Annotations = drawn.Annotations
+	case "providerID":
+		next = old.DeepCopy()
+		next.Spec.ProviderID = drawn.Spec.ProviderID
+	}
+	next.DeletionTimestamp = old.DeletionTimestamp
+	return old, next
+}
+
+// often has rapid make more than its usual hundred tries: a condition that is wrong in one corner is
+// not found by those.
+func often(t *testing.T) {
+	t.Helper()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
 		if err := checks.Value.Set("5000"); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestConditions holds the matchConditions against quorum for any two Machines, any operation and any
+// user: whatever a rule may have to say reaches the webhooks, and of the validating entries exactly one.
+func TestConditions(t *testing.T) {
+	often(t)
 	ids := identities()
 	compiled := compile(ids)
 	rapid.Check(t, func(t *rapid.T) {
@@ -181,29 +268,8 @@ func TestConditions(t *testing.T) {
 		case admission.Create:
 			req.Operation, next = quorum.Create, machines().Draw(t, "new")
 		case admission.Update:
-			req.Operation, old = quorum.Update, machines().Draw(t, "old")
-			next = machines().Draw(t, "new")
-			drawn := next
-			switch rapid.SampledFrom([]string{"all", "nothing", "hooks", "finalizers", "labels", "annotations", "providerID"}).Draw(t, "what differs") {
-			case "nothing":
-				next = old.DeepCopy()
-			case "hooks":
-				next = old.DeepCopy()
-				next.Spec.LifecycleHooks = drawn.Spec.LifecycleHooks
-			case "finalizers":
-				next = old.DeepCopy()
-				next.Finalizers = drawn.Finalizers
-			case "labels":
-				next = old.DeepCopy()
-				next.Labels = drawn.Labels
-			case "annotations":
-				next = old.DeepCopy()
-				next.Annotations = drawn.Annotations
-			case "providerID":
-				next = old.DeepCopy()
-				next.Spec.ProviderID = drawn.Spec.ProviderID
-			}
-			next.DeletionTimestamp = old.DeletionTimestamp
+			req.Operation = quorum.Update
+			old, next = update(t)
 		case admission.Delete:
 			req.Operation, old = quorum.Delete, machines().Draw(t, "old")
 		}
@@ -321,10 +387,13 @@ func TestRegistrations(t *testing.T) {
 		*w.ClientConfig.Service.Path != "/mutate-machine" || *w.TimeoutSeconds != 2 || w.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "machines" {
 		t.Errorf("mutating:\n%s", docs[0])
 	}
-	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 2 ||
+	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 3 ||
 		*v.Webhooks[0].FailurePolicy != admissionregistrationv1.Fail || *v.Webhooks[1].FailurePolicy != admissionregistrationv1.Ignore ||
 		*v.Webhooks[0].ClientConfig.Service.Path != "/validate-machine" || *v.Webhooks[0].SideEffects != admissionregistrationv1.SideEffectClassNone {
 		t.Errorf("validating:\n%s", docs[1])
+	}
+	if home := v.Webhooks[2]; *home.FailurePolicy != admissionregistrationv1.Fail || *home.ClientConfig.Service.Path != "/validate-home" || home.NamespaceSelector != nil {
+		t.Errorf("the rule home's:\n%s", docs[1])
 	}
 	if strings.Contains(out.String(), "creationTimestamp") {
 		t.Error("the YAML holds a creationTimestamp")

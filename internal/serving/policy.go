@@ -1,0 +1,178 @@
+package serving
+
+import (
+	"fmt"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// The policies, each with a binding of the same name. The API server evaluates them itself, after the
+// mutating webhooks and before the validating ones.
+const (
+	// MachinePolicy holds the rules that need only the request while Holdfast is down. It cannot repair,
+	// so it denies what is left to repair: nothing, where the mutating webhook was called.
+	MachinePolicy = "holdfast-machines"
+	// StatusPolicy is the rule keep-status, which no webhook knows.
+	StatusPolicy = "holdfast-machines-status"
+)
+
+// DefaultStatusWriters are the accounts that write where Machines run: the Machine API's controllers
+// (all of them, of every provider, share one), and those that migrate Machines to and from Cluster
+// API, which write status.authoritativeAPI and mirror the rest: an account of their own, and before
+// they had one, their operator's.
+func DefaultStatusWriters() []string {
+	return []string{
+		"system:serviceaccount:openshift-machine-api:machine-api-controllers",
+		"system:serviceaccount:openshift-cluster-api:machine-api-migration",
+		"system:serviceaccount:openshift-cluster-api:cluster-capi-operator",
+	}
+}
+
+// Policies are the policies and their bindings, in the order in which they are to be applied. They
+// hold of Options the Machine namespace, the identities and the status writers; the webhooks' place is
+// nothing to them.
+func Policies(o Options) []any {
+	return []any{
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(changed(), ours("oldObject"), guarded())), machineVariables(&o.Identities), machineValidations()),
+		binding(MachinePolicy),
+		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.statusWriters())+")")), nil, o.statusValidations()),
+		binding(StatusPolicy),
+	}
+}
+
+func (o *Options) statusWriters() []string {
+	if len(o.StatusWriters) == 0 {
+		return DefaultStatusWriters()
+	}
+	return o.StatusWriters
+}
+
+// machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
+func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable {
+	return []admissionregistrationv1.Variable{
+		{Name: "hadHook", Expression: hooked("oldObject")},
+		{Name: "hasHook", Expression: hooked("object")},
+		{Name: "hadLatch", Expression: latched("oldObject")},
+		{Name: "hasLatch", Expression: latched("object")},
+		// Under the hook's name, whoever owns it.
+		{Name: "hadEntry", Expression: named("oldObject")},
+		{Name: "hasEntry", Expression: named("object")},
+		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
+		{Name: "custodian", Expression: custodian(ids)},
+		{Name: "person", Expression: person(ids)},
+		// quorum.Request.drops
+		{Name: "releases", Expression: some(
+			"(variables.hadHook && !variables.hasEntry)",
+			"(variables.hadEntry && !variables.hadHook && variables.deleting && variables.hadLatch && !variables.hasLatch)",
+		)},
+	}
+}
+
+// machineValidations are the rules, one each, as quorum.Identities.Admit has them. What Admit cannot
+// decide without a look at etcd passes: a custodian's release, for which ClosedWebhook fails, and a
+// person's. So does a latch that does not go with the hook, as that which cluster-etcd-operator does
+// not add: the reconciler mends it.
+func machineValidations() []admissionregistrationv1.Validation {
+	return []admissionregistrationv1.Validation{
+		validation(quorum.KeepFinalizer,
+			all("variables.hadHook", finalized("oldObject"), not(finalized("object"))),
+			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" is on it. Without the finalizer the Machine is gone at once when it is deleted, hook or no hook. "+
+				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
+		validation(quorum.KeepRole,
+			all("variables.hadHook", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
+			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" is on it. "+
+				"Leave both as they are; to replace the Machine, delete it."),
+		validation(quorum.NoRegain,
+			all("variables.deleting", some("(!variables.hadHook && variables.hasHook)", "(!variables.hadLatch && variables.hasLatch)")),
+			"Machine ", " is being deleted, and a hook that is gone from such a Machine never returns. "+
+				"Leave "+quorum.HookName+" and "+quorum.LatchName+" out of the change; if it comes from a manifest, remove the Machine from it."),
+		validation(quorum.AutomationRelease,
+			"(variables.deleting && variables.releases && !variables.person && !variables.custodian)",
+			"hook "+quorum.HookName+" holds Machine ", ", which is being deleted, until etcd has a replacement. A tool does not release it, only a person does, by hand. "+
+				"Nothing needs doing: the hook goes by itself once a replacement votes. "+down),
+		validation(quorum.KeepHook,
+			some(
+				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
+				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",
+				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian", "!variables.releases",
+					some(controlPlane("oldObject"), "variables.hadHook", "variables.hadLatch")),
+			),
+			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
+				"Leave them in the change; to replace the Machine, delete it. "+down),
+	}
+}
+
+// down says why a request is refused that is repaired as a rule.
+const down = "Holdfast did not answer or was undone, else it would have put this right: try again later."
+
+// loses says whether a label that had a value has another or none.
+func loses(key string) string {
+	return all("("+label("oldObject", key)+" != '')", differs(label, key))
+}
+
+// statusValidations are the rule keep-status. All of status.providerStatus counts as the identity of
+// the instance: each provider has its own keys for it, reads them in any case, and is the only one who
+// writes there. An empty field and none are the same, because a client may write one for the other.
+func (o *Options) statusValidations() []admissionregistrationv1.Validation {
+	return []admissionregistrationv1.Validation{validation("keep-status",
+		some(
+			differ(status("providerStatus", "{}")),
+			differ(status("nodeRef", "{}")),
+			differ(status("addresses", "[]")),
+			differ(status("authoritativeAPI", "''")),
+		),
+		"where Machine ", " runs (status.providerStatus, nodeRef, addresses and authoritativeAPI) is the Machine API's to write. "+
+			"Pointed at another instance, the Machine would take that one with it when it is deleted. "+
+			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.statusWriters()[0])}
+}
+
+// status is a field of the status, or what stands for none.
+func status(field, none string) func(object string) string {
+	return func(object string) string { return fmt.Sprintf("%s.?status.?%s.orValue(%s)", object, field, none) }
+}
+
+// validation denies where an expression holds, in words around the Machine's name. A policy's message
+// is one line, and nothing but the Machine's name may come into it: a newline would lose it.
+func validation(rule quorum.Rule, denied, before, after string) admissionregistrationv1.Validation {
+	return admissionregistrationv1.Validation{
+		Expression:        not(denied),
+		MessageExpression: quote(fmt.Sprintf("Refused (%s): %s", rule, before)) + " + oldObject.metadata.name + " + quote(after),
+		Reason:            new(metav1.StatusReasonForbidden),
+	}
+}
+
+// policy is a policy for the updates of a resource of the Machine namespace.
+func (o *Options) policy(name, resource string, conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable, validations []admissionregistrationv1.Validation) *admissionregistrationv1.ValidatingAdmissionPolicy {
+	updates := rules(admissionregistrationv1.Update)[0]
+	updates.Resources = []string{resource}
+	return &admissionregistrationv1.ValidatingAdmissionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: new(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				NamespaceSelector: o.namespaces(),
+				MatchPolicy:       new(admissionregistrationv1.Equivalent),
+				ResourceRules:     []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: updates}},
+			},
+			MatchConditions: conditions,
+			Variables:       variables,
+			Validations:     validations,
+		},
+	}
+}
+
+// binding puts a policy to work: it denies, and the API server's audit log says so.
+func binding(policy string) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        policy,
+			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny, admissionregistrationv1.Audit},
+		},
+	}
+}

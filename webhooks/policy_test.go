@@ -1,0 +1,338 @@
+package webhooks_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// More users: those who write where Machines run.
+const (
+	machineAPI = "system:serviceaccount:openshift-machine-api:machine-api-controllers"
+	migration  = "system:serviceaccount:openshift-cluster-api:machine-api-migration"
+)
+
+// TestPolicy has the policies at work, first with every Holdfast process stopped, then with Holdfast up.
+func TestPolicy(t *testing.T) {
+	f := start(t)
+	cases := stopped()
+	for i, c := range cases { // what they start from is made while Holdfast is there
+		f.machine(t, stoppedName(i), c.state)
+	}
+	probe := f.machine(t, "probe", state{})
+	f.server.CloseClientConnections()
+	f.server.Close()
+	f.enact(t, probe)
+	t.Run("stopped", func(t *testing.T) {
+		for i, c := range cases {
+			t.Run(c.name, func(t *testing.T) { f.checkStopped(t, stoppedName(i), c) })
+		}
+		t.Run("home", f.testHomeStopped)
+	})
+
+	mutating, validating := serving.Registrations(serving.Options{MachineNamespace: namespace})
+	must(t, f.direct.Delete(t.Context(), mutating))
+	must(t, f.direct.Delete(t.Context(), validating))
+	f.serve(t)
+	t.Run("keep-status", f.testStatus)
+	t.Run("home", f.testHome)
+	t.Run("up", func(t *testing.T) {
+		for i, c := range up() {
+			t.Run(c.name, func(t *testing.T) { f.check(t, fmt.Sprintf("up-%d", i), c) })
+		}
+	})
+}
+
+// enact creates the policies and waits until both are at work. Holdfast's account, which makes the
+// cases' Machines, may write where they run.
+func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
+	t.Helper()
+	for _, object := range serving.Policies(serving.Options{
+		MachineNamespace: namespace, Identities: identities(), StatusWriters: append(serving.DefaultStatusWriters(), holdfast),
+	}) {
+		must(t, f.direct.Create(t.Context(), object.(client.Object)))
+	}
+	c := f.client(t, person, nil)
+	wait := gomega.NewWithT(t).Eventually
+	wait(func() string {
+		return deniedBy(merge(`{"spec":{"lifecycleHooks":null}}`)(t.Context(), c, probe, true))
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(serving.MachinePolicy))
+	wait(func() string {
+		return deniedBy(c.Status().Patch(t.Context(), probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll))
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(serving.StatusPolicy))
+}
+
+// deniedBy is the policy that an error is about, "" if it is none.
+func deniedBy(err error) string {
+	if !apierrors.IsForbidden(err) {
+		return ""
+	}
+	_, rest, _ := strings.Cut(err.Error(), "ValidatingAdmissionPolicy '")
+	name, _, _ := strings.Cut(rest, "'")
+	return name
+}
+
+// stoppedCase is a request while every Holdfast process is stopped.
+type stoppedCase struct {
+	name   string
+	state  state
+	user   string
+	send   request
+	stored string
+	// Who denies: a rule by its policy, serving.ClosedWebhook because it cannot be called, "" nobody.
+	denied string
+}
+
+func stoppedName(i int) string { return fmt.Sprintf("stopped-%d", i) }
+
+func stopped() []stoppedCase {
+	const going = protected + " deleting"
+	var (
+		hookOnly = merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}],"preTerminate":null}}}`)
+		mine     = merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"mine"}]}}}`)
+		all      = merge(`{"spec":{"lifecycleHooks":null}}`)
+		regain   = merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`)
+		noLabels = merge(`{"metadata":{"labels":null}}`)
+		unbound  = merge(`{"metadata":{"finalizers":null}}`)
+	)
+	return []stoppedCase{
+		{"keep-hook: a person", state{}, person, put(unhook), protected, "keep-hook"},
+		{"keep-hook: a tool", state{}, gitops, all, protected, "keep-hook"},
+		{"keep-hook: another owner", state{}, robot, mine, protected, "keep-hook"},
+		{"keep-hook: another owner, by a custodian", state{}, operator, mine, protected, "keep-hook"},
+		{"keep-hook: the latch alone", state{}, person, hookOnly, protected, "keep-hook"},
+		{"keep-hook: the evidence", state{}, gitops, merge(`{"metadata":{"annotations":null}}`), protected, "keep-hook"},
+		{"keep-hook: the evidence of a Machine without hook", state{bare: true}, gitops, merge(`{"metadata":{"annotations":null}}`), "evidence", "keep-hook"},
+		{"keep-hook: deleting, the latch alone", state{deleting: true}, gitops, hookOnly, going, "keep-hook"},
+		{"keep-hook: deleting, another owner", state{deleting: true}, person, mine, going, "keep-hook"},
+		{"keep-hook: a custodian's drop is the webhook's", state{}, operator, all, protected, serving.ClosedWebhook},
+		{"early-release: is the webhook's", state{deleting: true}, operator, all, going, serving.ClosedWebhook},
+
+		{"no-regain: a tool", state{escaped: true}, gitops, apply(appliedHook), "evidence deleting", "no-regain"},
+		{"no-regain: a person", state{escaped: true}, person, regain, "evidence deleting", "no-regain"},
+		{"no-regain: a custodian", state{escaped: true}, operator, regain, "evidence deleting", "no-regain"},
+		{"no-regain: the latch alone", state{escaped: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`),
+			"evidence deleting", "no-regain"},
+
+		{"automation-release: a service account", state{deleting: true}, gitops, put(unhook), going, "automation-release"},
+		{"automation-release: by a pattern", state{deleting: true}, robot, all, going, "automation-release"},
+		{"automation-release: by a group", state{deleting: true}, deployer, jsonPatch(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`), going, "automation-release"},
+
+		{"keep-finalizer: live", state{}, gitops, unbound, protected, "keep-finalizer"},
+		{"keep-finalizer: deleting, by a custodian", state{deleting: true}, operator, unbound, going, "keep-finalizer"},
+		{"keep-finalizer: together with the hook", state{deleting: true}, person, put(func(m *machinev1beta1.Machine) { unhook(m); m.Finalizers = nil }), going, "keep-finalizer"},
+		{"keep-finalizer: the hook is gone", state{escaped: true}, gitops, unbound, "gone", ""},
+
+		{"keep-role: dropped", state{}, gitops, noLabels, protected, "keep-role"},
+		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
+		{"keep-role: the hook is gone", state{escaped: true}, person, noLabels, "evidence deleting", ""},
+
+		{"escape-hatch: a person, all hooks", state{deleting: true}, person, put(unhook), "evidence deleting", ""},
+		{"escape-hatch: a person, and the latch stays behind", state{deleting: true}, person, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
+		{"escape-hatch: system:admin", state{deleting: true}, admin, put(unhook), "evidence deleting", ""},
+		{"escape-hatch: a responder's service account", state{deleting: true}, emergency, put(unhook), "evidence deleting", ""},
+
+		{"cluster-etcd-operator adds its hook", state{bare: true, naked: true}, operator, regain, "hook", ""},
+		{"Holdfast refreshes the evidence", state{}, holdfast, merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"}}}`), "hook latch other evidence", ""},
+		{"an override", state{}, person, merge(`{"metadata":{"annotations":{"holdfast.dev/override":"held: x"}}}`), protected + ` override "held: x" by `, ""},
+		{"a heartbeat", state{}, gitops, merge(`{"metadata":{"labels":{"heartbeat":"1"}}}`), protected, ""},
+		{"a tool's own entry", state{}, gitops, apply(appliedOwn), "hook Backup=gitops latch evidence", ""},
+		{"another finalizer", state{}, person, jsonPatch(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/other"}]`), protected, ""},
+		{"a worker's labels and finalizers", state{worker: true}, gitops, merge(`{"metadata":{"labels":null,"finalizers":null}}`), "", ""},
+	}
+}
+
+func (f *fixture) checkStopped(t *testing.T, name string, c stoppedCase) {
+	m := f.get(t, name)
+	err := c.send(t.Context(), f.client(t, c.user, nil), m, false)
+	switch c.denied {
+	case "":
+		if err != nil {
+			t.Error(err)
+		}
+	case serving.ClosedWebhook:
+		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.ClosedWebhook) {
+			t.Errorf("error is %v", err)
+		}
+	default:
+		if deniedBy(err) != serving.MachinePolicy || !strings.Contains(err.Error(), "denied request: Refused ("+c.denied+"): ") || !strings.Contains(err.Error(), "Machine "+name) {
+			t.Errorf("error is %v", err)
+		}
+	}
+	if got := describe(f.get(t, name)); got != c.stored {
+		t.Errorf("stored %q, want %q", got, c.stored)
+	}
+}
+
+// up are the cases of TestAPIServer once more, with the policies at work: f.check wants every denial in
+// the webhooks' words and on record, so none may come from a policy. It needs one of each rule and
+// kind, not all.
+func up() (out []verdictCase) {
+	var last string
+	for _, c := range cases() {
+		kind, _, _ := strings.Cut(c.name, ":")
+		if strings.HasPrefix(c.name, "keep-") || strings.Contains(c.name, "deleting") || kind != last || c.user == operator {
+			out = append(out, c)
+		}
+		last = kind
+	}
+	return out
+}
+
+// testStatus has the rule keep-status, which no webhook is called for.
+func (f *fixture) testStatus(t *testing.T) {
+	f.machine(t, "status", state{})
+	f.machine(t, "status-worker", state{worker: true})
+	f.guard.set(ring())
+	const (
+		harmless = `{"status":{"phase":"Failed","lastUpdated":"2026-01-01T00:00:00Z","errorMessage":"x","conditions":[{"type":"Drained","status":"False","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+		instance = `{"status":{"providerStatus":{"instanceId":"i-of-a-master"}}}`
+		other    = `{"status":{"providerStatus":{"instanceId":"i-of-another"}}}`
+		node     = `{"status":{"nodeRef":{"kind":"Node","name":"master-0"}}}`
+		noNode   = `{"status":{"nodeRef":null}}`
+		moved    = `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.2"}]}}`
+		gone     = `{"status":{"addresses":null}}`
+	)
+	for _, name := range []string{"status", "status-worker"} {
+		write := func(user, body string) error {
+			return f.client(t, user, nil).Status().Patch(t.Context(), f.get(t, name), client.RawPatch(types.MergePatchType, []byte(body)))
+		}
+		for _, user := range []string{machineAPI, migration} {
+			for _, body := range []string{instance, node, moved} {
+				if err := write(user, body); err != nil {
+					t.Errorf("%s: %s writes %s: %v", name, user, body, err)
+				}
+			}
+		}
+		before := f.get(t, name)
+		for _, user := range []string{person, admin, gitops, operator, deployer} {
+			for _, body := range []string{other, `{"status":{"providerStatus":null}}`, strings.Replace(node, "master-0", "master-1", 1), noNode, strings.Replace(moved, ".2", ".3", 1), gone} {
+				err := write(user, body)
+				if deniedBy(err) != serving.StatusPolicy || !strings.Contains(err.Error(), "denied request: Refused (keep-status): where Machine "+name+" runs") {
+					t.Errorf("%s: %s writes %s: %v", name, user, body, err)
+				}
+			}
+			for _, body := range []string{harmless, instance, node, moved} { // but for the first they change nothing
+				if err := write(user, body); err != nil {
+					t.Errorf("%s: %s writes %s: %v", name, user, body, err)
+				}
+			}
+			must(t, f.client(t, user, nil).Patch(t.Context(), f.get(t, name), client.RawPatch(types.MergePatchType, []byte(other)))) // not by this way either
+		}
+		after := f.get(t, name)
+		if after.Status.NodeRef.Name != "master-0" || string(after.Status.ProviderStatus.Raw) != string(before.Status.ProviderStatus.Raw) ||
+			!slices.Equal(after.Status.Addresses, before.Status.Addresses) || *after.Status.Phase != "Failed" {
+			t.Errorf("%s: stored %+v", name, after.Status)
+		}
+	}
+	elsewhere := manifest("status")
+	elsewhere.Namespace = "elsewhere"
+	must(t, f.admin.Create(t.Context(), elsewhere))
+	must(t, f.client(t, person, nil).Status().Patch(t.Context(), elsewhere, client.RawPatch(types.MergePatchType, []byte(instance))))
+	if n := f.guard.total(); n != 0 {
+		t.Errorf("the webhooks were called %d times", n)
+	}
+}
+
+// crd is the Machine CRD as stored.
+func (f *fixture) crd(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	crd := &unstructured.Unstructured{}
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	must(t, f.direct.Get(t.Context(), client.ObjectKey{Name: webhooks.MachineCRD}, crd))
+	return crd
+}
+
+// The changes of the CRD that the tests make: one that has no place for the hooks any more, one that
+// has, and one of its metadata.
+const (
+	prunes   = `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/lifecycleHooks"}]`
+	harmless = `[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/new","value":{"type":"string"}}]`
+	labels   = `[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`
+)
+
+// homeRequests are those that the rule home is about.
+func (f *fixture) homeRequests(t *testing.T) map[string]func(c client.Client, dryRun ...string) error {
+	t.Helper()
+	ctx := t.Context()
+	return map[string]func(c client.Client, dryRun ...string) error{
+		"namespace delete": func(c client.Client, dryRun ...string) error {
+			return c.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &client.DeleteOptions{DryRun: dryRun})
+		},
+		"CRD delete": func(c client.Client, dryRun ...string) error {
+			return c.Delete(ctx, f.crd(t), &client.DeleteOptions{DryRun: dryRun})
+		},
+		"CRD delete, orphaning": func(c client.Client, dryRun ...string) error {
+			return c.Delete(ctx, f.crd(t), &client.DeleteOptions{DryRun: dryRun, PropagationPolicy: new(metav1.DeletePropagationOrphan)})
+		},
+		"CRD deletecollection": func(c client.Client, dryRun ...string) error {
+			return c.DeleteAllOf(ctx, f.crd(t), client.MatchingFields{"metadata.name": webhooks.MachineCRD}, &client.DeleteAllOfOptions{DeleteOptions: client.DeleteOptions{DryRun: dryRun}})
+		},
+		"CRD update that prunes": func(c client.Client, dryRun ...string) error {
+			return c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(prunes)), &client.PatchOptions{DryRun: dryRun})
+		},
+	}
+}
+
+// testHome has the rule home, for everybody.
+func (f *fixture) testHome(t *testing.T) {
+	for name, send := range f.homeRequests(t) {
+		for _, user := range []string{person, gitops, holdfast} {
+			f.guard.set(ring())
+			err := send(f.client(t, user, nil))
+			f.answered(t, &verdictCase{recorded: []string{"home denied"}}, false, err, nil)
+			if f.guard.total() != 1 {
+				t.Errorf("%s by %s: %d calls", name, user, f.guard.total())
+			}
+		}
+		f.guard.set(nil)
+		if err := send(f.client(t, person, nil)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "could not be read") {
+			t.Errorf("%s while the Machines cannot be read: %v", name, err)
+		}
+		f.guard.set(ring(func(s *quorum.Snapshot) { s.Machines = nil }))
+		if err := send(f.client(t, person, nil), metav1.DryRunAll); err != nil || f.guard.total() != 1 {
+			t.Errorf("%s while no Machine is hooked: %v, %d calls", name, err, f.guard.total())
+		}
+	}
+	ctx, c := t.Context(), f.client(t, person, nil)
+	f.guard.set(ring())
+	must(t, c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(harmless))))
+	if calls := f.guard.total(); calls != 1 {
+		t.Errorf("a change of the CRD's spec was answered with %d calls", calls)
+	}
+	f.guard.set(ring())
+	must(t, c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(labels))))
+	other := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "no-home"}}
+	must(t, c.Create(ctx, other))
+	must(t, c.Delete(ctx, other))
+	if calls := f.guard.total(); calls != 0 {
+		t.Errorf("requests that are not about the Machines' home were answered with %d calls", calls)
+	}
+}
+
+// testHomeStopped has the same requests while nobody answers for the rule.
+func (f *fixture) testHomeStopped(t *testing.T) {
+	c := f.client(t, person, nil)
+	for name, send := range f.homeRequests(t) {
+		if err := send(c); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.HomeWebhook) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, c.Patch(t.Context(), f.crd(t), client.RawPatch(types.JSONPatchType, []byte(labels)), client.DryRunAll))
+}
