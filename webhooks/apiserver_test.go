@@ -70,6 +70,7 @@ type fixture struct {
 	server *httptest.Server
 	ca     []byte // PEM: who signed the server's certificate
 	guard  *guard
+	audit  string // the API server's own audit log
 }
 
 func start(t *testing.T) *fixture {
@@ -85,6 +86,8 @@ func start(t *testing.T) *fixture {
 	env := &envtest.Environment{CRDDirectoryPaths: []string{machineCRD(t)}, ErrorIfCRDPathMissing: true}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
 	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
+	f.audit = filepath.Join(t.TempDir(), "audit.log")
+	env.ControlPlane.GetAPIServer().Configure().Append("audit-log-path", f.audit).Append("audit-policy-file", auditPolicy(t))
 	config, err := env.Start()
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {

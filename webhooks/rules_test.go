@@ -279,6 +279,7 @@ func TestAPIServer(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) { f.check(t, fmt.Sprintf("case-%d", i), c) })
 		}
 	})
+	t.Run("audit log", f.testAuditLog) // of the cases before
 	t.Run("create", f.testCreate)
 	t.Run("unprotected-delete while the Machine API is not functional", f.testInstalling)
 	t.Run("converges", f.testConverges)
