@@ -131,10 +131,10 @@ func (f *fixture) serve(t *testing.T) {
 		Gatherer: f.guard, Recorder: f.guard, Metrics: metrics,
 	}
 	mux := http.NewServeMux()
-	mux.Handle(webhooks.MutatePath, f.guard.counted(&admission.Webhook{Handler: guard.Mutating()}))
-	mux.Handle(webhooks.ValidatePath, f.guard.counted(&admission.Webhook{Handler: guard.Validating()}))
-	mux.Handle(webhooks.HomePath, f.guard.counted(&admission.Webhook{Handler: guard.Home()}))
-	mux.Handle(stripPath, f.guard.counted(&admission.Webhook{Handler: admission.HandlerFunc(strip)}))
+	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
+	mux.Handle(webhooks.ValidatePath, f.guard.counted(webhooks.Handler(guard.Validating())))
+	mux.Handle(webhooks.HomePath, f.guard.counted(webhooks.Handler(guard.Home())))
+	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(admission.HandlerFunc(strip))))
 
 	ca, err := pki.NewAuthority("webhooks")
 	must(t, err)

@@ -38,7 +38,7 @@ func local(t testing.TB, g *guard) (mutating, validating http.Handler, registry 
 		t.Error("the metrics could be registered twice")
 	}
 	guard := &webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Gatherer: g, Recorder: g, Metrics: metrics}
-	return &admission.Webhook{Handler: guard.Mutating()}, &admission.Webhook{Handler: guard.Validating()}, registry
+	return webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating()), registry
 }
 
 // ask posts a body, and returns the answer.
@@ -132,6 +132,31 @@ func TestBadReviews(t *testing.T) {
 	}
 }
 
+// TestUnreadable has what a user can make of a Machine that Holdfast then cannot read. The refusal bears
+// the request's UID: without it the call has failed to the API server, and the request may pass.
+func TestUnreadable(t *testing.T) {
+	padded := func(pad string) string {
+		return strings.Replace(stripped, `"spec":{}`, `"spec":{"providerSpec":{"value":{"pad":`+pad+`}}}`, 1)
+	}
+	deep := padded(strings.Repeat("[", 9996) + strings.Repeat("]", 9996))
+	for name, body := range map[string][]byte{
+		"too large":                 review(t, admissionv1.Update, stored, padded(`"`+strings.Repeat("<", 2_500_000)+`"`)),
+		"too deep, the new Machine": []byte(strings.Replace(string(review(t, admissionv1.Update, stored, `"NEW"`)), `"NEW"`, deep, 1)),
+		"too deep, the stored one":  []byte(strings.Replace(string(review(t, admissionv1.Delete, `"OLD"`, "null")), `"OLD"`, deep, 1)),
+		"cut off":                   review(t, admissionv1.Update, stored, stored)[:300],
+	} {
+		t.Run(name, func(t *testing.T) {
+			mutating, validating, _ := local(t, &guard{calls: map[string]int{}, snapshot: ring()})
+			for _, h := range []http.Handler{mutating, validating} {
+				got := ask(t, h, "application/json", body)
+				if got.Allowed || got.UID != "r-1" || got.Result == nil || !strings.Contains(got.Result.Message, "refuses it") {
+					t.Errorf("answered %+v", got)
+				}
+			}
+		})
+	}
+}
+
 // TestReviewVersion: a review of a version that does not exist is read as v1 and decided all the same.
 func TestReviewVersion(t *testing.T) {
 	mutating, _, _ := local(t, &guard{calls: map[string]int{}, snapshot: ring()})
@@ -199,7 +224,7 @@ func TestWarningLines(t *testing.T) {
 // BenchmarkReview is a guarded request that needs no etcd, from body to answer, beside the same
 // request answered by a webhook that does nothing.
 func BenchmarkReview(b *testing.B) {
-	nothing := &admission.Webhook{Handler: admission.HandlerFunc(func(_ context.Context, _ admission.Request) admission.Response { return admission.Allowed("") })}
+	nothing := webhooks.Handler(admission.HandlerFunc(func(_ context.Context, _ admission.Request) admission.Response { return admission.Allowed("") }))
 	log.SetLogger(logr.Discard())
 	mutating, validating, _ := local(b, &guard{calls: map[string]int{}, snapshot: ring()})
 	padded := strings.Replace(stored, `"finalizers"`, `"managedFields":[`+managed(12)+`],"finalizers"`, 1)

@@ -207,9 +207,9 @@ func (o *runOptions) run(ctx context.Context) error {
 		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer()
-	server.Register(webhooks.MutatePath, &webhook.Admission{Handler: guard.Mutating()})
-	server.Register(webhooks.ValidatePath, &webhook.Admission{Handler: guard.Validating()})
-	server.Register(webhooks.HomePath, &webhook.Admission{Handler: guard.Home()})
+	server.Register(webhooks.MutatePath, webhooks.Handler(guard.Mutating()))
+	server.Register(webhooks.ValidatePath, webhooks.Handler(guard.Validating()))
+	server.Register(webhooks.HomePath, webhooks.Handler(guard.Home()))
 	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)

@@ -8,17 +8,21 @@ import (
 )
 
 // PrunesHooks says whether a Machine CRD, as JSON, has a version whose schema has no place for the
-// names and owners of preDrain and preTerminate hooks. The API server drops from every object that it
-// reads or writes what the schema of the version has no place for.
+// names and owners of preDrain and preTerminate hooks, or no status subresource. The API server drops
+// from every object that it reads or writes what the schema of the version has no place for, and
+// without the subresource takes a status from whoever may write the Machine.
 func PrunesHooks(raw []byte) (bool, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := utiljson.Unmarshal(raw, &crd); err != nil {
 		return false, fmt.Errorf("the CustomResourceDefinition cannot be read: %w", err)
 	}
-	if crd.Spec.PreserveUnknownFields {
-		return false, nil
-	}
 	for _, version := range crd.Spec.Versions {
+		if version.Subresources == nil || version.Subresources.Status == nil {
+			return true, nil
+		}
+		if crd.Spec.PreserveUnknownFields {
+			continue
+		}
 		if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
 			return true, nil
 		}

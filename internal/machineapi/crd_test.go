@@ -61,7 +61,8 @@ func TestPrunesHooks(t *testing.T) {
 		"a second version without a schema": {func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Versions = append(d.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{Name: "v2"})
 		}, true},
-		"no version": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions = nil }, true},
+		"no status subresource": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions[0].Subresources = nil }, true},
+		"no version":            {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions = nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var crd apiextensionsv1.CustomResourceDefinition

@@ -115,6 +115,7 @@ func Repair(raw []byte, old, next *machinev1beta1.Machine, repairs quorum.Repair
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
 	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")
 	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, user)
+	p.providerID(repairs.ProviderID)
 	return p.ops
 }
 
@@ -133,6 +134,19 @@ type patch struct {
 
 func (p *patch) op(operation, path string, value any) {
 	p.ops = append(p.ops, jsonpatch.NewOperation(operation, path, value))
+}
+
+// providerID puts the provider ID back.
+func (p *patch) providerID(fix quorum.Fix) {
+	was := deref(p.old.Spec.ProviderID)
+	if fix != quorum.AsOld || was == deref(p.next.Spec.ProviderID) {
+		return
+	}
+	if p.raw.Spec == nil {
+		p.op("add", "/spec", map[string]any{})
+		p.raw.Spec = map[string]any{}
+	}
+	p.op("add", "/spec/providerID", was)
 }
 
 // entry repairs one entry of a hook list.

@@ -68,7 +68,7 @@ const (
 
 // Repairs are the changes to the new object that make it acceptable. The zero value changes nothing.
 type Repairs struct {
-	Hook, Latch, Evidence, Override, OverrideBy Fix
+	Hook, Latch, Evidence, Override, OverrideBy, ProviderID Fix
 }
 
 // Decision is the answer to a Request. Without findings nothing guarded changed.
@@ -129,9 +129,7 @@ func (r *Request) drops() bool {
 
 // becomesGuarded says whether an update makes a Machine one of the control plane's. What stands on it
 // by then nobody has looked at: it is like a new one.
-func (r *Request) becomesGuarded() bool {
-	return !r.Old.ControlPlane() && r.Old.Hook != Ours && r.Old.Latch != Ours && r.New.ControlPlane()
-}
+func (r *Request) becomesGuarded() bool { return !r.Old.ControlPlane() && r.New.ControlPlane() }
 
 // Needs says what Admit has to be given for this request: nearly always nothing.
 func (ids Identities) Needs(r *Request) Need {
@@ -178,6 +176,7 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		admitDelete(&d, r, s)
 	default:
 		class := ids.Classify(r.User)
+		admitProviderID(&d, r)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {
@@ -207,7 +206,16 @@ func admitClaim(d *Decision, r *Request, s *Snapshot) {
 	}
 }
 
-// admitNew is the rule claim's repair. The documented resize copies a Machine's YAML, and with it
+// admitProviderID is the rule claim's repair of an update: a hooked Machine that let go of its provider
+// ID could not be told any more from another that takes it.
+func admitProviderID(d *Decision, r *Request) {
+	if r.Old.Hook == Ours && r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
+		d.Repairs.ProviderID = AsOld
+		d.add(Claim, Repaired, claimKept(r)...)
+	}
+}
+
+// admitNew is the rule claim's repair of what a Machine brings along. The documented resize copies a Machine's YAML, and with it
 // what another Machine was given.
 func admitNew(d *Decision, r *Request) {
 	var took []string

@@ -7,7 +7,8 @@ type HomeRequest struct {
 	What      string // for people: "namespace openshift-machine-api", "the Machine CRD"
 	Operation Operation
 	// Prunes: the new CRD has no place for lifecycle hooks, so the API server would drop them from
-	// every Machine that it stores or shows.
+	// every Machine that it stores or shows; or no status subresource, so that whoever may write a
+	// Machine could say where it runs.
 	Prunes bool
 }
 

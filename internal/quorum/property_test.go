@@ -370,11 +370,9 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	}
 	released := was.Hook == q.Ours && is.Hook != q.Ours ||
 		was.Deleting() && was.Hook == q.Foreign && was.Latch == q.Ours && is.Latch != q.Ours // which holds it as well
-	if !was.ControlPlane() && was.Hook != q.Ours && was.Latch != q.Ours { // guarded from now on
-		if is.EvidenceRaw+is.Override+is.OverrideBy != "" {
-			t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
-		}
-		return
+	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
+	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
+		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
 	}
 	switch {
 	case released && class == q.Automation:
@@ -393,6 +391,9 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 		t.Error("the finalizer is gone")
 	case was.Hook == q.Ours && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
+	case was.Hook == q.Ours && was.ProviderID != "" && is.ProviderID != was.ProviderID:
+		t.Error("the provider ID was changed")
+	case becomes:
 	case !released && class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
 		t.Error("the evidence was changed")
 	case class == q.Automation && is.Override != was.Override:

@@ -263,6 +263,7 @@ func repaired(r *q.Request, d *q.Decision) *q.Request {
 	}
 	next.Override = fix(d.Repairs.Override, next.Override, old.Override, "?")
 	next.OverrideBy = fix(d.Repairs.OverrideBy, next.OverrideBy, old.OverrideBy, r.User.Name)
+	next.ProviderID = fix(d.Repairs.ProviderID, next.ProviderID, old.ProviderID, "?")
 	out := *r
 	out.New = &next
 	return &out

@@ -53,6 +53,12 @@ func claimUnknown(r *Request) []string {
 	}
 }
 
+func claimKept(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put spec.providerID of Machine %s back: it says which instance etcd's member runs on, and stays while hook %s is on.", Claim, r.name(), HookName),
+	}
+}
+
 func claimStripped(r *Request, took []string) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: that is not a manifest's to bring along, it is written once the Machine is there.", Claim, strings.Join(took, ", "), r.name()),
@@ -251,7 +257,7 @@ func held(r *Request, s *Snapshot, is Hosting, why string) []string {
 func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	verb := "may not be deleted"
 	if r.Operation != Delete {
-		verb = "must keep spec.lifecycleHooks"
+		verb = "must keep spec.lifecycleHooks and its status subresource"
 	}
 	lines := []string{fmt.Sprintf("Refused (%s): %s %s while Machines carry etcd's hook.", Home, r.What, verb)}
 	if known {

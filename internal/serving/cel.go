@@ -73,10 +73,8 @@ func controlPlane(object string) string {
 		label(object, quorum.RoleLabel), label(object, quorum.TypeLabel))
 }
 
-// ours says that a Machine is not mirrored from another API.
-func ours(object string) string {
-	return object + ".?status.?authoritativeAPI.orValue('') in ['', 'MachineAPI']"
-}
+// ours says that a stored Machine is not mirrored from another API.
+const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAPI']"
 
 // touched says whether the rules have anything to say about a request. Every write of a Machine pays
 // for it, so an update first compares a few maps whole and looks into those that differ.
@@ -87,7 +85,7 @@ func touched() string {
 	}
 	return some(
 		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(differ(providerID), all(changed(), ours("oldObject"), guarded()))),
+		all(operation("UPDATE"), some(differ(providerID), all(changed(), ours, guarded()))),
 		deletes(),
 	)
 }
@@ -118,7 +116,7 @@ func guarded() string {
 
 // deletes says whether a live Machine of the guard's is deleted.
 func deletes() string {
-	return all(operation("DELETE"), live("oldObject"), ours("oldObject"),
+	return all(operation("DELETE"), live("oldObject"), ours,
 		some(controlPlane("oldObject"), hooked("oldObject"), latched("oldObject")))
 }
 
@@ -144,7 +142,7 @@ func live(object string) string { return "!has(" + object + ".metadata.deletionT
 func irreparable(ids *quorum.Identities) string {
 	return some(
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
-		all(operation("UPDATE"), ours("oldObject"), hooked("oldObject"), not(hooked("object")), not(person(ids))),
+		all(operation("UPDATE"), ours, hooked("oldObject"), not(hooked("object")), not(person(ids))),
 	)
 }
 

@@ -36,7 +36,7 @@ func DefaultStatusWriters() []string {
 // nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(changed(), ours("oldObject"), guarded())), machineVariables(&o.Identities), machineValidations()),
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(changed(), ours, guarded())), machineVariables(&o.Identities), machineValidations()),
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.statusWriters())+")")), nil, o.statusValidations()),
 		binding(StatusPolicy),
@@ -98,7 +98,8 @@ func machineValidations() []admissionregistrationv1.Validation {
 				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
 				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",
 				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian", "!variables.releases",
-					some(controlPlane("oldObject"), "variables.hadHook", "variables.hadLatch")),
+					// A Machine that is labelled only now brings its annotations along; claim takes them out.
+					some(controlPlane("oldObject"), all(not(controlPlane("object")), some("variables.hadHook", "variables.hadLatch")))),
 			),
 			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
 				"Leave them in the change; to replace the Machine, delete it. "+down),

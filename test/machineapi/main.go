@@ -4,7 +4,8 @@
 // instead of a cloud's API it calls the sandbox's, over a unix socket.
 //
 // It is a module of its own because machine-api-operator pins Kubernetes 0.31
-// and controller-runtime 0.19. Its webhooks are not registered here.
+// and controller-runtime 0.19. With --webhook-host it also serves and registers machine-api-operator's
+// own webhooks for Machines and MachineSets.
 package main
 
 import (
@@ -37,6 +38,7 @@ type options struct {
 	healthAddr  string
 	leaderElect bool
 	resync      time.Duration
+	webhooks    webhookOptions
 }
 
 // parse reads the command line. Its errors are one sentence each; for --help
@@ -51,6 +53,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding a Lease in the namespace")
 	flags.DurationVar(&o.resync, "resync", 10*time.Second, "`interval` at which all objects are looked at again without a change;\n"+
 		"also the longest that a drain waits for its next try")
+	flags.StringVar(&o.webhooks.host, "webhook-host", "", "IP `address` that serves machine-api-operator's own webhooks; none if empty")
+	flags.IntVar(&o.webhooks.port, "webhook-port", 8443, "`port` of the webhooks")
+	flags.StringVar(&o.webhooks.certDir, "webhook-cert-dir", "", "`directory` with tls.crt, tls.key and ca.crt for the webhooks")
 	flags.SetOutput(io.Discard)
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -69,6 +74,8 @@ func parse(args []string, help io.Writer) (options, error) {
 		return options{}, errors.New("needs --cloud-socket, the unix socket of the sandbox's cloud API")
 	case o.namespace == "":
 		return options{}, errors.New("needs a --namespace that is not empty")
+	case o.webhooks.host != "" && o.webhooks.certDir == "":
+		return options{}, errors.New("needs --webhook-cert-dir with --webhook-host")
 	case o.resync < time.Second:
 		return options{}, fmt.Errorf("needs a --resync of at least 1s, not %s", o.resync)
 	}

@@ -53,6 +53,9 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 		LeaderElectionNamespace: opts.namespace,
 		GracefulShutdownTimeout: &grace,
 	}
+	if opts.webhooks.host != "" {
+		managerOptions.WebhookServer = opts.webhooks.server()
+	}
 	mgr, err := manager.New(config, managerOptions)
 	if err != nil {
 		return fmt.Errorf("setting up the controllers: %w", err)
@@ -85,6 +88,11 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 	}
 	if err := machinehealthcheck.Add(mgr, managerOptions); err != nil {
 		return fmt.Errorf("setting up the MachineHealthCheck controller: %w", err)
+	}
+	if opts.webhooks.host != "" {
+		if err := addWebhooks(mgr, config, opts); err != nil {
+			return fmt.Errorf("setting up the webhooks: %w", err)
+		}
 	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running the controllers: %w", err)

@@ -14,6 +14,7 @@ func mutants() []mutant {
 		{"home: unknown", "home.go", "if known && len(hooked) == 0 {", "if len(hooked) == 0 {"},
 		{"home: hook", "home.go", "machines[i].Hook == Ours || machines[i].Latch == Ours", "machines[i].Latch == Ours && false"},
 		{"home: latch", "home.go", "machines[i].Hook == Ours || machines[i].Latch == Ours", "machines[i].Hook == Ours"},
+		{"claim: provider ID kept", "admit.go", "if r.Old.Hook == Ours && r.Old.ProviderID != \"\" && r.New.ProviderID != r.Old.ProviderID {", "if false {"},
 		{"claim: override", "admit.go", "		d.Repairs.Override = Dropped\n		took", "		took"},
 		{"keep-hook: live", "admit.go", "d.holdHook(r, KeepHook, keepHookLive(r))", "_ = keepHookLive"},
 		{"keep-hook: custodian", "admit.go", "			if is == HostsNothing {", "			if is != 0 {"},

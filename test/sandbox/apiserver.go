@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -92,12 +93,24 @@ func (s *Sandbox) machineAPISpec() (process.Spec, error) {
 	if err != nil {
 		return process.Spec{}, err
 	}
+	certs := filepath.Join(s.pki(), "machine-api-webhook")
+	if err := os.MkdirAll(certs, 0o700); err != nil {
+		return process.Spec{}, fmt.Errorf("machine-api's certificate: %w", err)
+	}
+	if _, err := s.ca.WriteCert(certs); err != nil {
+		return process.Spec{}, err
+	}
+	if _, _, err := s.ca.IssueFiles(certs, "tls", pki.Leaf{CommonName: "machine-api", Hosts: []string{s.machineAPIHost}}); err != nil {
+		return process.Spec{}, err
+	}
 	return process.Spec{
 		Name: "machine-api", Path: path, Log: s.logFile("machine-api"),
 		Args: []string{
 			"--kubeconfig=" + s.Kubeconfig(MachineAPI),
 			"--namespace=" + MachineNamespace,
 			"--cloud-socket=" + s.cloudSocket(),
+			"--webhook-host=" + s.machineAPIHost, "--webhook-port=" + strconv.Itoa(s.machineAPIPort),
+			"--webhook-cert-dir=" + certs,
 		},
 	}, nil
 }

@@ -95,6 +95,8 @@ func crds(ctx context.Context) ([]object, error) {
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinehealthchecks.crd.yaml",
 		"machine/v1/zz_generated.crd-manifests/0000_10_control-plane-machine-set_01_controlplanemachinesets-Default.crd.yaml",
 		"config/v1/zz_generated.crd-manifests/0000_00_cluster-version-operator_01_clusteroperators.crd.yaml",
+		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_infrastructures-Default.crd.yaml",
+		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_dnses-Default.crd.yaml",
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
 		if err != nil {
@@ -162,6 +164,16 @@ data:
       platform: {}
     platform:
       none: {}
+---
+apiVersion: config.openshift.io/v1
+kind: DNS
+metadata: {name: cluster}
+spec: {baseDomain: example.com}
+---
+apiVersion: config.openshift.io/v1
+kind: Infrastructure
+metadata: {name: cluster}
+spec: {platformSpec: {type: None}}
 `, s.options.Replicas)
 
 	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator}
@@ -190,6 +202,26 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "%s"}]
 	}
 	rights, err := parse("deploy/base/rbac.yaml", rbac)
 	return append(objects, rights...), err
+}
+
+// platform says that the cluster is on no cloud that machine-api-operator's webhooks know.
+const platform = `apiVersion: config.openshift.io/v1
+kind: Infrastructure
+metadata: {name: cluster}
+status:
+  infrastructureName: sandbox
+  platformStatus: {type: None}
+`
+
+// applyPlatform applies it: what the installer finds out is in a status.
+func (s *Sandbox) applyPlatform(ctx context.Context) error {
+	objects, err := parse("platform", []byte(platform))
+	if err != nil {
+		return err
+	}
+	return s.poll(ctx, func(ctx context.Context) error {
+		return s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(objects[0]), client.FieldOwner("sandbox"), client.ForceOwnership)
+	})
 }
 
 // machine is the manifest of a first Machine.

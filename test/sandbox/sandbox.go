@@ -101,6 +101,8 @@ type Sandbox struct {
 	apiserverAddress string   // host:port
 	holdfastHost     string
 	holdfastPorts    holdfastPorts
+	machineAPIHost   string // serves machine-api-operator's own webhooks
+	machineAPIPort   int
 	cloud            *cloud
 	client           client.Client // the administrator's
 	closers          []func() error
@@ -186,13 +188,14 @@ func (s *Sandbox) prepare() error {
 		return err
 	}
 	s.closers = append(s.closers, s.block.Close)
-	ports, err := s.block.FreePorts(6)
+	ports, err := s.block.FreePorts(7)
 	if err != nil {
 		return err
 	}
 	s.apiserverAddress = joinPort(s.block.Addr(1).String(), ports[0])
 	s.holdfastHost = s.block.Addr(2).String()
 	s.holdfastPorts = holdfastPorts{webhook: ports[1], metrics: ports[2], probe: ports[3]}
+	s.machineAPIHost, s.machineAPIPort = s.block.Addr(3).String(), ports[6]
 	etcdPorts := ring.Ports{Client: ports[4], Peer: ports[5]}
 	for i := range s.options.Replicas + s.options.SpareAddresses {
 		s.pool = append(s.pool, s.block.Addr(10+i).String())
@@ -320,6 +323,9 @@ func (s *Sandbox) startCluster(ctx context.Context) error {
 		return err
 	}
 	if err := s.apply(ctx, append(crds, objects...)...); err != nil {
+		return err
+	}
+	if err := s.applyPlatform(ctx); err != nil {
 		return err
 	}
 	return s.waitEstablished(ctx, crds)

@@ -1,0 +1,139 @@
+package waysin_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestWaysIn sends every row, dry and for real, and compares what the guard protects before and after.
+func TestWaysIn(t *testing.T) {
+	c := start(t)
+	c.webhooksOfMachineAPI(t)
+	t.Run(string(live), func(t *testing.T) { c.try(t, live, "master-1", "master-2") })
+	t.Run("the deletion is held", func(t *testing.T) {
+		cl, heard := c.as(t, sandbox.Alice)
+		if err := cl.Delete(t.Context(), c.get(t.Context(), t, "master-0")); err != nil {
+			t.Fatal(err)
+		}
+		if got := outcomeOf(nil, heard.lines); got != warned("held") {
+			t.Fatalf("%s: %q", got, heard.lines)
+		}
+	})
+	t.Run(string(deleting), func(t *testing.T) { c.try(t, deleting, "master-0", "master-1") })
+	if err := c.whole(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// try sends the rows about a Machine in that state.
+func (c *cluster) try(t *testing.T, state when, on, other string) {
+	for _, w := range ways() {
+		if w.on != state {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			for _, who := range w.who {
+				t.Run(who.File(), func(t *testing.T) {
+					if !w.realOnly {
+						c.send(t, &w, who, on, other, true)
+					}
+					if !w.dryOnly {
+						c.send(t, &w, who, on, other, false)
+					}
+				})
+			}
+		})
+	}
+}
+
+// send sends one row once.
+func (c *cluster) send(t *testing.T, w *way, who sandbox.Identity, on, other string, dry bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	before := c.guarded(ctx, t)
+	r := &request{cluster: c, who: who, dry: dry}
+	var heard *warnings
+	r.client, heard = c.as(t, who)
+	var said []string
+	var err error
+	// A controller that writes the Machine meanwhile makes for a conflict of versions.
+	NewWithT(t).Eventually(func() bool {
+		heard.lines = nil
+		r.on, r.other = c.get(ctx, t, on), c.get(ctx, t, other)
+		said, err = w.send(ctx, r)
+		return err == nil || !strings.Contains(err.Error(), "the object has been modified")
+	}).WithTimeout(within).Should(BeTrue())
+	said = append(said, heard.lines...)
+	if got := outcomeOf(err, said); got != w.want {
+		t.Errorf("dry run %t: %s, not %s\nerror: %v\nwarnings: %s", dry, got, w.want, err, strings.Join(said, "\n"))
+	}
+	if w.undo != nil && err == nil && !dry {
+		if r.client, heard = c.as(t, who); r.client != nil {
+			r.on = c.get(ctx, t, on)
+		}
+		if _, err := w.undo(ctx, r); err != nil {
+			t.Fatalf("taking it back: %v", err)
+		}
+	}
+	if diff := cmp.Diff(before, c.guarded(ctx, t)); diff != "" {
+		t.Errorf("dry run %t: what is guarded has changed:\n%s", dry, diff)
+	}
+	if !dry {
+		if err := c.whole(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// webhooksOfMachineAPI waits until machine-api-operator's own webhooks answer beside Holdfast's: its
+// defaulter gives a Machine the cluster's label.
+func (c *cluster) webhooksOfMachineAPI(t *testing.T) {
+	t.Helper()
+	cl, _ := c.as(t, sandbox.Alice)
+	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
+		m := c.get(ctx, t, "master-1")
+		m.Name, m.ResourceVersion, m.UID, m.Labels, m.Spec.ProviderID = "probe", "", "", nil, nil
+		if err := cl.Create(ctx, m, dryRun()); err != nil {
+			return err
+		}
+		if m.Labels["machine.openshift.io/cluster-api-cluster"] != "sandbox" {
+			return fmt.Errorf("labels %v", m.Labels)
+		}
+		return nil
+	}).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
+}
+
+// TestDocument keeps docs/ways-in.md as the table has it; -update writes it.
+func TestDocument(t *testing.T) {
+	root, err := assets.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "docs", "ways-in.md")
+	want := document()
+	if flag.Lookup("update").Value.String() == "true" {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("docs/ways-in.md is not what the table says; go test ./test/waysin -run TestDocument -update\n%s", diff)
+	}
+}
