@@ -3,7 +3,6 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -118,9 +117,7 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, respond func
 		return refused(err)
 	}
 	r.received = received
-	if r.snapshot, err = g.gather(ctx, &r.request); err != nil {
-		return admission.Errored(http.StatusServiceUnavailable, err)
-	}
+	r.snapshot = g.gather(ctx, &r.request)
 	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)
 	response.AuditAnnotations = annotations(req, &r.decision)
@@ -177,27 +174,25 @@ func machine(which string, raw []byte) (*machinev1beta1.Machine, *quorum.Machine
 	return m, &seen, nil
 }
 
-// gather reads what the decision needs. Where no Snapshot can be had the decision goes without one,
-// and holds. Where other Machines' provider IDs cannot be compared there is no decision to be made.
-func (g *Guard) gather(ctx context.Context, req *quorum.Request) (*quorum.Snapshot, error) {
+// gather reads what the decision needs, nil if that cannot be had: then the decision holds.
+func (g *Guard) gather(ctx context.Context, req *quorum.Request) *quorum.Snapshot {
+	var (
+		s   *quorum.Snapshot
+		err error
+	)
 	switch g.Identities.Needs(req) {
 	case quorum.NeedRing:
-		s, err := g.Gatherer.Snapshot(ctx)
-		if err != nil {
-			log.FromContext(ctx).Error(err, "deciding without a look at the cluster")
-			return nil, nil
-		}
-		return s, nil
+		s, err = g.Gatherer.Snapshot(ctx)
 	case quorum.NeedMachines:
-		machines, err := g.Gatherer.Machines(ctx)
-		if err != nil {
-			log.FromContext(ctx).Error(err, "cannot decide")
-			return nil, errors.New("Holdfast could not list the Machines to see whose spec.providerID this is; try again")
-		}
-		return &quorum.Snapshot{Machines: machines}, nil
-	default:
-		return nil, nil
+		s = new(quorum.Snapshot)
+		s.Machines, err = g.Gatherer.Machines(ctx)
+	case quorum.NeedNothing:
 	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "deciding without a look at the cluster")
+		return nil
+	}
+	return s
 }
 
 // mutate denies, or patches and warns.

@@ -148,6 +148,7 @@ func TestSame(t *testing.T) {
 		"kind": func(o *q.Action) { o.Kind = q.RemoveVoter }, "machine": func(o *q.Action) { o.UID = "v" },
 		"member": func(o *q.Action) { o.Member = 3 }, "successor": func(o *q.Action) { o.To = 3 },
 		"peer URL": func(o *q.Action) { o.PeerURL = "q" }, "way": func(o *q.Action) { o.GivesWay = false },
+		"hook": func(o *q.Action) { o.Hook = true }, "latch": func(o *q.Action) { o.Latch = true },
 	} {
 		other := a
 		if change(&other); a.Same(other) {

@@ -58,7 +58,8 @@ type Action struct {
 // Same says whether two actions do the same thing: what a second look at the cluster must confirm
 // before an irreversible one is made.
 func (a Action) Same(b Action) bool {
-	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay
+	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay &&
+		a.Hook == b.Hook && a.Latch == b.Latch
 }
 
 // Reason is a machine-readable word for a Note.
