@@ -2,11 +2,11 @@
 SHELL := bash
 export CGO_ENABLED ?= 0
 
-REAL     := etcd etcdctl kube-apiserver kubectl
+REAL     := etcd etcdctl kube-apiserver kube-controller-manager kube-scheduler kubectl
 BIN      := $(CURDIR)/bin
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
-MODULES  := test/machineapi $(GITOPS)
+MODULES  := test/machineapi test/monitoring $(GITOPS)
 SANDBOX_FLAGS ?=
 DEMO_FLAGS ?=
 
@@ -36,6 +36,11 @@ test: binaries parts ## Run the tests: decisions, webhooks on a real API server,
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
 	@for m in $(GITOPS); do (set -x; cd $$m && go vet ./... && go test -timeout 10m ./...) || exit 1; done
 
+.PHONY: monitoring
+monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometheus that scrapes a sandbox (minutes the first time; docs/alerts.md)
+	test/monitoring/build.sh $(BIN)
+	cd test/monitoring && go vet ./... && go test -timeout 10m ./...
+
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin
 	go build -trimpath -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
@@ -46,7 +51,7 @@ parts: build ## Build holdfast, the sandbox, the demo and the Machine API contro
 	cd test/machineapi && go build -trimpath -o $(BIN)/machine-api .
 
 .PHONY: binaries
-binaries: ## Build kube-apiserver, kubectl, etcd and etcdctl (minutes the first time)
+binaries: ## Build the control plane's parts, kubectl, etcd and etcdctl (minutes the first time)
 	@$(if $(MISSING),test/binaries/build.sh $(BIN) $(MISSING),:)
 
 .PHONY: race

@@ -24,6 +24,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	selection "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -83,7 +84,7 @@ func start(t *testing.T) *fixture {
 		}
 	}
 
-	env := &envtest.Environment{CRDDirectoryPaths: []string{machineCRD(t)}, ErrorIfCRDPathMissing: true}
+	env := &envtest.Environment{CRDDirectoryPaths: machineCRDs(t), ErrorIfCRDPathMissing: true}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
 	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
 	f.audit = filepath.Join(t.TempDir(), "audit.log")
@@ -134,6 +135,7 @@ func (f *fixture) serve(t *testing.T) {
 	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
 	mux.Handle(webhooks.ValidatePath, f.guard.counted(webhooks.Handler(guard.Validating())))
 	mux.Handle(webhooks.HomePath, f.guard.counted(webhooks.Handler(guard.Home())))
+	mux.Handle(webhooks.KeepersPath, f.guard.counted(&admission.Webhook{Handler: guard.Keepers()}))
 	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(admission.HandlerFunc(strip))))
 
 	ca, err := pki.NewAuthority("webhooks")
@@ -179,14 +181,18 @@ func binary(t *testing.T, name string) string {
 	return path
 }
 
-// machineCRD is the real one, out of the module that its types come from.
-func machineCRD(t *testing.T) string {
+// machineCRDs are the real ones, out of the module that their types come from.
+func machineCRDs(t *testing.T) []string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml")
+	var paths []string
+	for _, name := range []string{"machines-Default", "machinesets-Default", "machinehealthchecks"} {
+		paths = append(paths, filepath.Join(strings.TrimSpace(string(dir)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_"+name+".crd.yaml"))
+	}
+	return paths
 }
 
 // client is a client of a user, whose warnings are collected, if anywhere.
@@ -299,6 +305,22 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
+// Selected matches the Machines of the Snapshot by role and type, and counts no other.
+func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*quorum.Selection, error) {
+	s, err := g.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := &quorum.Selection{Desired: s.Desired}
+	for _, m := range s.Machines {
+		if selector.Matches(selection.Set{quorum.RoleLabel: m.Role, quorum.TypeLabel: m.Type}) {
+			found.Machines = append(found.Machines, m)
+		}
+	}
+	found.Total = len(found.Machines)
+	return found, nil
+}
+
 func (g *guard) Decided(_ context.Context, r webhooks.Record) {
 	d, dryRun := r.Decision, r.DryRun()
 	g.mu.Lock()
@@ -327,7 +349,7 @@ func ring(changes ...func(*quorum.Snapshot)) *quorum.Snapshot {
 		}},
 		Machines: []quorum.Machine{other("cp-2", "10.0.0.2"), other("cp-3", "10.0.0.3")},
 	}
-	s.Machines[0].ProviderID = provider
+	s.Machines[0].ProviderID, s.Machines[0].Instance[0] = provider, "machines/host-2"
 	for _, change := range changes {
 		change(s)
 	}
@@ -372,6 +394,7 @@ type state struct {
 	deleting bool
 	escaped  bool // and a person has taken the hook off
 	override string
+	host     string                         // of bare metal, by its annotation
 	before   []machinev1beta1.LifecycleHook // entries of others in preDrain, in front of the hook
 	after    []machinev1beta1.LifecycleHook // and behind it
 }
@@ -422,6 +445,11 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	if !s.naked && !s.worker {
 		m.Annotations = map[string]string{quorum.EvidenceAnnotation: evidenceOf(m)}
 		must(t, custodian.Update(ctx, m))
+	}
+	if s.host != "" {
+		patch := client.MergeFrom(m.DeepCopy())
+		m.Annotations[quorum.InstanceAnnotations[0].Key] = s.host
+		must(t, f.admin.Patch(ctx, m, patch))
 	}
 	if s.override != "" {
 		patch := client.MergeFrom(m.DeepCopy())
@@ -498,6 +526,12 @@ func describe(m *machinev1beta1.Machine) string {
 	}
 	if v := m.Annotations[quorum.OverrideAnnotation]; v != "" {
 		out = append(out, fmt.Sprintf("override %q by %s", v, m.Annotations[quorum.OverrideByAnnotation]))
+	}
+	if v := m.Annotations[quorum.InstanceAnnotations[0].Key]; v != "" {
+		out = append(out, "host "+v)
+	}
+	for _, o := range m.OwnerReferences {
+		out = append(out, "owned by "+o.Kind)
 	}
 	if m.DeletionTimestamp != nil {
 		out = append(out, "deleting")

@@ -149,6 +149,8 @@ func (f *fixture) testDown(t *testing.T) {
 	passed("a responder's escape hatch", f.client(t, emergency, nil).Patch(ctx, going.DeepCopy(), release))
 	passed("a worker's delete", automation.Delete(ctx, worker.DeepCopy()))
 	passed("a repeated delete", automation.Delete(ctx, going.DeepCopy()))
+	passed("a MachineSet of control-plane Machines", automation.Create(ctx, machineSet("master")))
+	passed("a MachineHealthCheck", automation.Create(ctx, healthCheck(nil, metav1.LabelSelector{})))
 	for name, want := range map[string]string{
 		bare.Name: "evidence", held.Name: protected + " deleting", escaping.Name: "evidence deleting", live.Name: protected,
 	} {

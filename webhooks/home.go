@@ -86,7 +86,7 @@ func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
 		}
 		request := &quorum.HomeRequest{What: "CustomResourceDefinition " + name, Operation: operation}
 		if operation == quorum.Update {
-			prunes, err := machineapi.PrunesHooks(req.Object.Raw)
+			prunes, err := machineapi.LosesHooks(req.Object.Raw)
 			if err != nil {
 				return nil, err
 			}

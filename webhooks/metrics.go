@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // The handlers, as the label webhook names them.
@@ -13,6 +15,7 @@ const (
 	mutating   = "mutating"
 	validating = "validating"
 	home       = "home"
+	keepers    = "keepers"
 )
 
 // Metrics count the decisions and time the answers. Make them with NewMetrics.
@@ -33,6 +36,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help:    "Time from a decoded AdmissionReview to its answer, reading etcd included.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .01, .05, .1, .25, .5, 1, 2, 3},
 		}, []string{"webhook", "operation"}),
+	}
+	for _, verdict := range [...]quorum.Verdict{quorum.Allowed, quorum.Overridden} {
+		// An alert on a counter that is not there yet misses its first step.
+		m.decisions.WithLabelValues(string(quorum.EscapeHatch), quorum.Update.String(), verdict.String())
 	}
 	for _, c := range []prometheus.Collector{m.decisions, m.seconds} {
 		if err := registerer.Register(c); err != nil {

@@ -62,9 +62,9 @@ func TestPolicy(t *testing.T) {
 // cases' Machines, may write where they run.
 func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 	t.Helper()
-	for _, object := range serving.Policies(serving.Options{
-		MachineNamespace: namespace, Identities: identities(), StatusWriters: append(serving.DefaultStatusWriters(), holdfast),
-	}) {
+	ids := identities()
+	ids.MachineAPI = append(ids.MachineAPI, holdfast)
+	for _, object := range serving.Policies(serving.Options{MachineNamespace: namespace, Identities: ids}) {
 		must(t, f.direct.Create(t.Context(), object.(client.Object)))
 	}
 	c := f.client(t, person, nil)
@@ -141,6 +141,12 @@ func stopped() []stoppedCase {
 		{"keep-role: dropped", state{}, gitops, noLabels, protected, "keep-role"},
 		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
 		{"keep-role: the hook is gone", state{escaped: true}, person, noLabels, "evidence deleting", ""},
+
+		{"adopt: a MachineSet", state{}, controllers, merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)), protected, "adopt"},
+		{"adopt: a MachineDeployment, by a person", state{bare: true}, person, merge(owned("cluster.x-k8s.io/v1beta1", "MachineDeployment", true)), "evidence", "adopt"},
+		{"adopt: a ControlPlaneMachineSet", state{}, controllers, merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)), protected + " owned by ControlPlaneMachineSet", ""},
+		{"adopt: a ConfigMap", state{}, gitops, merge(owned("v1", "ConfigMap", false)), protected + " owned by ConfigMap", ""},
+		{"adopt: a worker", state{worker: true}, controllers, merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)), "owned by MachineSet", ""},
 
 		{"escape-hatch: a person, all hooks", state{deleting: true}, person, put(unhook), "evidence deleting", ""},
 		{"escape-hatch: a person, and the latch stays behind", state{deleting: true}, person, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},

@@ -24,6 +24,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 	root, err := assets.Root()
 	must(t, err)
 	must(t, f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-etcd-operator"}}))
+	must(t, f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-etcd"}}))
 	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
 		file, err := os.Open(filepath.Join(root, "deploy", "base", name))
 		must(t, err)
@@ -41,13 +42,14 @@ func (f *fixture) testRBAC(t *testing.T) {
 		}
 		must(t, file.Close())
 	}
-	// verb, resource[.group][/name], namespace if any
+	// verb, resource[.group][/name[/subresource]], namespace if any
 	may := func(what string) (bool, error) {
 		field := strings.Fields(what)
 		resource, object, _ := strings.Cut(field[1], "/")
+		object, part, _ := strings.Cut(object, "/")
 		resource, group, _ := strings.Cut(resource, ".")
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: holdfast, ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: field[0], Resource: resource, Group: group, Name: object, Namespace: strings.Join(field[2:], ""),
+			Verb: field[0], Resource: resource, Group: group, Name: object, Subresource: part, Namespace: strings.Join(field[2:], ""),
 		}}}
 		err := f.direct.Create(t.Context(), review)
 		return review.Status.Allowed, err
@@ -57,6 +59,13 @@ func (f *fixture) testRBAC(t *testing.T) {
 		"patch machines.machine.openshift.io/m openshift-machine-api", "watch nodes", "patch nodes/n",
 		"get configmaps/cluster-config-v1 kube-system", "update configmaps/holdfast-members openshift-machine-api", "create configmaps openshift-machine-api",
 		"create events openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
+		"update configmaps/etcd-membership openshift-etcd", "update configmaps/etcd-endpoints openshift-etcd", "create configmaps openshift-etcd",
+		"get clusteroperators.config.openshift.io/holdfast", "create clusteroperators.config.openshift.io", "update clusteroperators.config.openshift.io/holdfast/status",
+		"get validatingwebhookconfigurations.admissionregistration.k8s.io/holdfast", "get validatingadmissionpolicybindings.admissionregistration.k8s.io/holdfast-machines",
+		"update endpointslices.discovery.k8s.io/etcd-ipv4 openshift-etcd", "create endpointslices.discovery.k8s.io openshift-etcd",
+		"get namespaces/openshift-etcd", "update poddisruptionbudgets.policy/holdfast-quorum-guard openshift-etcd", "create poddisruptionbudgets.policy openshift-etcd",
+		"watch deployments.apps/holdfast-quorum-guard openshift-etcd", "update deployments.apps/holdfast-quorum-guard openshift-etcd", "create deployments.apps openshift-etcd",
+		"watch pods openshift-etcd", "delete pods/p openshift-etcd",
 	} {
 		// The authorizer hears of new bindings a moment later.
 		gomega.NewWithT(t).Eventually(may).WithArguments(what).WithTimeout(10*time.Second).Should(gomega.BeTrue(), what)
@@ -65,6 +74,11 @@ func (f *fixture) testRBAC(t *testing.T) {
 		"delete machines.machine.openshift.io/m openshift-machine-api", "create machines.machine.openshift.io openshift-machine-api",
 		"update machines.machine.openshift.io/m elsewhere", "update nodes/n", "delete nodes/n", "get configmaps/other kube-system", "list configmaps kube-system",
 		"update configmaps/other openshift-machine-api", "get secrets/s holdfast-system", "get leases.coordination.k8s.io/l openshift-machine-api",
+		"update clusteroperators.config.openshift.io/etcd/status", "update clusteroperators.config.openshift.io/holdfast", "delete clusteroperators.config.openshift.io/holdfast",
+		"get validatingwebhookconfigurations.admissionregistration.k8s.io/other",
+		"update configmaps/other openshift-etcd", "delete configmaps/etcd-membership openshift-etcd", "update endpointslices.discovery.k8s.io/other openshift-etcd",
+		"get namespaces/other", "update poddisruptionbudgets.policy/other openshift-etcd", "update deployments.apps/other openshift-etcd", "list deployments.apps openshift-etcd",
+		"create pods openshift-etcd", "delete pods/p openshift-machine-api", "get secrets/etcd-client openshift-etcd",
 	} {
 		if ok, err := may(what); ok || err != nil {
 			t.Errorf("%s: allowed is %t, %v", what, ok, err)

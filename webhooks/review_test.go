@@ -199,6 +199,8 @@ func TestAnswer(t *testing.T) {
 	const want = `
 # HELP holdfast_admission_decisions_total Findings of the admission rules, dry runs left out. A request without a finding touched nothing guarded and is not counted.
 # TYPE holdfast_admission_decisions_total counter
+holdfast_admission_decisions_total{operation="UPDATE",rule="escape-hatch",verdict="allowed"} 0
+holdfast_admission_decisions_total{operation="UPDATE",rule="escape-hatch",verdict="overridden"} 0
 holdfast_admission_decisions_total{operation="UPDATE",rule="keep-hook",verdict="denied"} 1
 holdfast_admission_decisions_total{operation="UPDATE",rule="keep-hook",verdict="repaired"} 1
 `

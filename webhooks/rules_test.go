@@ -99,6 +99,14 @@ type verdictCase struct {
 
 const protected = "hook latch evidence"
 
+// controllers is the Machine API's own account.
+const controllers = "system:serviceaccount:openshift-machine-api:machine-api-controllers"
+
+// owned is a merge patch that gives a Machine an owner.
+func owned(version, kind string, controller bool) string {
+	return fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":"owner","uid":"u","controller":%t}]}}`, version, kind, controller)
+}
+
 func cases() []verdictCase {
 	lost := ring(sick(1))
 	return slices.Concat([]verdictCase{
@@ -110,6 +118,35 @@ func cases() []verdictCase {
 		{name: "claim: a provider ID of its own", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`)},
 		{name: "claim: Machines cannot be listed", state: state{worker: true}, blind: true, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`),
 			recorded: []string{"claim denied"}},
+
+		{name: "claim: another's host", user: person, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/host-2"}}}`),
+			stored: protected, recorded: []string{"claim denied"}},
+		{name: "claim: another's host on a worker, as a provider ID", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"baremetalhost:///machines/host-2/uid"}}`),
+			recorded: []string{"claim denied"}},
+		{name: "claim: a host of its own", user: controllers, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/host-1"}}}`),
+			stored: protected + " host machines/host-1"},
+		{name: "claim: the host is dropped", state: state{host: "machines/host-1"}, user: gitops, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":null}}}`),
+			stored: protected + " host machines/host-1", recorded: []string{"claim repaired"}},
+		{name: "claim: the host is dropped by the Machine API", state: state{host: "machines/host-1"}, user: controllers, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":null}}}`),
+			stored: protected},
+
+		// adopt, besides testKeepers
+		{name: "adopt: a MachineSet", user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),
+			stored: protected, recorded: []string{"adopt denied"}},
+		{name: "adopt: a MachineSet, by PUT of a person", user: person, send: put(func(m *machinev1beta1.Machine) {
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "owner", UID: "u", Controller: new(true)}}
+		}), stored: protected, recorded: []string{"adopt denied"}},
+		{name: "adopt: a MachineDeployment of Cluster API", user: gitops, send: apply(`{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine",` +
+			strings.Replace(strings.TrimPrefix(owned("cluster.x-k8s.io/v1beta1", "MachineDeployment", true), "{"), `"metadata":{`, `"metadata":{"name":"NAME",`, 1)),
+			stored: protected, recorded: []string{"adopt denied"}},
+		{name: "adopt: a ControlPlaneMachineSet", user: controllers, send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)),
+			stored: protected + " owned by ControlPlaneMachineSet"},
+		{name: "adopt: a ConfigMap", user: person, send: merge(owned("v1", "ConfigMap", false)),
+			stored: protected + " owned by ConfigMap", recorded: []string{"adopt allowed"}},
+		{name: "adopt: a worker", state: state{worker: true}, user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),
+			stored: "owned by MachineSet"},
+		{name: "adopt: a deleting Machine", state: state{deleting: true}, user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),
+			stored: protected + " owned by MachineSet deleting"},
 
 		// keep-hook
 		{name: "keep-hook: PUT without hooks", user: gitops, send: put(unhook),
@@ -286,6 +323,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("not called", f.testNotCalled)
 	t.Run("undone by another webhook", f.testUndone)
 	t.Run("deletecollection of several", f.testCollection)
+	t.Run("keepers", f.testKeepers)
 	t.Run("rbac", f.testRBAC)
 	t.Run("down", f.testDown) // the last: it stops the webhook server
 }

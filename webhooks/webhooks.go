@@ -12,6 +12,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -24,9 +25,10 @@ const (
 	MutatePath   = "/mutate-machine"
 	ValidatePath = "/validate-machine"
 	HomePath     = "/validate-home"
+	KeepersPath  = "/validate-keepers"
 )
 
-// Gatherer reads what a decision needs beyond its request, live. Both return within a second or so,
+// Gatherer reads what a decision needs beyond its request, live. All return within a second or so,
 // because the API server waits for the answer.
 type Gatherer interface {
 	// Snapshot is the whole cluster. Where only etcd did not answer, it is a Snapshot whose Ring is
@@ -34,6 +36,8 @@ type Gatherer interface {
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
+	// Selected is what a selector meets in the Machine namespace.
+	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
 
 // Recorder is told of decisions; see the package's comment for which handler tells what.

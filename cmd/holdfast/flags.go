@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
 )
 
 // defaultSelf is the user that Holdfast runs as where deploy/base installs it.
@@ -17,9 +16,8 @@ const defaultSelf = "system:serviceaccount:holdfast-system:holdfast"
 
 // policy is what the webhooks and their registrations must agree on.
 type policy struct {
-	namespace     string
-	identities    quorum.Identities
-	statusWriters []string
+	namespace  string
+	identities quorum.Identities
 }
 
 func (p *policy) bind(f *pflag.FlagSet) {
@@ -28,23 +26,19 @@ func (p *policy) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
-}
-
-// bindWriters is for the manifests alone: the manager has no part in what the API server decides itself.
-func (p *policy) bindWriters(f *pflag.FlagSet) {
-	f.StringSliceVar(&p.statusWriters, "status-writers", serving.DefaultStatusWriters(), "users that may write where a Machine runs (its status); everyone else is refused")
+	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, and annotations that name its instance); everyone else is refused")
 }
 
 func (p *policy) check() error {
 	if p.namespace == "" {
 		return usage("--machine-namespace is empty")
 	}
-	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.statusWriters} {
+	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.identities.MachineAPI} {
 		if slices.ContainsFunc(list, func(e string) bool { return strings.TrimSpace(e) != e || e == "" }) {
 			return usage("--%s holds an empty name or one with spaces around it: %q", name, list)
 		}
 	}
-	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.statusWriters} {
+	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.identities.MachineAPI} {
 		if i := slices.IndexFunc(names, func(c string) bool { return strings.Contains(c, "*") }); i >= 0 {
 			return usage("--%s %q: these users are named in full, without *", flag, names[i])
 		}

@@ -37,7 +37,7 @@ both the same --machine-namespace, --custodians, --automation-users and --escape
 				return usage("--webhook-ca-file: %v", err)
 			}
 			o := serving.Options{
-				URL: at, CABundle: bundle, MachineNamespace: p.namespace, Identities: p.identities, StatusWriters: p.statusWriters,
+				URL: at, CABundle: bundle, MachineNamespace: p.namespace, Identities: p.identities,
 			}
 			mutating, validating := serving.Registrations(o)
 			return serving.WriteYAML(cmd.OutOrStdout(), append([]any{mutating, validating}, serving.Policies(o)...)...)
@@ -45,7 +45,6 @@ both the same --machine-namespace, --custodians, --automation-users and --escape
 	}
 	f := cmd.Flags()
 	p.bind(f)
-	p.bindWriters(f)
 	f.StringVar(&at, "webhook-url", "", "URL at which the API server reaches the webhooks")
 	f.StringVar(&ca, "webhook-ca-file", "", "file with the CA of the webhooks' certificate")
 	return cmd

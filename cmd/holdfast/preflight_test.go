@@ -98,11 +98,11 @@ func TestPreflight(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if status, said := run("--custodians=etcd-keeper", "--mode=full"); status != 2 || !strings.Contains(said, "openshift-etcd-operator/etcd-operator") || !strings.Contains(said, "--mode guard") {
+	if status, said := run("--custodians=etcd-keeper", "--mode=full", "--quorum-guard=false"); status != 2 || !strings.Contains(said, "openshift-etcd-operator/etcd-operator") || !strings.Contains(said, "--mode guard") {
 		t.Errorf("beside cluster-etcd-operator: status %d, %q", status, said)
 	}
 	// With a port that cannot be had the manager ends right after its preflight: what follows passed it.
-	for _, flags := range [][]string{{"--mode=guard"}, {"--mode=full", "--allow-cluster-etcd-operator"}} {
+	for _, flags := range [][]string{{"--mode=guard"}, {"--mode=full", "--allow-cluster-etcd-operator", "--quorum-guard-image=holdfast"}} {
 		if status, said := run(append(flags, "--custodians=etcd-keeper", "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {
 			t.Errorf("%q: status %d, %q", flags, status, said)
 		}

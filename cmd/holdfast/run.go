@@ -5,13 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
+	configv1 "github.com/openshift/api/config/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,11 +36,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -49,9 +59,13 @@ type runOptions struct {
 	webhookHost, webhookCerts string
 	webhookPort               int
 	metricsAddr, probeAddr    string
+	etcdNamespace             string
+	clusterOperator           string
 	elect                     bool
 	electNamespace            string
 	besideOperator            bool
+	guard                     bool
+	guardImage, guardSecret   string
 	verbose                   bool
 	audit                     audit.Options
 }
@@ -68,7 +82,8 @@ the rules, writes evidence and keeps the latch. In full mode it also adds learne
 removes members and releases hooks; it refuses to start that way where cluster-etcd-operator runs.`,
 		Example: `  holdfast run --mode full --kubeconfig ~/.kube/config \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
-    --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls`,
+    --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls \
+    --quorum-guard-image holdfast`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -83,8 +98,11 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
+	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
+	f.StringVar(&o.etcdNamespace, "etcd-namespace", membership.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
+	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
 	f.StringVar(&o.webhookHost, "webhook-host", "", "address that the webhooks listen on; all if empty")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port that the webhooks listen on")
 	f.StringVar(&o.webhookCerts, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
@@ -93,6 +111,9 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
 	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace of the election's Lease")
 	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode start although cluster-etcd-operator runs; both would then change etcd's members")
+	f.BoolVar(&o.guard, "quorum-guard", true, "in full mode, keep a PodDisruptionBudget in --etcd-namespace, and the pods that it counts, so that drains leave etcd its quorum; a member is then added only where such a pod is")
+	f.StringVar(&o.guardImage, "quorum-guard-image", os.Getenv("HOLDFAST_IMAGE"), "image of those pods: Holdfast's own (HOLDFAST_IMAGE)")
+	f.StringVar(&o.guardSecret, "quorum-guard-secret", "etcd-client", "Secret in --etcd-namespace with a client certificate for etcd, for those pods: ca.crt, tls.crt, tls.key")
 	o.audit.AddFlags(f)
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what is tried again, too")
 	return cmd
@@ -115,6 +136,12 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	}
 	if o.webhookPort < 1 || o.webhookPort > 65535 {
 		return 0, usage("--webhook-port is %d; it is a port from 1 to 65535", o.webhookPort)
+	}
+	if mode == quorum.Guard && o.clusterOperator == "etcd" {
+		return 0, usage("--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name")
+	}
+	if mode == quorum.Full && o.guard && o.guardImage == "" {
+		return 0, usage("full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum")
 	}
 	if err := o.audit.Validate(); err != nil {
 		return 0, usageError{err}
@@ -155,7 +182,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
-	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.caCert, Cert: o.cert, Key: o.key})
+	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.caCert, Cert: o.cert, Key: o.key, Identity: identity()})
 	if err != nil {
 		return usageError{err}
 	}
@@ -169,7 +196,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	gatherer := &controller.Gatherer{
-		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
+		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
 	}
 	meters, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
@@ -178,6 +205,18 @@ func (o *runOptions) run(ctx context.Context) error {
 	reconciler := &controller.Reconciler{
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
 		Events: mgr.GetEventRecorder("holdfast"), Metrics: meters, Log: log.WithName("reconciler"),
+		Publisher: &controller.Publisher{Gatherer: gatherer, API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
+	}
+	if o.clusterOperator != "" {
+		reconciler.ClusterOperator = o.conditions(mgr, log)
+	}
+	if err := mgr.Add(&controller.Registrations{API: mgr.GetAPIReader(), Metrics: meters, Log: log.WithName("registrations")}); err != nil {
+		return fmt.Errorf("set up the look at the registrations: %w", err)
+	}
+	if mode == quorum.Full && o.guard {
+		if reconciler.Guard, err = o.guardKeeper(mgr); err != nil {
+			return err
+		}
 	}
 	if err := reconciler.SetUp(mgr); err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
@@ -210,6 +249,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	server.Register(webhooks.MutatePath, webhooks.Handler(guard.Mutating()))
 	server.Register(webhooks.ValidatePath, webhooks.Handler(guard.Validating()))
 	server.Register(webhooks.HomePath, webhooks.Handler(guard.Home()))
+	server.Register(webhooks.KeepersPath, &admission.Webhook{Handler: guard.Keepers()})
 	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
@@ -217,11 +257,61 @@ func (o *runOptions) run(ctx context.Context) error {
 	return nil
 }
 
+// conditions are told on a ClusterOperator, which lists what an administrator would look at next.
+func (o *runOptions) conditions(mgr ctrl.Manager, log logr.Logger) *controller.ClusterOperator {
+	return &controller.ClusterOperator{
+		Name: o.clusterOperator, Version: release(), API: mgr.GetAPIReader(), Client: mgr.GetClient(), Log: log.WithName("conditions"),
+		Related: []configv1.ObjectReference{
+			{Resource: "namespaces", Name: o.electNamespace},
+			{Resource: "namespaces", Name: o.etcdNamespace},
+			{Group: machinev1beta1.GroupName, Resource: "machines", Namespace: o.namespace},
+			{Group: admissionregistrationv1.GroupName, Resource: "mutatingwebhookconfigurations", Name: serving.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingwebhookconfigurations", Name: serving.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: serving.MachinePolicy},
+		},
+	}
+}
+
+// release is the version that this was built as, "" if that is not known.
+func release() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return ""
+}
+
+// guardKeeper keeps the quorum guard, past the manager's cache.
+func (o *runOptions) guardKeeper(mgr ctrl.Manager) (*controller.GuardKeeper, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
+	api, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("set up the quorum guard: %w", err)
+	}
+	member, err := url.Parse(o.endpoints[0]) // checked before
+	if err != nil {
+		return nil, fmt.Errorf("--endpoints %s: %w", o.endpoints[0], err)
+	}
+	return controller.NewGuardKeeper(api, machineapi.GuardForm{
+		Namespace: o.etcdNamespace, Image: o.guardImage, Secret: o.guardSecret, ClientURL: *member,
+	}), nil
+}
+
+// identity is how this process signs the membership lock: in a pod the host's name is the pod's.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
 // scheme holds the types that Holdfast reads and writes.
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(machinev1beta1.Install(s))
+	utilruntime.Must(configv1.Install(s))
 	return s
 }
 

@@ -60,13 +60,20 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
 			machineapi.Put(m, a.Hook, a.Latch, evidence)
 			return nil
 		})
+	case a.Kind == quorum.SizeGuard:
+		return r.Guard.size(ctx, a.Guards)
+	case a.Kind == quorum.DeleteGuardPod:
+		if err := r.confirm(ctx, a); err != nil {
+			return err
+		}
+		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
 
 // confirm looks a second time and wants the same action.
 func (r *Reconciler) confirm(ctx context.Context, a quorum.Action) error {
-	s, err := r.Gatherer.Snapshot(ctx)
+	s, err := r.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -138,7 +145,7 @@ func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action) erro
 		err = held.Remove(ctx, a.Member)
 	case quorum.MoveLeader:
 		err = held.MoveLeader(ctx, a.To)
-	case quorum.AddHook, quorum.ReleaseHook:
+	case quorum.AddHook, quorum.ReleaseHook, quorum.SizeGuard, quorum.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}
 	return passing(err)

@@ -3,11 +3,13 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"k8s.io/utils/clock"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -85,6 +87,7 @@ func TestEventReasons(t *testing.T) {
 	}
 	want := map[string]string{
 		"claim allowed": "ChangeBlocked", "claim denied": "ChangeBlocked",
+		"adopt allowed": "OwnerAdded", "adopt denied": "ChangeBlocked",
 		"keep-hook allowed": "HookRestored", "keep-hook denied": "HookRestored",
 		"no-regain allowed": "HookRegainPrevented", "no-regain denied": "HookRegainPrevented",
 		"early-release allowed": "HookRestored", "early-release denied": "HookRestored",
@@ -97,9 +100,61 @@ func TestEventReasons(t *testing.T) {
 		"degraded-delete allowed": "OverrideUsed", "degraded-delete denied": "DeletionBlocked",
 		"held allowed": "DeletionHeld", "held denied": "DeletionHeld",
 		"home allowed": "", "home denied": "",
+		"health-check allowed": "", "health-check denied": "",
 		"override allowed": "", "override denied": "",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestPace: a learner keeps up since the first look at which it was near enough to the leader, and
+// how long it still needs is told from how it went since it was first seen behind.
+func TestPace(t *testing.T) {
+	g := &Gatherer{}
+	at := func(seconds int) time.Time { return time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC) }
+	learner := func(applied uint64) quorum.Member {
+		return quorum.Member{ID: 1, Name: "new", Learner: true, Healthy: true, Applied: applied}
+	}
+	silent := learner(0)
+	silent.Healthy = false
+	for i, step := range []struct {
+		now      time.Time
+		member   quorum.Member
+		caughtUp time.Time
+		needs    time.Duration
+	}{
+		{at(0), learner(0), time.Time{}, 0}, // one look tells no pace
+		{at(2), learner(2000), time.Time{}, 8 * time.Second},
+		{at(3), learner(1000), time.Time{}, 27 * time.Second},
+		{at(4), learner(9900), at(4), 0},
+		{at(6), learner(10000), at(4), 0},
+		{at(7), learner(9000), time.Time{}, 0}, // fell behind again: its pace counts anew
+		{at(8), learner(9899), time.Time{}, 112 * time.Millisecond},
+		{at(9), learner(9950), at(9), 0},
+		{at(10), silent, time.Time{}, 0},
+		{at(11), learner(9950), at(11), 0},
+	} {
+		s := &quorum.Snapshot{Now: step.now, Ring: quorum.Ring{Known: true, Index: 10000, Members: []quorum.Member{step.member}}}
+		s.Limits.MaxLag = 100
+		g.age(s)
+		got := s.Ring.Members[0]
+		if got.CaughtUpAt != step.caughtUp || got.CatchUp.Round(time.Millisecond) != step.needs {
+			t.Errorf("step %d: caught up %v, needs %v; want %v, %v", i, got.CaughtUpAt, got.CatchUp, step.caughtUp, step.needs)
+		}
+	}
+}
+
+// TestClockJump: how long a member has been as it is counts on the monotonic clock, so that a wall
+// clock which jumps makes nobody dead, settled or stalled.
+func TestClockJump(t *testing.T) {
+	g := &Gatherer{}
+	s := &quorum.Snapshot{Now: clock.RealClock{}.Now(), Ring: quorum.Ring{Known: true, Members: []quorum.Member{{ID: 1, Name: "new", Learner: true, Healthy: true}}}}
+	g.age(s)
+	m := s.Ring.Members[0]
+	for what, at := range map[string]time.Time{"Since": m.Since, "ProgressAt": m.ProgressAt, "CaughtUpAt": m.CaughtUpAt, "Now": s.Now} {
+		if !strings.Contains(at.String(), " m=") { // the monotonic reading
+			t.Errorf("%s is wall time alone: %v", what, at)
+		}
 	}
 }

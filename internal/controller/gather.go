@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -19,12 +20,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // RecordsName is the ConfigMap in the Machine namespace that keeps which Machine hosted which listed
 // member, so that the knowledge outlives the Machine. Only full mode writes it.
 const RecordsName = "holdfast-members"
+
+// BootstrapAnnotation on the ConfigMap of etcd's endpoints is the address of the bootstrap member, as OpenShift's installer writes it.
+const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 
 // installConfig is where OpenShift's installer leaves the number of control-plane replicas.
 func installConfig() client.ObjectKey {
@@ -45,8 +50,13 @@ type Gatherer struct {
 	Namespace string // of the Machines
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config
-	Limits    quorum.Limits
-	Clock     clock.PassiveClock
+
+	// EtcdNamespace is where the endpoints object may be marked with the address of the installer's
+	// bootstrap member; "" for nowhere.
+	EtcdNamespace string
+
+	Limits quorum.Limits
+	Clock  clock.PassiveClock
 
 	mu   sync.Mutex
 	seen map[uint64]sighting // by member ID
@@ -58,6 +68,11 @@ type sighting struct {
 	since      time.Time
 	applied    uint64
 	progressAt time.Time
+	caughtUpAt time.Time
+
+	// For a learner: where it was when it was first seen to be behind, to tell its pace.
+	behindAt  time.Time
+	behindLag uint64
 }
 
 // How long a Snapshot may take: the API server waits 3 s for a webhook's answer.
@@ -89,6 +104,10 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	})
 	group.Go(func() (err error) {
 		s.Desired, s.DesiredWhy, err = g.desired(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		s.Bootstrap, err = g.bootstrap(ctx)
 		return err
 	})
 	if g.Mode == quorum.Full {
@@ -168,6 +187,23 @@ func (g *Gatherer) desired(ctx context.Context) (n int, why string, err error) {
 	return n, "", nil
 }
 
+// bootstrap is the address that the endpoints object is marked with, the zero value without.
+func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
+	if g.EtcdNamespace == "" {
+		return netip.Addr{}, nil
+	}
+	key := client.ObjectKey{Namespace: g.EtcdNamespace, Name: membership.EndpointsName}
+	var cm corev1.ConfigMap
+	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return netip.Addr{}, nil // nothing can be granted in a namespace that does not exist
+	} else if err != nil {
+		return netip.Addr{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	// A mark that is no address marks nothing: the member's host is then unknown, which holds.
+	at, _ := netip.ParseAddr(cm.Annotations[BootstrapAnnotation])
+	return at, nil
+}
+
 func (g *Gatherer) records(ctx context.Context) ([]quorum.Evidence, error) {
 	key := client.ObjectKey{Namespace: g.Namespace, Name: RecordsName}
 	var cm corev1.ConfigMap
@@ -201,10 +237,32 @@ func (g *Gatherer) age(s *quorum.Snapshot) {
 		if !ok || m.Applied > was.applied {
 			was.applied, was.progressAt = m.Applied, s.Now
 		}
-		m.Since, m.ProgressAt = was.since, was.progressAt
+		was.pace(s, m)
+		m.Since, m.ProgressAt, m.CaughtUpAt = was.since, was.progressAt, was.caughtUpAt
 		seen[m.ID] = was
 	}
 	g.seen = seen
+}
+
+// pace notes since when a learner has kept up, and how long it still needs if it goes on as it did.
+func (was *sighting) pace(s *quorum.Snapshot, m *quorum.Member) {
+	lag := s.Lag(m)
+	switch {
+	case !m.Learner || !m.Healthy:
+		was.caughtUpAt, was.behindAt = time.Time{}, time.Time{}
+	case s.CaughtUp(m):
+		if was.caughtUpAt.IsZero() {
+			was.caughtUpAt = s.Now
+		}
+		was.behindAt = time.Time{}
+	case was.behindAt.IsZero():
+		was.caughtUpAt, was.behindAt, was.behindLag = time.Time{}, s.Now, lag
+	default:
+		was.caughtUpAt = time.Time{}
+		if spent := s.Now.Sub(was.behindAt); lag < was.behindLag && spent > 0 {
+			m.CatchUp = time.Duration(float64(spent) * float64(lag) / float64(was.behindLag-lag))
+		}
+	}
 }
 
 func in(label string, values ...string) (labels.Selector, error) {

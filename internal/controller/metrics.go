@@ -1,70 +1,274 @@
 package controller
 
 import (
+	"fmt"
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Metrics are the reconciler's. Make them with NewMetrics.
+//
+// What describes the control plane is made anew at each look, so a member that is gone, or that has a
+// name now, leaves no series behind. Before the first look, and so on replicas that are not elected,
+// there are none of these: rules take the maximum over replicas and meet no zeros.
 type Metrics struct {
-	members *prometheus.GaugeVec
-	desired prometheus.Gauge
-	lag     prometheus.Gauge
-	read    prometheus.Gauge
-	actions *prometheus.CounterVec
+	actions    *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	phases     *prometheus.HistogramVec
+	registered *prometheus.GaugeVec
+	state      gauges
+
+	mu    sync.Mutex
+	last  []prometheus.Metric
+	known *quorum.Snapshot // the last look at which etcd was known
+	under map[string]stage // replacements, by the Machine's UID; nil before the first look
+}
+
+// stage is the phase that a replacement is in.
+type stage struct {
+	phase quorum.Phase
+	since time.Time // zero if it began before this process: a restart loses this one measurement
+}
+
+// gauges are the descriptions of what each look makes anew.
+type gauges struct {
+	members, leads, learns, healthy, led      *prometheus.Desc
+	desired, readable, read                   *prometheus.Desc
+	lag, catchUp, promotable, unstarted       *prometheus.Desc
+	machines, replacements, notes             *prometheus.Desc
+	guardAvailable, guardPods, guardPodsReady *prometheus.Desc
+}
+
+func newGauges() gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("holdfast_"+name, help, labels, nil)
+	}
+	return gauges{
+		members: desc("etcd_members", "Listed etcd members, by role (voter, learner) and health (healthy, unhealthy).", "role", "health"),
+		leads:   desc("etcd_member_is_leader", "1 for the etcd member that leads, 0 for the others. A member has the name unstarted until it starts.", "member", "id"),
+		learns:  desc("etcd_member_is_learner", "1 for an etcd member that does not vote yet, 0 for a voter.", "member", "id"),
+		healthy: desc("etcd_member_healthy", "1 for an etcd member that answered a read at the last look, a voter a linearizable one; else 0.", "member", "id"),
+		led:     desc("etcd_member_has_leader", "1 for an etcd member that said at the last look that it has a leader, else 0.", "member", "id"),
+
+		desired:  desc("desired_voters", "Voters that are wanted, 0 if that is not known."),
+		readable: desc("etcd_readable", "1 if etcd answered a linearizable read at the last look and had a leader, else 0."),
+		read:     desc("etcd_last_read_timestamp_seconds", "Time of the last linearizable read of etcd's members."),
+
+		lag:        desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner."),
+		catchUp:    desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up."),
+		promotable: desc("learners_promotable", "Learners that have caught up and could vote: their Machine stays, and a voter is missing or leaves."),
+		unstarted:  desc("etcd_members_unstarted", "Listed etcd members that have not started."),
+
+		machines:       desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts"),
+		replacements:   desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase"),
+		notes:          desc("condition", "What is wrong or waited for now, by reason: how many members, Machines or settings it is said of. A reason that is not in force has no series.", "reason"),
+		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget, -1 without one. No series where Holdfast does not keep a guard."),
+		guardPods:      desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted."),
+		guardPodsReady: desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy."),
+	}
 }
 
 // NewMetrics registers the reconciler's metrics.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
-		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_etcd_members", Help: "Listed etcd members, by role (voter, learner) and health (healthy, unhealthy).",
-		}, []string{"role", "health"}),
-		desired: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_desired_voters", Help: "Voters that are wanted, 0 if that is not known.",
-		}),
-		lag: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_learner_lag_entries", Help: "Raft entries that the learner furthest behind is behind the leader, 0 without a learner.",
-		}),
-		read: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_etcd_last_read_timestamp_seconds", Help: "Time of the last linearizable read of etcd's members.",
-		}),
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_plan_actions_total", Help: "Actions of the plan, by kind and result (done, not-yet, failed).",
 		}, []string{"kind", "result"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_plan_refused_total", Help: "Plans that were not carried out because an action would have broken that invariant.",
+		}, []string{"invariant"}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_replacement_phase_duration_seconds",
+			Help:    "How long replacements were in each phase. Measured between looks in memory: a phase that no look met is left out, and so is one during which Holdfast started.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600},
+		}, []string{"phase"}),
+		registered: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, else 0.",
+		}, []string{"kind", "name"}),
+		state: newGauges(),
 	}
-	for _, c := range []prometheus.Collector{m.members, m.desired, m.lag, m.read, m.actions} {
+	for _, invariant := range [...]quorum.Invariant{quorum.I1, quorum.I2, quorum.I3, quorum.I4, quorum.I5, quorum.I6, quorum.I7} {
+		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
+	}
+	for _, c := range []prometheus.Collector{m.actions, m.refused, m.phases, m.registered, m} {
 		if err := registry.Register(c); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reconciler metrics: %w", err)
 		}
 	}
 	return m, nil
 }
 
-// observe sets the gauges from a Snapshot. An unknown ring leaves the last known members standing;
-// the time of the last read says how old they are.
-func (m *Metrics) observe(s *quorum.Snapshot) {
-	m.desired.Set(float64(s.Desired))
-	if !s.Ring.Known {
-		return
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	g := &m.state
+	for _, d := range [...]*prometheus.Desc{
+		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.promotable, g.unstarted,
+		g.machines, g.replacements, g.notes, g.guardAvailable, g.guardPods, g.guardPodsReady,
+	} {
+		out <- d
 	}
-	m.read.Set(float64(s.Ring.ReadAt.UnixNano()) / 1e9)
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, metric := range m.last {
+		out <- metric
+	}
+}
+
+// observe sets the gauges from a look and what was decided. An unknown ring leaves the last known
+// members standing; the time of the last read says how old they are.
+func (m *Metrics) observe(s *quorum.Snapshot, p *quorum.Plan) {
+	if p.Violated != "" {
+		m.refused.WithLabelValues(string(p.Violated)).Inc()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.Ring.Known {
+		m.known = s
+		m.follow(s)
+	}
+	m.last = m.metrics(s, p.Notes)
+}
+
+// unread is a look at etcd alone, where the rest of the cluster could not be read: its API server may be
+// down because etcd is.
+func (m *Metrics) unread(ring quorum.Ring) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var s quorum.Snapshot
+	if m.known != nil {
+		s = *m.known
+	}
+	s.Ring = ring
+	if ring.Known {
+		m.known = &s
+	}
+	m.last = m.metrics(&s, nil)
+}
+
+func (m *Metrics) metrics(s *quorum.Snapshot, notes []quorum.Note) []prometheus.Metric {
+	var out []prometheus.Metric
+	g := &m.state
+	set := func(d *prometheus.Desc, value float64, labels ...string) {
+		out = append(out, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...))
+	}
+	set(g.desired, float64(s.Desired))
+	set(g.readable, one(s.Ring.Known && s.Ring.Leader != 0))
+	if m.known != nil {
+		m.members(m.known, set)
+	}
+	reasons := map[quorum.Reason]int{}
+	for _, n := range notes {
+		reasons[n.Reason]++
+	}
+	for reason, n := range reasons {
+		set(g.notes, float64(n), string(reason))
+	}
+	if s.Guard.Managed && s.Guard.Absent == "" {
+		pods, ready := 0, 0
+		for _, pod := range s.Guard.Pods {
+			if !pod.Deleting {
+				pods++
+				if pod.Ready {
+					ready++
+				}
+			}
+		}
+		set(g.guardAvailable, float64(s.Guard.MinAvailable))
+		set(g.guardPods, float64(pods))
+		set(g.guardPodsReady, float64(ready))
+	}
+	return out
+}
+
+// members sets what is known of etcd's members and of what is joined to them.
+func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64, ...string)) {
+	g := &m.state
+	set(g.read, float64(s.Ring.ReadAt.UnixNano())/1e9)
 	counts := map[[2]string]int{{"voter", "healthy"}: 0, {"voter", "unhealthy"}: 0, {"learner", "healthy"}: 0, {"learner", "unhealthy"}: 0}
 	var lag uint64
+	var catchUp time.Duration
+	unstarted := 0
 	for k := range s.Ring.Members {
-		member, role, health := &s.Ring.Members[k], "voter", "unhealthy"
+		member, role, health, name := &s.Ring.Members[k], "voter", "unhealthy", "unstarted"
 		if member.Learner {
 			role = "learner"
-			lag = max(lag, s.Lag(member))
+			lag, catchUp = max(lag, s.Lag(member)), max(catchUp, member.CatchUp)
 		}
 		if member.Healthy {
 			health = "healthy"
 		}
+		if member.Started() {
+			name = member.Name
+		} else {
+			unstarted++
+		}
 		counts[[2]string{role, health}]++
+		id := fmt.Sprintf("%x", member.ID)
+		set(g.leads, one(member.ID == s.Ring.Leader), name, id)
+		set(g.learns, one(member.Learner), name, id)
+		set(g.healthy, one(member.Healthy), name, id)
+		set(g.led, one(member.Leader != 0), name, id)
 	}
 	for labels, n := range counts {
-		m.members.WithLabelValues(labels[0], labels[1]).Set(float64(n))
+		set(g.members, float64(n), labels[0], labels[1])
 	}
-	m.lag.Set(float64(lag))
+	set(g.lag, float64(lag))
+	set(g.catchUp, catchUp.Seconds())
+	set(g.promotable, float64(s.Promotable()))
+	set(g.unstarted, float64(unstarted))
+
+	phases := map[quorum.Phase]int{}
+	for _, r := range quorum.Replacements(s) {
+		phases[r.Phase]++
+	}
+	for _, phase := range quorum.Phases() {
+		set(g.replacements, float64(phases[phase]), phase.String())
+	}
+	hosts, join := map[quorum.Hosting]int{}, quorum.NewJoin(s)
+	for i := range s.Machines {
+		if machine := &s.Machines[i]; machine.ControlPlane() && !machine.Mirrored {
+			is, _ := join.Hosting(i)
+			hosts[is]++
+		}
+	}
+	for is, label := range map[quorum.Hosting]string{quorum.HostsMember: "member", quorum.HostsNothing: "nothing", quorum.HostsUnknown: "unknown"} {
+		set(g.machines, float64(hosts[is]), label)
+	}
+}
+
+// follow measures the phases of replacements.
+func (m *Metrics) follow(s *quorum.Snapshot) {
+	now := map[string]stage{}
+	var began time.Time
+	if m.under != nil {
+		began = s.Now
+	}
+	for _, r := range quorum.Replacements(s) {
+		if was, ok := m.under[r.UID]; ok && was.phase == r.Phase {
+			now[r.UID] = was
+			continue
+		}
+		now[r.UID] = stage{r.Phase, began}
+	}
+	for uid, was := range m.under {
+		if is, ok := now[uid]; (!ok || is.phase != was.phase) && !was.since.IsZero() {
+			m.phases.WithLabelValues(was.phase.String()).Observe(s.Now.Sub(was.since).Seconds())
+		}
+	}
+	m.under = now
+}
+
+func one(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -25,7 +26,7 @@ import (
 // nobody about its own progress, so that is polled.
 const (
 	lookNow   = time.Millisecond       // something was just done
-	lookSoon  = 200 * time.Millisecond // something is under way
+	lookSoon  = 100 * time.Millisecond // something is under way
 	lookLater = 10 * time.Second       // at rest
 	lookRetry = 2 * time.Second        // something failed
 	tellAgain = 5 * time.Second        // between two messages of one note
@@ -36,9 +37,14 @@ type Reconciler struct {
 	Client   client.Client
 	Etcd     Etcd
 	Gatherer *Gatherer
+	Guard    *GuardKeeper // nil where the quorum guard is not kept
 	Events   events.EventRecorder
 	Metrics  *Metrics
 	Log      logr.Logger
+	// Publisher tells etcd's hosts and clients of the membership; nil for nobody.
+	Publisher *Publisher
+	// ClusterOperator is where the conditions are told; nil for nowhere.
+	ClusterOperator *ClusterOperator
 
 	told map[about]said // the notes in force
 }
@@ -60,10 +66,13 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager) error {
 	// There is one thing to reconcile, whichever object changed.
 	ring := []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "ring"}}}
 	wake := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return ring })
-	return ctrl.NewControllerManagedBy(mgr).Named("ring").
+	b := ctrl.NewControllerManagedBy(mgr).Named("ring").
 		WatchesMetadata(&machinev1beta1.Machine{}, wake).
-		WatchesMetadata(&corev1.Node{}, wake).
-		Complete(r)
+		WatchesMetadata(&corev1.Node{}, wake)
+	if r.Guard != nil {
+		b.WatchesRawSource(source.Func(r.Guard.watch(ring[0])))
+	}
+	return b.Complete(r)
 }
 
 // Reconcile runs one round.
@@ -73,15 +82,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 
 // round looks, decides and acts once, and says when to look again.
 func (r *Reconciler) round(ctx context.Context) time.Duration {
-	s, err := r.Gatherer.Snapshot(ctx)
+	s, err := r.look(ctx)
 	if err != nil {
 		if ctx.Err() == nil { // else this is the end, not a failure
 			r.Log.Error(err, "the cluster could not be read, so nothing is done")
+			r.Metrics.unread(r.readRing(ctx)) // the API server may be down because etcd is
 		}
 		return lookRetry
 	}
 	plan := quorum.Decide(s)
-	r.Metrics.observe(s)
+	r.Metrics.observe(s, &plan)
 	r.tell(s, plan.Notes)
 	if plan.Records != nil && !maps.Equal(machineapi.FormatRecords(plan.Records), machineapi.FormatRecords(s.Records)) {
 		// Before any action: once a Machine is gone, nothing else says what it hosted.
@@ -92,6 +102,9 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 	}
 	again := lookLater
 	if plan.Moving || !s.Ring.Known {
+		again = lookSoon
+	}
+	if !r.Publisher.Publish(ctx, s) {
 		again = lookSoon
 	}
 	for _, a := range plan.Actions {
@@ -108,7 +121,14 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 			again = lookRetry
 		}
 	}
+	r.ClusterOperator.tell(ctx, s, &plan) // last: nothing waits for what is told
 	return again
+}
+
+func (r *Reconciler) readRing(ctx context.Context) quorum.Ring {
+	ctx, cancel := context.WithTimeout(ctx, etcdBound)
+	defer cancel()
+	return r.Etcd.Read(ctx)
 }
 
 // done reports an action that went through.
@@ -121,7 +141,7 @@ func (r *Reconciler) done(a quorum.Action) {
 	reason := map[quorum.Kind]string{
 		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RemoveLearner: "LearnerRemoved",
 		quorum.MoveLeader: "LeaderMoved", quorum.RemoveVoter: "MemberRemoved", quorum.Promote: "LearnerPromoted",
-		quorum.AddLearner: "LearnerAdded",
+		quorum.AddLearner: "LearnerAdded", quorum.DeleteGuardPod: "GuardPodDeleted",
 	}[a.Kind]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }

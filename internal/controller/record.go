@@ -2,11 +2,13 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/go-logr/logr"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/client-go/tools/events"
@@ -17,6 +19,13 @@ import (
 )
 
 // Recorder makes admission's decisions audit records, Events on their Machines and lines in the log.
+//
+// A fight, the same user's requests about the same Machine with the same outcome, is one Event with a
+// series. What it is told by is client-go's key: regarding, related, reason, action, type and reporter,
+// and not the note. So the user is the related object; the note is the first request's. client-go writes
+// the second occurrence at once, then the count every 30 minutes and when the fight has rested for 6;
+// what comes after that is another Event. The reporter is part of the key, so each replica that is asked
+// has an Event of its own. The audit records have every count (package audit).
 type Recorder struct {
 	Events events.EventRecorder
 	Audit  Audit
@@ -50,7 +59,12 @@ func eventReason(f quorum.Finding) string {
 		return "EscapeHatchUsed"
 	case quorum.KeepFinalizer, quorum.KeepRole, quorum.Claim:
 		return "ChangeBlocked"
-	case quorum.OverrideRule, quorum.Home: // the one lasts only until it is used, the other is about no Machine
+	case quorum.Adopt:
+		if f.Verdict == quorum.Denied {
+			return "ChangeBlocked"
+		}
+		return "OwnerAdded"
+	case quorum.OverrideRule, quorum.Home, quorum.HealthCheck: // the first lasts only until it is used, the others are about no Machine
 	}
 	return ""
 }
@@ -89,6 +103,21 @@ func (r *Recorder) Decided(_ context.Context, d webhooks.Record) {
 		r.Events.Eventf(&corev1.ObjectReference{
 			APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine",
 			Namespace: object.Namespace, Name: object.Name, UID: object.UID,
-		}, nil, kind, reason, d.Request.Operation.String(), "%s by %s: %s", d.Request.Operation, d.Request.User.Name, said)
+		}, &corev1.ObjectReference{
+			APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: rbacv1.UserKind, Name: d.Request.User.Name,
+		}, kind, reason, d.Request.Operation.String(), "%s", note(fmt.Sprintf("%s by %s: %s", d.Request.Operation, d.Request.User.Name, said)))
 	}
+}
+
+// noteLimit is the length of an Event's note, in bytes: the API server refuses an Event with a longer one.
+const noteLimit = 1024
+
+// note cuts a text to what an Event takes.
+func note(text string) string {
+	const more = " ..."
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= noteLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:noteLimit-len(more)], "") + more
 }

@@ -163,7 +163,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		m.Why = err.Error()
 		return answer{}
 	}
-	m.Applied = status.RaftAppliedIndex
+	m.Applied, m.Leader = status.RaftAppliedIndex, status.Leader
 
 	// A learner refuses linearizable reads. Of a voter one is asked, of the key that etcdctl's
 	// endpoint health reads; being told that one may not read it is an answer too.

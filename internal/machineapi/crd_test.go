@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestPrunesHooks begins with the real Machine CRD, which keeps hooks, and takes away what it takes to
+// TestLosesHooks begins with the real Machine CRD, which keeps hooks, and takes away what it takes to
 // lose them.
-func TestPrunesHooks(t *testing.T) {
+func TestLosesHooks(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +35,20 @@ func TestPrunesHooks(t *testing.T) {
 			h := s.Properties["lifecycleHooks"]
 			change(&h)
 			s.Properties["lifecycleHooks"] = h
+		})
+	}
+	list := func(crd *apiextensionsv1.CustomResourceDefinition, name string, change func(list *schema)) {
+		hooks(crd, func(h *schema) {
+			l := h.Properties[name]
+			change(&l)
+			h.Properties[name] = l
+		})
+	}
+	field := func(crd *apiextensionsv1.CustomResourceDefinition, in, name string, change func(field *schema)) {
+		list(crd, in, func(l *schema) {
+			f := l.Items.Schema.Properties[name]
+			change(&f)
+			l.Items.Schema.Properties[name] = f
 		})
 	}
 	yes := true
@@ -62,7 +76,40 @@ func TestPrunesHooks(t *testing.T) {
 			d.Spec.Versions = append(d.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{Name: "v2"})
 		}, true},
 		"no status subresource": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions[0].Subresources = nil }, true},
-		"no version":            {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions = nil }, true},
+		"one hook": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			list(d, "preDrain", func(l *schema) { l.MaxItems = new(int64(1)) })
+		}, true},
+		"two hooks": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			list(d, "preDrain", func(l *schema) { l.MaxItems = new(int64(2)) })
+		}, false},
+		"no latch": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			list(d, "preTerminate", func(l *schema) { l.MaxItems = new(int64(0)) })
+		}, true},
+		"other names only": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preDrain", "name", func(f *schema) { f.Enum = []apiextensionsv1.JSON{{Raw: []byte(`"Other"`)}} })
+		}, true},
+		"its name among others": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preDrain", "name", func(f *schema) {
+				f.Enum = []apiextensionsv1.JSON{{Raw: []byte(`"Other"`)}, {Raw: []byte(`"EtcdQuorumOperator"`)}}
+			})
+		}, false},
+		"names of a pattern": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preTerminate", "name", func(f *schema) { f.Pattern = "^example" })
+		}, true},
+		"short owners": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preDrain", "owner", func(f *schema) { f.MaxLength = new(int64(3)) })
+		}, true},
+		"long owners": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preTerminate", "owner", func(f *schema) { f.MinLength = new(int64(30)) })
+		}, true},
+		"owners that are numbers": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			field(d, "preTerminate", "owner", func(f *schema) { f.Type = "integer" })
+		}, true},
+		"one more field": {func(d *apiextensionsv1.CustomResourceDefinition) {
+			list(d, "preDrain", func(l *schema) { l.Items.Schema.Required = append(l.Items.Schema.Required, "until") })
+		}, true},
+		"not served": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions[0].Served = false }, true},
+		"no version": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions = nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var crd apiextensionsv1.CustomResourceDefinition
@@ -74,12 +121,12 @@ func TestPrunesHooks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := PrunesHooks(raw); err != nil || got != c.want {
-				t.Errorf("prunes: %t, %v; want %t", got, err, c.want)
+			if got, err := LosesHooks(raw); err != nil || got != c.want {
+				t.Errorf("loses: %t, %v; want %t", got, err, c.want)
 			}
 		})
 	}
-	if _, err := PrunesHooks([]byte(`{"spec":{"versions":7}}`)); err == nil {
+	if _, err := LosesHooks([]byte(`{"spec":{"versions":7}}`)); err == nil {
 		t.Error("a CRD that cannot be read passed")
 	}
 }

@@ -115,6 +115,9 @@ func Repair(raw []byte, old, next *machinev1beta1.Machine, repairs quorum.Repair
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
 	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")
 	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, user)
+	for i, fix := range repairs.Instance {
+		p.annotation(quorum.InstanceAnnotations[i].Key, fix, "")
+	}
 	p.providerID(repairs.ProviderID)
 	return p.ops
 }

@@ -197,6 +197,8 @@ func TestRepairAnnotations(t *testing.T) {
 	sameJSON(t, `{"metadata":{"annotations":{"k/ept~":"1"}},"spec":{}}`, repair(t, `{}`, copied, quorum.Repairs{Evidence: quorum.AsOld, Override: quorum.AsOld, OverrideBy: quorum.AsOld}))
 	sameJSON(t, copied, repair(t, "", copied, quorum.Repairs{}))
 	sameJSON(t, `{"metadata":{}}`, repair(t, "", `{"metadata":{}}`, dropped))
+	const hosted = `{"metadata":{"annotations":{"metal3.io/BareMetalHost":"a/b","openstack-resourceId":"c"}}}`
+	sameJSON(t, hosted, repair(t, hosted, `{"metadata":{"annotations":{"openstack-resourceId":"d"}}}`, quorum.Repairs{Instance: [...]quorum.Fix{quorum.AsOld, quorum.AsOld}}))
 }
 
 // FuzzRepair takes any two Machines as JSON, and any repairs: reading them never panics, the patch

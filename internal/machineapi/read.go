@@ -35,6 +35,8 @@ func Decode(raw []byte) (*machinev1beta1.Machine, error) {
 			Labels            map[string]string `json:"labels"`
 			Annotations       map[string]string `json:"annotations"`
 			Finalizers        []string          `json:"finalizers"`
+
+			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
 		} `json:"metadata"`
 		Spec struct {
 			LifecycleHooks machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
@@ -55,6 +57,7 @@ func Decode(raw []byte) (*machinev1beta1.Machine, error) {
 		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID,
 		CreationTimestamp: in.Metadata.CreationTimestamp, DeletionTimestamp: in.Metadata.DeletionTimestamp,
 		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
+		OwnerReferences: in.Metadata.OwnerReferences,
 	}}
 	m.Spec.LifecycleHooks, m.Spec.ProviderID = in.Spec.LifecycleHooks, in.Spec.ProviderID
 	m.Status.Phase, m.Status.NodeRef, m.Status.Addresses = in.Status.Phase, in.Status.NodeRef, in.Status.Addresses
@@ -94,6 +97,16 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		out.Evidence, _ = ParseEvidence(out.EvidenceRaw)
 	}
 	out.Addresses, out.HostNames = hosts(m.Status.Addresses)
+	for _, o := range m.OwnerReferences {
+		group, _, ok := strings.Cut(o.APIVersion, "/")
+		if !ok {
+			group = "" // the core group has a version alone
+		}
+		out.Owners = append(out.Owners, quorum.Owner{Group: group, Kind: o.Kind, Name: o.Name, UID: string(o.UID), Controller: o.Controller != nil && *o.Controller})
+	}
+	for i, annotation := range quorum.InstanceAnnotations {
+		out.Instance[i] = m.Annotations[annotation.Key]
+	}
 	return out
 }
 
@@ -104,6 +117,7 @@ func Node(n *corev1.Node) quorum.Node {
 		ProviderID: n.Spec.ProviderID,
 		Zone:       n.Labels[corev1.LabelTopologyZone],
 		CreatedAt:  n.CreationTimestamp.Time,
+		Cordoned:   n.Spec.Unschedulable,
 		Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		}),

@@ -30,6 +30,11 @@ func full() *machinev1beta1.Machine {
 			Annotations: map[string]string{
 				quorum.EvidenceAnnotation: `{"machineUID":"u-1","machine":"cp-1","memberIDs":["8e9e05c52164694d"],"peerAddresses":["10.0.0.1"]}`,
 				quorum.OverrideAnnotation: "held: x", quorum.OverrideByAnnotation: "alice",
+				"metal3.io/BareMetalHost": "machines/host-1", "openstack-resourceId": "server-1",
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "set", UID: "s", Controller: new(true)},
+				{APIVersion: "v1", Kind: "ConfigMap", Name: "map", UID: "m", Controller: new(false)}, {APIVersion: "v1", Kind: "Secret", Name: "secret", UID: "n"},
 			},
 		},
 		Spec: machinev1beta1.MachineSpec{
@@ -59,6 +64,11 @@ func TestMachine(t *testing.T) {
 		Hook: quorum.Ours, Latch: quorum.Foreign, Finalizer: true,
 		Evidence:    quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []uint64{0x8e9e05c52164694d}, Addresses: []netip.Addr{addr("10.0.0.1")}},
 		EvidenceRaw: full().Annotations[quorum.EvidenceAnnotation], Override: "held: x", OverrideBy: "alice",
+		Owners: []quorum.Owner{
+			{Group: "machine.openshift.io", Kind: "MachineSet", Name: "set", UID: "s", Controller: true},
+			{Kind: "ConfigMap", Name: "map", UID: "m"}, {Kind: "Secret", Name: "secret", UID: "n"},
+		},
+		Instance:   [...]string{"machines/host-1", "server-1"},
 		ProviderID: "process:///1", Phase: "Deleting", NodeName: "node-1", InstanceID: true,
 		Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1"), addr("10.0.0.2")},
 		HostNames: []string{"10.0.0", "node-1", "node-1.example.com"}, Zone: "zone-a",

@@ -69,6 +69,7 @@ const (
 // Repairs are the changes to the new object that make it acceptable. The zero value changes nothing.
 type Repairs struct {
 	Hook, Latch, Evidence, Override, OverrideBy, ProviderID Fix
+	Instance                                                [len(InstanceAnnotations)]Fix
 }
 
 // Decision is the answer to a Request. Without findings nothing guarded changed.
@@ -150,9 +151,17 @@ func (ids Identities) Needs(r *Request) Need {
 	return NeedNothing
 }
 
-// claims says whether the request gives a Machine a provider ID that it did not have.
-func (r *Request) claims() bool {
-	return r.New != nil && r.New.ProviderID != "" && (r.Old == nil || r.Old.ProviderID != r.New.ProviderID)
+// claims says whether the request has a Machine name an instance in a field that did not name it.
+func (r *Request) claims() bool { return r.New != nil && len(r.claimed()) > 0 }
+
+// claimed are the fields of the new object that name an instance and did not name it before.
+func (r *Request) claimed() []instanceField {
+	fields := r.New.instanceFields()
+	if r.Old == nil {
+		return fields
+	}
+	before := r.Old.instanceFields()
+	return slices.DeleteFunc(fields, func(f instanceField) bool { return slices.Contains(before, f) })
 }
 
 // Admit decides a request on the cluster as the Snapshot shows it; s may be nil where Needs said
@@ -169,6 +178,7 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 	}
 	switch {
 	case r.Operation == Create:
+		admitOwners(&d, r)
 		admitNew(&d, r)
 		d.pairLatch(r.New.Hook, r.New.Latch)
 	case !r.guarded():
@@ -176,7 +186,8 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		admitDelete(&d, r, s)
 	default:
 		class := ids.Classify(r.User)
-		admitProviderID(&d, r)
+		admitInstance(&d, r, &ids)
+		admitOwners(&d, r)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {
@@ -194,24 +205,41 @@ func admitClaim(d *Decision, r *Request, s *Snapshot) {
 	if !r.claims() {
 		return
 	}
+	claimed := r.claimed()
 	if s == nil {
-		d.add(Claim, Denied, claimUnknown(r)...)
+		d.add(Claim, Denied, claimUnknown(r, claimed[0])...)
 		return
 	}
 	for i := range s.Machines {
-		if other := &s.Machines[i]; other.ProviderID == r.New.ProviderID && other.Name != r.New.Name {
-			d.add(Claim, Denied, claimDenied(r, other)...)
-			return
+		other := &s.Machines[i]
+		if other.Name == r.New.Name {
+			continue
+		}
+		for _, theirs := range other.instanceFields() {
+			if k := slices.IndexFunc(claimed, theirs.same); k >= 0 {
+				d.add(Claim, Denied, claimDenied(r, claimed[k], other)...)
+				return
+			}
 		}
 	}
 }
 
-// admitProviderID is the rule claim's repair of an update: a hooked Machine that let go of its provider
-// ID could not be told any more from another that takes it.
-func admitProviderID(d *Decision, r *Request) {
-	if r.Old.Hook == Ours && r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
+// admitInstance is the rule claim's repair of an update: a hooked Machine that let go of its instance
+// could not be told any more from another that takes it. The provider ID is nobody's to change; the
+// annotations are the Machine API's.
+func admitInstance(d *Decision, r *Request, ids *Identities) {
+	if r.Old.Hook != Ours {
+		return
+	}
+	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
 		d.Repairs.ProviderID = AsOld
-		d.add(Claim, Repaired, claimKept(r)...)
+		d.add(Claim, Repaired, claimKept(r, "spec.providerID")...)
+	}
+	for i, value := range r.Old.Instance {
+		if value != "" && r.New.Instance[i] != value && !slices.Contains(ids.MachineAPI, r.User.Name) {
+			d.Repairs.Instance[i] = AsOld
+			d.add(Claim, Repaired, claimKept(r, "annotation "+InstanceAnnotations[i].Key)...)
+		}
 	}
 }
 

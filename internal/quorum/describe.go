@@ -26,6 +26,10 @@ func (a Action) Describe() string {
 			return fmt.Sprintf("release the latch of Machine %s", a.Machine)
 		}
 		return fmt.Sprintf("release hook and latch of Machine %s", a.Machine)
+	case SizeGuard:
+		return fmt.Sprintf("size the quorum guard: %d pods, at least %d available", a.Guards, a.Guards-1)
+	case DeleteGuardPod:
+		return fmt.Sprintf("delete pod %s of the quorum guard on Node %s", a.Pod, a.Node)
 	case RemoveLearner:
 		return fmt.Sprintf("remove learner %s", member)
 	case MoveLeader:
@@ -82,6 +86,11 @@ func (r Repairs) Describe() string {
 	}{{"hook", r.Hook}, {"latch", r.Latch}, {"evidence", r.Evidence}, {"override", r.Override}, {"override-by", r.OverrideBy}, {"provider ID", r.ProviderID}} {
 		if word := [...]string{AsOld: "as it was", Dropped: "dropped", Put: "put"}; f.fix != AsRequested {
 			out = append(out, f.name+" "+word[f.fix])
+		}
+	}
+	for i, fix := range r.Instance {
+		if fix == AsOld { // the only fix that they get
+			out = append(out, InstanceAnnotations[i].Key+" as it was")
 		}
 	}
 	return strings.Join(out, ", ")

@@ -7,7 +7,8 @@
 //
 // The rules, by the name that denials, warnings, metrics and tests use:
 //
-//	claim               a new Machine claims neither another's member nor its provider ID
+//	claim               a Machine claims neither another's member nor its instance
+//	adopt               no MachineSet takes a control-plane Machine for its own
 //	keep-hook           hook, latch and evidence of a guarded Machine stay as they are
 //	no-regain           a deleting Machine does not get the hook back
 //	early-release       a custodian releases a hook only from a Machine that hosts nothing
@@ -20,6 +21,7 @@
 //	degraded-delete     no healthy voter's Machine is deleted while another voter is unhealthy
 //	held                a deletion in order is held until a replacement votes
 //	home                namespace and CRD of the Machines stay while any Machine carries the hook
+//	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
 //	override            an override is a person's, and says whose
 //
 // # Plan
@@ -27,7 +29,8 @@
 // The steps, the first that applies: 1 put hook, latch and evidence on live Machines that host a
 // member; 2 release deleting Machines that host nothing; 3 remove the learner of a deleting Machine,
 // or one that makes no progress while another Node waits; 4 remove the voter of a deleting Machine;
-// 5 remove a dead voter that keeps its replacement out; 6 promote a learner; 7 add a learner.
+// 5 remove a dead voter that keeps its replacement out; 6 promote a learner; 7 add a learner. Beside any
+// of them: 8 size the quorum guard, and delete its pod on the Node of a released Machine.
 //
 // Unknown never releases: where etcd did not answer or a member cannot be joined to one host, hooks stay.
 package quorum

@@ -6,9 +6,10 @@ import "slices"
 type HomeRequest struct {
 	What      string // for people: "namespace openshift-machine-api", "the Machine CRD"
 	Operation Operation
-	// Prunes: the new CRD has no place for lifecycle hooks, so the API server would drop them from
-	// every Machine that it stores or shows; or no status subresource, so that whoever may write a
-	// Machine could say where it runs.
+	// Prunes: the new CRD serves nothing; or has no place for lifecycle hooks, so that the API server
+	// would drop them from every Machine that it stores or shows; or does not take Holdfast's, so that no
+	// hook could be put on; or has no status subresource, so that whoever may write a Machine could say
+	// where it runs.
 	Prunes bool
 }
 

@@ -31,13 +31,23 @@ type Identities struct {
 	Custodians  []string
 	Automation  []string
 	EscapeHatch []string
+	// MachineAPI are the user names, without patterns, that may say where a Machine runs.
+	MachineAPI []string
 }
 
 // DefaultIdentities are the identities without flags, for a Holdfast that runs as the given user.
+// The Machine API's controllers, of every provider, share one account. Those that migrate Machines to
+// and from Cluster API write status.authoritativeAPI and mirror the rest: by an account of their own,
+// and before they had one, by their operator's.
 func DefaultIdentities(self string) Identities {
 	return Identities{
 		Custodians:  []string{self, "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
 		EscapeHatch: []string{"system:serviceaccounts:openshift-backplane-srep"},
+		MachineAPI: []string{
+			"system:serviceaccount:openshift-machine-api:machine-api-controllers",
+			"system:serviceaccount:openshift-cluster-api:machine-api-migration",
+			"system:serviceaccount:openshift-cluster-api:cluster-capi-operator",
+		},
 	}
 }
 

@@ -77,6 +77,7 @@ func check(s *Snapshot, a Action) error {
 		if is, why := NewJoin(s).Hosting(i); m.Hook != Absent && is != HostsNothing {
 			return violated(I3, "it may host a member: %s", why)
 		}
+	case SizeGuard, DeleteGuardPod: // neither touches a hook or a member
 	case RemoveLearner:
 		if !member.Learner {
 			return violated(I4, "the member is a voter")

@@ -46,7 +46,7 @@ func violates(s *q.Snapshot, a q.Action) string {
 	}
 	votersBefore, healthyBefore := tally(before)
 	voters, healthy := tally(after)
-	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook
+	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.SizeGuard && a.Kind != q.DeleteGuardPod
 	switch {
 	case etcd && !s.Ring.Known:
 		return "etcd is changed although it is not known"
@@ -138,6 +138,9 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		if !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
 			out += "[node " + n.Name + "]"
 		}
+	}
+	if out == "" && (member.Name == "etcd-bootstrap" || s.Bootstrap.IsValid() && has([]string{s.Bootstrap.String()})) {
+		return "[bootstrap]"
 	}
 	if out != "" || claimed {
 		return out

@@ -19,6 +19,8 @@ const (
 	OverrideByAnnotation = "holdfast.dev/override-by" // the stamp: user name of who set the override
 	GaveWayAnnotation    = "holdfast.dev/gave-way"    // on a Node: RFC 3339 time at which its learner gave way
 
+	BootstrapName = "etcd-bootstrap" // of the etcd member that the installer's temporary host runs
+
 	RoleLabel = "machine.openshift.io/cluster-api-machine-role"
 	TypeLabel = "machine.openshift.io/cluster-api-machine-type"
 )
@@ -55,10 +57,13 @@ type Machine struct {
 	Override    string   // OverrideAnnotation as it stands
 	OverrideBy  string   // OverrideByAnnotation as it stands
 
+	Owners []Owner
+
 	ProviderID string
-	Phase      string // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
-	NodeName   string // status.nodeRef.name
-	InstanceID bool   // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
+	Instance   [len(InstanceAnnotations)]string // values of InstanceAnnotations, "" without the annotation
+	Phase      string                           // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
+	NodeName   string                           // status.nodeRef.name
+	InstanceID bool                             // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
 	Addresses  []netip.Addr
 	HostNames  []string
 	Zone       string // failure domain: label machine.openshift.io/zone, else topology label of its Node
@@ -116,6 +121,7 @@ type Node struct {
 	Name       string
 	ProviderID string
 	Ready      bool
+	Cordoned   bool
 	Addresses  []netip.Addr // InternalIPs, in the Node's order
 	HostNames  []string
 	Zone       string

@@ -13,6 +13,8 @@ type Host struct {
 	Machines []int     // indexes into Snapshot.Machines, by evidence or by address
 	Nodes    []int     // indexes into Snapshot.Nodes: matching Nodes that belong to no Machine of Snapshot
 	Departed *Evidence // the record that names the member is of a Machine that no longer exists
+	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
+	Bootstrap bool
 }
 
 // Machine is the index of the one Machine that hosts the member, -1 if there is none or the join is
@@ -24,10 +26,11 @@ func (h *Host) Machine() int {
 	return -1
 }
 
-// Known says whether the member is joined to exactly one host, or to a Machine that is gone.
+// Known says whether the member is joined to exactly one host, to a Machine that is gone, or to the
+// bootstrap host.
 func (h *Host) Known() bool {
 	n := len(h.Machines) + len(h.Nodes)
-	return n == 1 || n == 0 && h.Departed != nil
+	return n == 1 || n == 0 && (h.Departed != nil || h.Bootstrap)
 }
 
 // Join is the join of a Snapshot's members to its Machines and Nodes. Make it with NewJoin.
@@ -63,6 +66,8 @@ func NewJoin(s *Snapshot) *Join {
 			}
 		}
 		host.Departed = departed(s, member.ID)
+		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
+			(member.Name == BootstrapName || s.Bootstrap.IsValid() && slices.Contains(at.addrs, s.Bootstrap.Unmap()))
 	}
 	return j
 }

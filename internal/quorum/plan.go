@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -15,18 +16,20 @@ import (
 type Kind uint8
 
 const (
-	AddHook       Kind = 1 + iota // put hook, latch and evidence on a Machine, as far as Action says
-	ReleaseHook                   // take hook and latch off a deleting Machine
-	RemoveLearner                 // remove a learner from etcd
-	MoveLeader                    // move leadership to the member Action.To
-	RemoveVoter                   // remove a voter from etcd
-	Promote                       // make a learner a voter
-	AddLearner                    // add a member as a learner
+	AddHook        Kind = 1 + iota // put hook, latch and evidence on a Machine, as far as Action says
+	ReleaseHook                    // take hook and latch off a deleting Machine
+	SizeGuard                      // size the quorum guard: budget and Deployment
+	DeleteGuardPod                 // delete the guard pod of a released Machine's Node
+	RemoveLearner                  // remove a learner from etcd
+	MoveLeader                     // move leadership to the member Action.To
+	RemoveVoter                    // remove a voter from etcd
+	Promote                        // make a learner a voter
+	AddLearner                     // add a member as a learner
 )
 
 func (k Kind) String() string {
 	return [...]string{
-		AddHook: "add-hook", ReleaseHook: "release-hook", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
+		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", DeleteGuardPod: "delete-guard-pod", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
 		RemoveVoter: "remove-voter", Promote: "promote", AddLearner: "add-learner",
 	}[k]
 }
@@ -37,10 +40,10 @@ func (k Kind) Membership() bool { return k >= RemoveLearner }
 // Action is one change, as data. Which fields count depends on Kind.
 type Action struct {
 	Kind    Kind
-	Step    int    // of the reconciler, 1 to 7
+	Step    int    // of the reconciler, 1 to 8
 	Machine string // name and UID of the Machine that it is about, "" for a member without one
 	UID     string
-	Node    string // AddLearner, and a RemoveLearner that gives way: the Node
+	Node    string // AddLearner, DeleteGuardPod, and a RemoveLearner that gives way: the Node
 
 	Member     uint64 // the etcd member
 	MemberName string
@@ -51,6 +54,8 @@ type Action struct {
 	Hook, Latch bool     // AddHook: which entries to put; ReleaseHook: which to take off
 	Evidence    Evidence // AddHook: what to write, nothing if it has no members
 	GivesWay    bool     // RemoveLearner: its Node goes to the end of the queue
+	Guards      int      // SizeGuard: guard pods wanted; the budget's minAvailable is one less
+	Pod, PodUID string   // DeleteGuardPod
 
 	Why string // for people
 }
@@ -59,7 +64,7 @@ type Action struct {
 // before an irreversible one is made.
 func (a Action) Same(b Action) bool {
 	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay &&
-		a.Hook == b.Hook && a.Latch == b.Latch
+		a.Hook == b.Hook && a.Latch == b.Latch && a.Guards == b.Guards && a.PodUID == b.PodUID
 }
 
 // Reason is a machine-readable word for a Note.
@@ -75,12 +80,17 @@ const (
 	LearnerOrphaned         Reason = "LearnerOrphaned"
 	MachineMirrored         Reason = "MachineMirrored"
 	HookOwnerForeign        Reason = "HookOwnerForeign"
+	MemberAddressChanged    Reason = "MemberAddressChanged"
+	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
+	LearnerBehind           Reason = "LearnerBehind"
 )
 
 // Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
-func (r Reason) Degrades() bool { return r != ReplacementWaits && r != MachineMirrored }
+func (r Reason) Degrades() bool {
+	return r != ReplacementWaits && r != LearnerBehind && r != MachineMirrored
+}
 
 // Note is something a person should know: what is wrong, or what a replacement waits for.
 type Note struct {
@@ -98,6 +108,8 @@ type Plan struct {
 	Records []Evidence
 	// Moving: something is under way that etcd or a host must finish, so look again soon.
 	Moving bool
+	// Violated is the invariant that an action would have broken, so that there are none; "" in order.
+	Violated Invariant
 }
 
 // Decide computes the plan. Every action has passed the invariants; if one did not, there are no
@@ -107,6 +119,9 @@ func Decide(s *Snapshot) Plan {
 	p.decide()
 	if err := CheckPlan(s, p.plan.Actions); err != nil {
 		p.plan.Actions = nil
+		if broken := (*Violation)(nil); errors.As(err, &broken) {
+			p.plan.Violated = broken.Invariant
+		}
 		p.note(InvariantViolated, "", "nothing is done: %v", err)
 	}
 	return p.plan
@@ -135,7 +150,7 @@ func (p *planner) decide() {
 	}
 	p.observe()
 	if !s.functional() {
-		p.note(MachineAPINotFunctional, "", "no control-plane Machine is or was Running, so only deleting Machines that host nothing are released")
+		p.note(MachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.whyNotFunctional())
 		p.plan.Actions = p.release()
 		return
 	}
@@ -155,10 +170,31 @@ func (p *planner) decide() {
 	for _, step := range steps {
 		if p.plan.Actions = step(); len(p.plan.Actions) > 0 {
 			p.plan.Moving = true
-			return
+			break
 		}
 	}
-	p.explainWaiting()
+	if len(p.plan.Actions) == 0 {
+		p.explainWaiting()
+	}
+	if s.Mode == Full { // it is nobody's turn: the guard's size must not wait for a replacement
+		p.plan.Actions = append(p.plan.Actions, p.guard()...)
+	}
+}
+
+// whyNotFunctional says what the Machine API's failure to run a control-plane Machine looks like.
+func (s *Snapshot) whyNotFunctional() string {
+	var phases []string
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.ControlPlane() {
+			phases = append(phases, cmp.Or(m.Phase, "no phase yet"))
+		}
+	}
+	if len(phases) == 0 {
+		return "there is no control-plane Machine"
+	}
+	n := len(phases)
+	slices.Sort(phases)
+	return fmt.Sprintf("none of %d control-plane Machines is or was Running (%s)", n, strings.Join(slices.Compact(phases), ", "))
 }
 
 // observe notes what is wrong whatever is done.
@@ -170,6 +206,12 @@ func (p *planner) observe() {
 			p.note(EtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
 		case member.Learner:
 			p.plan.Moving = true
+			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
+				p.note(LearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
+			}
+		}
+		if at, has := p.moved(k); has != "" {
+			p.note(MemberAddressChanged, p.machineOf(k), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(k), has, member.ID)
 		}
 		switch {
 		case host.Known():
@@ -178,6 +220,9 @@ func (p *planner) observe() {
 		default:
 			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s", member, p.join.ambiguity(k))
 		}
+	}
+	if g := &p.s.Guard; g.Managed && g.Absent != "" {
+		p.note(QuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
@@ -188,6 +233,40 @@ func (p *planner) observe() {
 			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
 		}
 	}
+}
+
+// machineOf is the name of the Machine that hosts a member, "" if that is not known.
+func (p *planner) machineOf(k int) string {
+	if i := p.join.Hosts[k].Machine(); i >= 0 {
+		return p.s.Machines[i].Name
+	}
+	return ""
+}
+
+// behind says how far a learner is behind, and for how long at its pace.
+func (p *planner) behind(m *Member) string {
+	text := fmt.Sprintf("%d entries behind the leader", p.s.Lag(m))
+	if m.CatchUp > 0 {
+		text += fmt.Sprintf(", about %s at its pace", max(m.CatchUp.Round(time.Second), time.Second))
+	}
+	return text
+}
+
+// moved says where a member is listed and which addresses its Machine has instead; "" if one is the other.
+func (p *planner) moved(k int) (at, has string) {
+	member, i := &p.s.Ring.Members[k], p.join.Hosts[k].Machine()
+	if i < 0 || len(member.PeerURLs) == 0 {
+		return "", ""
+	}
+	m := &p.s.Machines[i]
+	addrs, names := slices.Clone(m.Addresses), m.HostNames
+	if n := p.join.Node(i); n >= 0 {
+		addrs, names = append(addrs, p.s.Nodes[n].Addresses...), append(slices.Clone(names), p.s.Nodes[n].HostNames...)
+	}
+	if len(addrs) == 0 || endpointsOf(member.PeerURLs).meets(addrs, names) {
+		return "", ""
+	}
+	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
 }
 
 // hook is step 1: hook, latch and evidence on every live Machine that hosts a member.
@@ -331,6 +410,12 @@ func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }
 
+// Steady says whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
+// behind again as soon as clients write is not worth a vote yet.
+func (s *Snapshot) Steady(m *Member) bool {
+	return s.CaughtUp(m) && !m.CaughtUpAt.IsZero() && s.Now.Sub(m.CaughtUpAt) >= s.Limits.SteadyFor
+}
+
 // Lag is how many raft entries a member is behind the leader.
 func (s *Snapshot) Lag(m *Member) uint64 {
 	if m.Applied >= s.Ring.Index {
@@ -339,8 +424,10 @@ func (s *Snapshot) Lag(m *Member) uint64 {
 	return s.Ring.Index - m.Applied
 }
 
-// leaving says whether a voter is to go: its Machine is deleting, or it is stale.
-func (p *planner) leaving(k int) bool { return p.join.Replacing(k) || p.join.Stale(k) }
+// leaving says whether a voter is to go: its Machine is deleting, it is stale, or the installer's.
+func (p *planner) leaving(k int) bool {
+	return p.join.Replacing(k) || p.join.Stale(k) || p.join.Hosts[k].Bootstrap
+}
 
 // goes is the Machine of a leaving voter whose host is known; ok is false if it may not be removed.
 func (p *planner) goes(k int) (name, uid string, ok bool) {
@@ -348,24 +435,24 @@ func (p *planner) goes(k int) (name, uid string, ok bool) {
 	if i := host.Machine(); i >= 0 && p.s.Machines[i].Deleting() {
 		return p.s.Machines[i].Name, p.s.Machines[i].UID, !p.s.Machines[i].Mirrored
 	}
-	if !p.join.Stale(k) {
-		return "", "", false
-	}
-	if host.Departed != nil {
+	if p.join.Stale(k) && host.Departed != nil {
 		return host.Departed.Machine, host.Departed.MachineUID, true
 	}
-	return "", "", true
+	return "", "", p.join.Stale(k) || host.Bootstrap
 }
 
-// going is the word for what happens to the Machine of a leaving voter.
+// going says why a leaving voter is to go.
 func (p *planner) going(k int) string {
-	if p.join.Replacing(k) {
-		return "being deleted"
+	switch {
+	case p.join.Replacing(k):
+		return "its Machine is being deleted"
+	case p.join.Hosts[k].Bootstrap:
+		return "it is the installer's bootstrap member"
 	}
-	return "gone"
+	return "its Machine is gone"
 }
 
-// removeVoter is step 4: a voter of a deleting Machine goes once the others are as many as wanted,
+// removeVoter is step 4: a voter of a deleting Machine, or the bootstrap member, goes once the others are as many as wanted,
 // healthy enough, and tolerate what they should.
 func (p *planner) removeVoter() []Action {
 	s := p.s
@@ -394,7 +481,7 @@ func (p *planner) removeVoter() []Action {
 	member := &s.Ring.Members[best]
 	machine, uid, _ := p.goes(best)
 	a := Action{Kind: RemoveVoter, Step: 4, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name}
-	a.Why = fmt.Sprintf("its Machine is %s, and %s remain for %d wanted", p.going(best), nVoters(voters-1), s.Desired)
+	a.Why = fmt.Sprintf("%s, and %s remain for %d wanted", p.going(best), nVoters(voters-1), s.Desired)
 	if s.Ring.Leader == member.ID {
 		if to := p.successor(best); to >= 0 {
 			a.Kind, a.To, a.ToName = MoveLeader, s.Ring.Members[to].ID, s.Ring.Members[to].Name
@@ -404,12 +491,18 @@ func (p *planner) removeVoter() []Action {
 	return []Action{a}
 }
 
-// rank orders leaving voters: unhealthy first, then the most crowded failure domain, then the
-// longest deleting.
+// rank orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
+// domain, then the longest deleting.
 func (p *planner) rank(a, b int) int {
 	one, two := &p.s.Ring.Members[a], &p.s.Ring.Members[b]
 	if one.Healthy != two.Healthy {
 		if two.Healthy {
+			return -1
+		}
+		return 1
+	}
+	if p.join.Hosts[a].Bootstrap != p.join.Hosts[b].Bootstrap {
+		if p.join.Hosts[a].Bootstrap {
 			return -1
 		}
 		return 1
@@ -493,7 +586,7 @@ func (p *planner) removeDead() []Action {
 		waits := s.Machines[w].Name
 		return []Action{{
 			Kind: RemoveVoter, Step: 5, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name,
-			Why: fmt.Sprintf("it is dead, its Machine is %s, and etcd takes no member for Machine %s while it is listed", p.going(k), waits),
+			Why: fmt.Sprintf("it is dead, %s, and etcd takes no member for Machine %s while it is listed", p.going(k), waits),
 		}}
 	}
 	return nil
@@ -534,7 +627,7 @@ func (p *planner) waiting(suits func(machine int) bool) int {
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || len(p.s.Nodes[n].Addresses) == 0 || !suits(i) {
 			continue
 		}
-		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) {
+		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) || !p.s.Guard.has(p.s.Nodes[n].Name) {
 			continue
 		}
 		if best < 0 || p.sooner(i, best) {
@@ -573,7 +666,7 @@ func (p *planner) promote() []Action {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
 		i := p.join.Hosts[k].Machine()
-		if !member.Learner || i < 0 || !p.s.CaughtUp(member) {
+		if !member.Learner || i < 0 || !p.s.Steady(member) {
 			continue
 		}
 		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == Ours && m.Latch == Ours {
@@ -686,7 +779,9 @@ func (p *planner) blocker() string {
 		case !member.Healthy:
 			return fmt.Sprintf("learner %s does not answer: %s", member, member.Why)
 		case !p.s.CaughtUp(member):
-			return fmt.Sprintf("learner %s is %d entries behind the leader", member, p.s.Lag(member))
+			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
+		case !p.s.Steady(member):
+			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
 		}
 	}
 	if i := p.waiting(anyMachine); i >= 0 {
@@ -702,9 +797,13 @@ func (p *planner) blocker() string {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if !m.Deleting() && !m.Mirrored && m.ControlPlane() && len(p.join.Members(i)) == 0 {
-			return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Members(i)) > 0 {
+			continue
 		}
+		if n := p.join.Node(i); n >= 0 && p.s.Nodes[n].Ready && !p.s.Guard.has(p.s.Nodes[n].Name) {
+			return fmt.Sprintf("Node %s of Machine %s has no pod of the quorum guard yet", p.s.Nodes[n].Name, m.Name)
+		}
+		return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
 	}
 	return "no other control-plane Machine waits for its place; create one"
 }

@@ -38,6 +38,9 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	if s.Ring.Known = chance(t, 95, "known"); !s.Ring.Known {
 		s.Ring.Why = one(t, "ring why", "", strings.Repeat("an error\nof several lines, ééé\n", 50))
 	}
+	if chance(t, 10, "bootstrap") {
+		s.Bootstrap = address(rapid.IntRange(0, 6).Draw(t, "bootstrap at"))
+	}
 	s.Ring.Version = one(t, "version", "3.7.3", "3.6.0", "")
 	if chance(t, 90, "usual limit") {
 		s.Limits.MaxDeleting = -1
@@ -57,10 +60,11 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	}
 	for i := range rapid.IntRange(0, 7).Draw(t, "members") {
 		m := q.Member{
-			ID: uint64(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), ""),
+			ID: uint64(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
 			Learner: chance(t, 25, "learner"), Healthy: chance(t, 80, "healthy"), Why: one(t, "why", "", "connection refused", strings.Repeat("an error\nof several lines, ééé\n", 50)),
 			Since:      one(t, "since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
 			Applied:    one(t, "applied", uint64(index), index-500, index-501, 0),
+			CaughtUpAt: one(t, "caught up", noon().Add(-time.Minute), noon().Add(-time.Minute), noon(), time.Time{}),
 			ProgressAt: one(t, "progress", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Hour)),
 		}
 		for _, a := range drawAddresses(t, i) {
@@ -118,6 +122,17 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 		m.NodeName = ""
 	case 3:
 		m.NodeName, m.ProviderID = "", ""
+	}
+	for k := range m.Instance {
+		m.Instance[k] = one(t, "instance", "", fmt.Sprintf("i%d", i), fmt.Sprintf("i%d", i))
+	}
+	switch one(t, "owners", 0, 0, 1, 2, 3) {
+	case 1:
+		m.Owners = []q.Owner{{Group: "machine.openshift.io", Kind: "ControlPlaneMachineSet", Name: "cluster", UID: "c", Controller: true}}
+	case 2:
+		m.Owners = []q.Owner{{Group: "machine.openshift.io", Kind: "MachineSet", Name: "workers", UID: "w", Controller: chance(t, 50, "controller")}}
+	case 3:
+		m.Owners = []q.Owner{{Kind: "ConfigMap", Name: "map" + long, UID: "m"}}
 	}
 	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
 	case 1, 2, 3:
@@ -220,6 +235,9 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 			for _, i := range h.Nodes {
 				got += "[node " + s.Nodes[i].Name + "]"
 			}
+			if got == "" && h.Bootstrap {
+				got = "[bootstrap]"
+			}
 			if got == "" && h.Departed != nil {
 				got = "[gone]"
 			}
@@ -244,7 +262,7 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
-		a := q.Action{Kind: q.Kind(rapid.IntRange(1, 7).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
+		a := q.Action{Kind: q.Kind(rapid.IntRange(1, 9).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
 		if len(s.Machines) > 0 {
 			m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
 			a.Machine, a.UID = m.Name, m.UID
@@ -294,6 +312,12 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
 	}
 	if chance(t, 5, "provider") {
 		next.ProviderID = fresh.ProviderID
+	}
+	if chance(t, 5, "instance") {
+		next.Instance = fresh.Instance
+	}
+	if chance(t, 10, "owners") {
+		next.Owners = fresh.Owners
 	}
 	return r
 }
@@ -355,6 +379,9 @@ func TestAdmit(t *testing.T) {
 			if n := fixed.New; n.EvidenceRaw+n.Override+n.OverrideBy != "" || (n.Hook == q.Ours) != (n.Latch == q.Ours) {
 				t.Errorf("created as %+v", n)
 			}
+			if n := fixed.New; (n.ControlPlane() || n.Hook == q.Ours) && owned(n) {
+				t.Error("it was created as a MachineSet's")
+			}
 			return
 		}
 		checkUpdated(t, fixed, s, class)
@@ -393,6 +420,10 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 		t.Error("the labels are gone")
 	case was.Hook == q.Ours && was.ProviderID != "" && is.ProviderID != was.ProviderID:
 		t.Error("the provider ID was changed")
+	case was.Hook == q.Ours && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], is.Instance[:]):
+		t.Error("an annotation that names the instance was changed")
+	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
+		t.Error("a MachineSet took it")
 	case becomes:
 	case !released && class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
 		t.Error("the evidence was changed")
@@ -403,6 +434,21 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name:
 		t.Errorf("%s stamped it as %q", r.User.Name, is.OverrideBy)
 	}
+}
+
+// dropped says whether a value that stood before is another now.
+func dropped(before, now []string) bool {
+	for i := range before {
+		if before[i] != "" && before[i] != now[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// owned says whether a MachineSet is the Machine's controller.
+func owned(m *q.Machine) bool {
+	return slices.ContainsFunc(m.Owners, func(o q.Owner) bool { return o.Kind == "MachineSet" && o.Controller })
 }
 
 // checkDeleted judges a DELETE that passed, by counting.
@@ -459,10 +505,17 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		n := one(t, "voters", 1, 3, 3, 5)
 		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
+		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
+		if chance(t, 50, "guard pods") {
+			w.s.Guard = q.DrainGuard{Managed: true, MinAvailable: -1, Replicas: -1}
+		}
 		l := &life{t: t, w: w, ids: ids}
 		for i := range n {
 			l.host(i, i)
 			must(t, w.setMember(fmt.Sprintf("a%d", i), []string{address(i).String()}))
+		}
+		if chance(t, 20, "bootstrap member") {
+			must(t, w.setMember("ab", []string{"10.0.1.1", "name=" + q.BootstrapName}))
 		}
 		for range rapid.IntRange(0, 12).Draw(t, "rounds with events") {
 			for range rapid.IntRange(0, 2).Draw(t, "events") {
@@ -537,7 +590,8 @@ func (l *life) event() {
 		}
 	case 8: // Holdfast starts anew and has seen nothing
 		for k := range w.s.Ring.Members {
-			w.s.Ring.Members[k].Since, w.s.Ring.Members[k].ProgressAt = w.s.Now, w.s.Now
+			member := &w.s.Ring.Members[k]
+			member.Since, member.ProgressAt, member.CaughtUpAt = w.s.Now, w.s.Now, w.s.Now
 		}
 	case 9: // a person takes the hook off
 		if !m.Deleting() || m.Hook != q.Ours {
@@ -589,6 +643,7 @@ func (l *life) survives(m *q.Machine) bool {
 func (l *life) look() {
 	w, working := l.w, 0
 	voters, healthy := w.s.Ring.Voters()
+	surplus := voters > w.s.Desired && w.s.Ring.Member(0xab) == nil // the installer's member goes by itself
 	settled := voters == healthy && !slices.ContainsFunc(w.s.Machines, func(m q.Machine) bool { return m.Deleting() })
 	for i := range w.s.Machines {
 		m := &w.s.Machines[i]
@@ -604,7 +659,7 @@ func (l *life) look() {
 			}
 		}
 		switch {
-		case dead, votes && settled && voters > w.s.Desired:
+		case dead, votes && settled && surplus:
 			l.delete(m)
 			settled = false
 		case !w.broken[m.Name]:
@@ -651,6 +706,9 @@ func (l *life) round() bool {
 
 func (l *life) done() bool {
 	voters, healthy := l.w.s.Ring.Voters()
+	if g := &l.w.s.Guard; g.Managed && (g.MinAvailable != l.w.s.Guards()-1 || g.Replicas != l.w.s.Guards()) {
+		return false
+	}
 	return voters == l.w.s.Desired && healthy == voters && !slices.ContainsFunc(l.w.s.Machines, func(m q.Machine) bool { return m.Deleting() })
 }
 

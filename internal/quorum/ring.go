@@ -27,8 +27,14 @@ type Member struct {
 	// Why is the reason for an unhealthy member, for people.
 	Why string
 
+	Leader     uint64    // the leader as the member sees it, 0 without one or without an answer
 	Applied    uint64    // raft index applied by the member, 0 if it did not answer
 	ProgressAt time.Time // when Applied last rose, or when the learner was first seen; zero is unknown: just now
+	// CaughtUpAt is since when a learner has been no further behind than Limits.MaxLag at each look;
+	// zero if it is further behind, or unknown: just now.
+	CaughtUpAt time.Time
+	// CatchUp is how long a learner that is behind still needs at its pace so far, 0 if that is not known.
+	CatchUp time.Duration
 }
 
 // Started says whether the member has ever started: it publishes its name then.

@@ -5,6 +5,7 @@ type Rule string
 
 const (
 	Claim             Rule = "claim"
+	Adopt             Rule = "adopt"
 	KeepHook          Rule = "keep-hook"
 	NoRegain          Rule = "no-regain"
 	EarlyRelease      Rule = "early-release"
@@ -17,6 +18,7 @@ const (
 	DegradedDelete    Rule = "degraded-delete"
 	Held              Rule = "held"
 	Home              Rule = "home"
+	HealthCheck       Rule = "health-check"
 	// OverrideRule keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
 	OverrideRule Rule = "override"
@@ -24,8 +26,8 @@ const (
 
 // Rules are all admission rules, in the order of doc.go.
 var Rules = [...]Rule{
-	Claim, KeepHook, NoRegain, EarlyRelease, AutomationRelease, EscapeHatch, KeepFinalizer,
-	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, Home, OverrideRule,
+	Claim, Adopt, KeepHook, NoRegain, EarlyRelease, AutomationRelease, EscapeHatch, KeepFinalizer,
+	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, Home, HealthCheck, OverrideRule,
 }
 
 // overridable are the rules that an override lifts.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 // The scenarios read as documentation: a cluster in words, a request or a look at it, and what comes
 // of that. testdata/README.md has the words. With -rewrite they are written anew.
 func TestScenarios(t *testing.T) {
-	for _, dir := range [...]string{"match", "plan", "admit"} {
+	for _, dir := range [...]string{"match", "plan", "admit", "condition"} {
 		t.Run(dir, func(t *testing.T) {
 			datadriven.Walk(t, filepath.Join("testdata", dir), func(t *testing.T, path string) {
 				w := newWorld()
@@ -45,6 +46,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return "ok\n"
 	case "match":
 		return w.match()
+	case "conditions":
+		return w.conditions(d)
 	case "plan":
 		return q.Decide(&w.s).Describe()
 	case "run":
@@ -53,6 +56,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.admit(t, d)
 	case "home":
 		return w.home(t, d)
+	case "machineset", "healthcheck":
+		return w.keeper(t, d)
 	}
 	d.Fatalf(t, "no command %q", d.Cmd)
 	return ""
@@ -71,6 +76,25 @@ func (w *world) change(t *testing.T, d *datadriven.TestData) string {
 	return "ok\n"
 }
 
+// conditions looks now and for as long as the argument says, each second, and shows what is told then;
+// that which changed with the last look is marked.
+func (w *world) conditions(d *datadriven.TestData) string {
+	look := func() { p := q.Decide(&w.s); w.told = q.Settle(w.told, q.Conditions(&w.s, &p), w.s.Now) }
+	var lasting time.Duration
+	if len(d.CmdArgs) > 0 {
+		lasting, _ = time.ParseDuration(d.CmdArgs[0].Key)
+	}
+	for look(); lasting > 0; lasting -= time.Second {
+		w.s.Now = w.s.Now.Add(time.Second)
+		look()
+	}
+	var b strings.Builder
+	for _, c := range w.told {
+		fmt.Fprintf(&b, "%s ago: %s", w.s.Now.Sub(c.Since), c.Describe())
+	}
+	return b.String()
+}
+
 // match says where each member runs, and what each Machine hosts.
 func (w *world) match() string {
 	var b strings.Builder
@@ -83,6 +107,9 @@ func (w *world) match() string {
 		}
 		for _, i := range h.Nodes {
 			at = append(at, "Node "+w.s.Nodes[i].Name)
+		}
+		if h.Bootstrap {
+			at = append(at, "the bootstrap host")
 		}
 		if h.Departed != nil {
 			at = append(at, "once Machine "+h.Departed.Machine)
@@ -230,6 +257,44 @@ func (w *world) home(t *testing.T, d *datadriven.TestData) string {
 	return decision.Describe()
 }
 
+// keeper writes a MachineSet or MachineHealthCheck that selects some of the Machines.
+func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
+	s := &q.Selection{Desired: w.s.Desired}
+	if d.HasArg("selects") {
+		for _, arg := range d.CmdArgs {
+			for _, name := range arg.Vals {
+				if arg.Key == "selects" {
+					s.Machines = append(s.Machines, *w.machine(name))
+				}
+			}
+		}
+	}
+	s.Total = len(s.Machines)
+	var workers int
+	d.MaybeScanArgs(t, "workers", &workers)
+	s.Total += workers
+	var decision q.Decision
+	if d.Cmd == "machineset" {
+		r := &q.SetRequest{Namespace: "openshift-machine-api", Name: "adopter"}
+		d.MaybeScanArgs(t, "role", &r.Template.Role)
+		decision = q.AdmitSet(r, s)
+	} else {
+		var most string
+		d.ScanArgs(t, "max", &most)
+		r := &q.HealthCheckRequest{Namespace: "openshift-machine-api", Name: "check", External: d.HasArg("external"), Fresh: d.HasArg("fresh")}
+		most, r.Percent = strings.CutSuffix(most, "%")
+		var err error
+		if r.MaxUnhealthy, err = strconv.Atoi(most); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		decision = q.AdmitHealthCheck(r, s)
+	}
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	return decision.Describe()
+}
+
 func (w *world) happen(r *q.Request, d *q.Decision) {
 	switch r.Operation {
 	case q.Delete:
@@ -264,6 +329,9 @@ func repaired(r *q.Request, d *q.Decision) *q.Request {
 	next.Override = fix(d.Repairs.Override, next.Override, old.Override, "?")
 	next.OverrideBy = fix(d.Repairs.OverrideBy, next.OverrideBy, old.OverrideBy, r.User.Name)
 	next.ProviderID = fix(d.Repairs.ProviderID, next.ProviderID, old.ProviderID, "?")
+	for i, f := range d.Repairs.Instance {
+		next.Instance[i] = fix(f, next.Instance[i], old.Instance[i], "?")
+	}
 	out := *r
 	out.New = &next
 	return &out
@@ -293,6 +361,17 @@ func alter(t *testing.T, m *q.Machine, line string) {
 		m.OverrideBy = value
 	case "provider":
 		m.ProviderID = value
+	case "host":
+		m.Instance[0] = value
+	case "server":
+		m.Instance[1] = value
+	case "owner": // <kind>.<group> <name> [controller]
+		words := strings.Fields(value)
+		kind, group, _ := strings.Cut(words[0], ".")
+		o := q.Owner{Group: group, Kind: kind, Name: words[1], UID: "uid-" + words[1], Controller: len(words) > 2}
+		m.Owners = append(slices.Clone(m.Owners), o)
+	case "disowned":
+		m.Owners = nil
 	case "phase":
 		m.Phase = value
 	default:

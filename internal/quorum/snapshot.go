@@ -1,6 +1,9 @@
 package quorum
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Mode is what Holdfast may do to etcd.
 type Mode uint8
@@ -23,6 +26,12 @@ type Snapshot struct {
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
 	Records []Evidence
 
+	Guard DrainGuard // full mode
+
+	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked
+	// with it; the zero value without. A member named BootstrapName is that one, too.
+	Bootstrap netip.Addr
+
 	// Desired is the number of voters wanted: odd, or 0 when unknown, DesiredWhy then says why.
 	Desired    int
 	DesiredWhy string
@@ -34,6 +43,7 @@ type Snapshot struct {
 type Limits struct {
 	MaxDeleting  int           // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
 	MaxLag       uint64        // raft entries that a learner may be behind the leader to be promoted
+	SteadyFor    time.Duration // for how long it must have been no further behind
 	StallAfter   time.Duration // a learner without progress for this long gives way to a waiting Node
 	DeadAfter    time.Duration // a voter that has not answered for this long is dead, not flapping
 	GoneAfter    time.Duration // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting
@@ -42,5 +52,5 @@ type Limits struct {
 
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: -1, MaxLag: 500, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 200 * time.Millisecond, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }

@@ -14,8 +14,11 @@ func (r *Request) kubectl(verb, rest string) string {
 }
 
 func (r *Request) name() string {
-	if r.Old != nil {
+	switch {
+	case r.Old != nil:
 		return r.Old.Name
+	case r.New.Name == "":
+		return "(not named yet)" // generateName
 	}
 	return r.New.Name
 }
@@ -38,30 +41,77 @@ func (r *Request) watch() string {
 	return "kubectl -n " + r.Namespace + " get machines -w"
 }
 
-func claimDenied(r *Request, other *Machine) []string {
+func claimDenied(r *Request, f instanceField, other *Machine) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s may not take spec.providerID %s, which is that of Machine %s.", Claim, r.name(), r.New.ProviderID, other.Name),
-		"Both would be joined to one host, and deleting one would take the other's etcd member with it.",
-		"Leave spec.providerID out of the manifest: the Machine API writes it once the instance exists.",
+		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s, which is the instance of Machine %s.", Claim, r.name(), f.name, clip(f.value, 120), other.Name),
+		"Both would stand for one host, and deleting one would take the other's etcd member with it.",
+		"Leave " + f.name + " out of the manifest: the Machine API writes it once the instance exists.",
 	}
 }
 
-func claimUnknown(r *Request) []string {
+func claimUnknown(r *Request, f instanceField) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): whether spec.providerID %s is another Machine's is not known, so Machine %s may not take it now.", Claim, clip(r.New.ProviderID, 80), r.name()),
-		"The Machines could not be read. Try again.",
+		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s now: it may be another Machine's instance.", Claim, r.name(), f.name, clip(f.value, 120)),
+		"The other Machines could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 	}
 }
 
-func claimKept(r *Request) []string {
+func claimKept(r *Request, field string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put spec.providerID of Machine %s back: it says which instance etcd's member runs on, and stays while hook %s is on.", Claim, r.name(), HookName),
+		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", Claim, field, clip(r.name(), 70), HookName),
+	}
+}
+
+func adoptDenied(r *Request, o *Owner) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", Adopt, o.Kind, clip(o.Name, 80), r.name()),
+		"It would count the Machine among its replicas and delete it, and its etcd member with it, to scale down.",
+		"Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + o.resource() + " " + clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'",
+	}
+}
+
+// resource is what kubectl calls an owner that scales.
+func (o *Owner) resource() string { return strings.ToLower(o.Kind) + "." + o.Group }
+
+func ownerAdded(r *Request, o *Owner) []string {
+	lines := []string{
+		fmt.Sprintf("Holdfast (%s): Machine %s now has an owner, %s %s.", Adopt, clip(r.name(), 80), clip(o.Kind, 40), clip(o.Name, 60)),
+		"The garbage collector deletes the Machine when that owner is gone, or does not exist in the first place.",
+	}
+	return append(lines, "If that is not meant, take the owner reference out again: "+r.kubectl("edit", ""))
+}
+
+func setWarned(r *SetRequest, s *Selection) []string {
+	first := fmt.Sprintf("Holdfast (%s): the template of MachineSet %s makes control-plane Machines.", Adopt, clip(r.Name, 80))
+	if len(s.Machines) > 0 {
+		var names []string
+		for i := range s.Machines {
+			names = append(names, s.Machines[i].Name)
+		}
+		first = fmt.Sprintf("Holdfast (%s): MachineSet %s selects control-plane Machines: %s.", Adopt, clip(r.Name, 80), clip(strings.Join(names, ", "), 100))
+	}
+	return []string{
+		first,
+		"Holdfast does not let it take such a Machine: it would delete it, and its etcd member with it, to scale down.",
+		"Narrow its selector and template to workers. Control-plane Machines go with a ControlPlaneMachineSet: kubectl -n " + r.Namespace + " get controlplanemachineset",
+	}
+}
+
+func healthCheckWarned(r *HealthCheckRequest, voters, most, can int) []string {
+	then := fmt.Sprintf("It may delete more control-plane Machines at once than that; Holdfast refuses the deletions that go too far (%s, %s).", OneTooMany, DegradedDelete)
+	if r.External {
+		then = "Its remediation is no deletion, so Holdfast cannot refuse it: hosts that are rebooted at the same time stop etcd as well."
+	}
+	return []string{
+		fmt.Sprintf("Holdfast (%s): MachineHealthCheck %s acts while up to %d Machines are unhealthy, and etcd with %s can lose %d.", HealthCheck, clip(r.Name, 80), most, nVoters(voters), can),
+		then,
+		fmt.Sprintf(`Set maxUnhealthy to %d: kubectl -n %s patch machinehealthcheck %s --type=merge -p '{"spec":{"maxUnhealthy":%d}}'`, can, r.Namespace, clip(r.Name, 80), can),
 	}
 }
 
 func claimStripped(r *Request, took []string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: that is not a manifest's to bring along, it is written once the Machine is there.", Claim, strings.Join(took, ", "), r.name()),
+		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: they come with a manifest that was copied, and say nothing of this Machine.", Claim, strings.Join(took, ", "), r.name()),
 	}
 }
 
@@ -74,7 +124,7 @@ func keepHookLive(r *Request) []string {
 
 func keepLatch(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put the preTerminate hook %s back on Machine %s: it goes together with %s, not alone.", KeepHook, LatchName, r.name(), HookName),
+		fmt.Sprintf("Holdfast (%s) put the preTerminate hook %s back on Machine %s: it stands as long as hook %s does.", KeepHook, LatchName, r.name(), HookName),
 	}
 }
 
@@ -105,7 +155,7 @@ func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
 	}
 	lines[0] += " whether it still hosts an etcd member is not known."
-	return append(lines, reason(why))
+	return append(lines, reason(why), "The hook may go once that is known. See how etcd is: etcdctl endpoint status --cluster")
 }
 
 func automationRelease(r *Request) []string {
@@ -119,7 +169,7 @@ func automationRelease(r *Request) []string {
 func escapeDenied(r *Request, l *loss) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): without Machine %s etcd would lose quorum now.", EscapeHatch, r.name()),
-		fmt.Sprintf("It hosts voter %s. %s", l.member, l.tally()),
+		fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally()),
 		"Wait for its replacement to vote: " + r.watch(),
 		r.lift(EscapeHatch),
 	}
@@ -165,7 +215,7 @@ func keepRole(r *Request) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while hook %s is on it.", KeepRole, r.name(), RoleLabel, r.Old.Role, TypeLabel, r.Old.Type, HookName),
 		"Without them it would no longer be seen as a control-plane Machine, although etcd runs on it.",
-		"Leave both labels as they are; to replace the Machine, delete it.",
+		"Leave both labels as they are. To replace the Machine, delete it: " + r.kubectl("delete", ""),
 	}
 }
 
@@ -257,7 +307,7 @@ func held(r *Request, s *Snapshot, is Hosting, why string) []string {
 func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	verb := "may not be deleted"
 	if r.Operation != Delete {
-		verb = "must keep spec.lifecycleHooks and its status subresource"
+		verb = "must be served, take etcd's hook in spec.lifecycleHooks and keep its status subresource"
 	}
 	lines := []string{fmt.Sprintf("Refused (%s): %s %s while Machines carry etcd's hook.", Home, r.What, verb)}
 	if known {

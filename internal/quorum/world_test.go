@@ -20,6 +20,7 @@ type world struct {
 	s      q.Snapshot
 	broken map[string]bool // Nodes whose etcd never starts
 	nextID uint64
+	told   []q.Condition // what was told last
 }
 
 func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
@@ -41,11 +42,11 @@ const round = 10 * time.Second
 func (w *world) apply(a q.Action) error {
 	ring := &w.s.Ring
 	m := w.machine(a.Machine)
-	if a.Kind < q.RemoveLearner && (m == nil || m.UID != a.UID) {
+	if !a.Kind.Membership() && a.Kind != q.SizeGuard && (m == nil || m.UID != a.UID) {
 		return fmt.Errorf("no Machine %s with UID %s", a.Machine, a.UID)
 	}
 	member := ring.Member(a.Member)
-	if a.Kind >= q.RemoveLearner && a.Kind != q.AddLearner && member == nil {
+	if a.Kind.Membership() && a.Kind != q.AddLearner && member == nil {
 		return errors.New("etcdserver: member not found")
 	}
 	voters, healthy := ring.Voters()
@@ -67,6 +68,10 @@ func (w *world) apply(a q.Action) error {
 		if a.Latch {
 			m.Latch = q.Absent
 		}
+	case q.SizeGuard:
+		w.s.Guard.MinAvailable, w.s.Guard.Replicas, w.s.Guard.Intact = a.Guards-1, a.Guards, true
+	case q.DeleteGuardPod:
+		w.s.Guard.Pods = slices.DeleteFunc(w.s.Guard.Pods, func(p q.GuardPod) bool { return p.UID == a.PodUID })
 	case q.AddLearner:
 		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.Learner }) {
 			return errors.New("etcdserver: too many learner members in cluster")
@@ -117,17 +122,64 @@ func (w *world) pass() (news []string) {
 			continue
 		}
 		m.Name, m.Healthy, m.Since, m.Why = n.Name, true, w.s.Now, ""
-		m.Applied, m.ProgressAt = w.s.Ring.Index, w.s.Now
+		m.Applied, m.ProgressAt, m.CaughtUpAt = w.s.Ring.Index, w.s.Now, w.s.Now.Add(-round/2)
 		news = append(news, fmt.Sprintf("learner %s starts and catches up", m))
 	}
 	for i := len(w.s.Machines) - 1; i >= 0; i-- {
 		m := w.s.Machines[i]
 		if m.Deleting() && (m.Hook == q.Absent && m.Latch == q.Absent || !m.Finalizer) {
+			if n := w.node(m.NodeName); n != nil && !w.drain(n) {
+				continue
+			}
 			news = append(news, fmt.Sprintf("Machine %s is drained, terminated and gone", m.Name))
 			w.terminate(m.Name)
 		}
 	}
+	news = append(news, w.schedule()...)
 	w.elect()
+	return news
+}
+
+// drain cordons a Node and evicts its guard pod, unless the budget forbids that: a pod that is not ready
+// always goes.
+func (w *world) drain(n *q.Node) bool {
+	n.Cordoned = true
+	ready, here := 0, -1
+	for i := range w.s.Guard.Pods {
+		p := &w.s.Guard.Pods[i]
+		if p.Ready = slices.ContainsFunc(w.s.Ring.Members, func(m q.Member) bool {
+			at := w.nodeAt(m.PeerURLs)
+			return m.Healthy && !m.Learner && at != nil && at.Name == p.Node
+		}); p.Ready {
+			ready++
+		}
+		if p.Node == n.Name {
+			here = i
+		}
+	}
+	if here < 0 {
+		return true
+	}
+	if w.s.Guard.Pods[here].Ready && ready-1 < w.s.Guard.MinAvailable {
+		return false
+	}
+	w.s.Guard.Pods = slices.Delete(w.s.Guard.Pods, here, here+1)
+	return true
+}
+
+// schedule gives Nodes their guard pods, as the Deployment's size allows.
+func (w *world) schedule() (news []string) {
+	g := &w.s.Guard
+	if !g.Managed {
+		return nil
+	}
+	g.Pods = slices.DeleteFunc(g.Pods, func(p q.GuardPod) bool { return w.node(p.Node) == nil })
+	for _, n := range w.s.Nodes {
+		if !n.Cordoned && len(g.Pods) < g.Replicas && !slices.ContainsFunc(g.Pods, func(p q.GuardPod) bool { return p.Node == n.Name }) {
+			g.Pods = append(g.Pods, q.GuardPod{Name: "guard-" + n.Name, UID: "uid-guard-" + n.Name, Node: n.Name})
+			news = append(news, fmt.Sprintf("Node %s gets a guard pod", n.Name))
+		}
+	}
 	return news
 }
 
@@ -281,6 +333,26 @@ func (w *world) set(line string) error {
 		if f[1] != "none" {
 			w.s.Ring.Leader = hex(f[1])
 		}
+	case "guard": // minAvailable and replicas of the quorum guard, or none
+		g := q.DrainGuard{Managed: true, MinAvailable: -1, Replicas: -1, Intact: true, Pods: w.s.Guard.Pods}
+		if f[1] != "none" {
+			g.MinAvailable, _ = strconv.Atoi(f[1])
+			g.Replicas, _ = strconv.Atoi(f[2])
+		}
+		for _, opt := range f[1:] {
+			key, value, _ := strings.Cut(opt, "=")
+			switch key {
+			case "edited":
+				g.Intact = false
+			case "absent":
+				g.Absent = value
+			}
+		}
+		w.s.Guard = g
+	case "pod": // of the quorum guard, on a Node
+		w.s.Guard.Pods = append(w.s.Guard.Pods, q.GuardPod{Name: "guard-" + f[1], UID: "uid-guard-" + f[1], Node: f[1], Deleting: len(f) > 2 && f[2] == "deleting"})
+	case "bootstrap":
+		w.s.Bootstrap = netip.MustParseAddr(f[1])
 	case "record":
 		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []uint64{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
 	case "broken":
@@ -385,6 +457,11 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.NodeName = ""
 		case "node-zone":
 			n.Zone = value
+		case "cordoned":
+			n.Cordoned = true
+		case "moved": // its instance came back at another address
+			m.Addresses = []netip.Addr{netip.MustParseAddr(value)}
+			n.Addresses = m.Addresses
 		case "not-ready":
 			n.Ready = false
 		case "ready":
@@ -433,7 +510,7 @@ func (w *world) setNode(name string, opts []string) error {
 
 func (w *world) setMember(id string, opts []string) error {
 	if w.s.Ring.Member(hex(id)) == nil {
-		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, Since: noon().Add(-time.Hour), Applied: index})
+		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, Since: noon().Add(-time.Hour), Applied: index, CaughtUpAt: noon().Add(-time.Hour)})
 		w.s.Ring.Leader = cmp.Or(w.s.Ring.Leader, hex(id))
 	}
 	m := w.s.Ring.Member(hex(id))
@@ -447,12 +524,24 @@ func (w *world) setMember(id string, opts []string) error {
 			m.Learner = false
 		case "unstarted":
 			m.Name, m.Healthy, m.Since, m.Applied, m.Why = "", false, w.s.Now, 0, "it has not started"
+			m.CaughtUpAt = time.Time{}
 		case "lag":
 			n, err := strconv.ParseUint(value, 10, 64)
 			if err != nil {
 				return err
 			}
 			m.Applied = w.s.Ring.Index - n
+			m.CaughtUpAt = time.Time{}
+			if n <= w.s.Limits.MaxLag {
+				m.CaughtUpAt = w.s.Now.Add(-time.Minute)
+			}
+		case "caught-up":
+			if err != nil {
+				return err
+			}
+			m.CaughtUpAt = w.s.Now.Add(-ago)
+		case "needs": // so long to catch up
+			m.CatchUp = ago
 		case "idle":
 			if err != nil {
 				return err

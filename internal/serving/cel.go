@@ -44,6 +44,20 @@ func annotation(object, key string) string {
 
 func providerID(object string) string { return object + ".?spec.?providerID.orValue('')" }
 
+// adopts says whether an update makes an owner that scales down the controller of a live Machine:
+// quorum.Owner's scales and quorum.Request's adds.
+func adopts() string {
+	const scales = `o.?controller.orValue(false) && (` +
+		`o.kind == 'MachineSet' && o.apiVersion.split('/')[0] in ['machine.openshift.io', 'cluster.x-k8s.io'] || ` +
+		`o.kind == 'MachineDeployment' && o.apiVersion.split('/')[0] == 'cluster.x-k8s.io')`
+	const same = `p.?controller.orValue(false) && p.kind == o.kind && p.name == o.name && p.uid == o.uid && p.apiVersion.split('/')[0] == o.apiVersion.split('/')[0]`
+	return all(live("oldObject"), owners("object")+".exists(o, "+all(scales,
+		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")")))+")")
+}
+
+// owners are the owner references.
+func owners(object string) string { return object + ".metadata.?ownerReferences.orValue([])" }
+
 // entry says whether an object has the hook or latch under its name with its owner.
 func entry(object, list, name, owner string) string {
 	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([]).exists(h, h.?name.orValue('') == %s && h.?owner.orValue('') == %s)",
@@ -83,9 +97,14 @@ func touched() string {
 	for _, key := range annotations() {
 		create = append(create, "("+annotation("object", key)+" != '')")
 	}
+	var instance []string
+	for _, a := range quorum.InstanceAnnotations {
+		create = append(create, "("+annotation("object", a.Key)+" != '')")
+		instance = append(instance, differs(annotation, a.Key))
+	}
 	return some(
 		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(differ(providerID), all(changed(), ours, guarded()))),
+		all(operation("UPDATE"), some(differ(providerID), within(".metadata.?annotations", instance...), all(changed(), ours, guarded()))),
 		deletes(),
 	)
 }
@@ -102,6 +121,7 @@ func changed() string {
 		annotated = append(annotated, differs(annotation, key))
 	}
 	return some(
+		differ(owners),
 		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched)),
 		within(".metadata.?finalizers", differ(finalized)),
 		within(".metadata.?labels", differs(label, quorum.RoleLabel), differs(label, quorum.TypeLabel)),
@@ -173,6 +193,18 @@ func homes(namespace string) string {
 	return some(
 		is("namespaces", namespace),
 		all(is("customresourcedefinitions", webhooks.MachineCRD), some(operation("DELETE"), "(object.spec != oldObject.spec)")),
+	)
+}
+
+// keeps says whether a request is about what a MachineSet or a MachineHealthCheck has to do with which
+// Machines: its creation, or a change of what it selects and of what it does with that. How many Machines a set has is not.
+func keeps() string {
+	is := func(resource, changed string) string {
+		return all("(request.resource.resource == "+quote(resource)+")", some(operation("CREATE"), changed))
+	}
+	return some(
+		is("machinesets", "(object.spec.?selector != oldObject.spec.?selector || object.spec.?template.?metadata.?labels != oldObject.spec.?template.?metadata.?labels)"),
+		is("machinehealthchecks", "(object.spec != oldObject.spec)"),
 	)
 }
 

@@ -19,35 +19,15 @@ const (
 	StatusPolicy = "holdfast-machines-status"
 )
 
-// DefaultStatusWriters are the accounts that write where Machines run: the Machine API's controllers
-// (all of them, of every provider, share one), and those that migrate Machines to and from Cluster
-// API, which write status.authoritativeAPI and mirror the rest: an account of their own, and before
-// they had one, their operator's.
-func DefaultStatusWriters() []string {
-	return []string{
-		"system:serviceaccount:openshift-machine-api:machine-api-controllers",
-		"system:serviceaccount:openshift-cluster-api:machine-api-migration",
-		"system:serviceaccount:openshift-cluster-api:cluster-capi-operator",
-	}
-}
-
 // Policies are the policies and their bindings, in the order in which they are to be applied. They
-// hold of Options the Machine namespace, the identities and the status writers; the webhooks' place is
-// nothing to them.
+// hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
 		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(changed(), ours, guarded())), machineVariables(&o.Identities), machineValidations()),
 		binding(MachinePolicy),
-		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.statusWriters())+")")), nil, o.statusValidations()),
+		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.Identities.MachineAPI)+")")), nil, o.statusValidations()),
 		binding(StatusPolicy),
 	}
-}
-
-func (o *Options) statusWriters() []string {
-	if len(o.StatusWriters) == 0 {
-		return DefaultStatusWriters()
-	}
-	return o.StatusWriters
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
@@ -85,6 +65,9 @@ func machineValidations() []admissionregistrationv1.Validation {
 			all("variables.hadHook", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
 			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" is on it. "+
 				"Leave both as they are; to replace the Machine, delete it."),
+		validation(quorum.Adopt, adopts(),
+			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+
+				"Leave the owner reference out, and narrow the selector of that MachineSet."),
 		validation(quorum.NoRegain,
 			all("variables.deleting", some("(!variables.hadHook && variables.hasHook)", "(!variables.hadLatch && variables.hasLatch)")),
 			"Machine ", " is being deleted, and a hook that is gone from such a Machine never returns. "+
@@ -127,7 +110,7 @@ func (o *Options) statusValidations() []admissionregistrationv1.Validation {
 		),
 		"where Machine ", " runs (status.providerStatus, nodeRef, addresses and authoritativeAPI) is the Machine API's to write. "+
 			"Pointed at another instance, the Machine would take that one with it when it is deleted. "+
-			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.statusWriters()[0])}
+			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0])}
 }
 
 // status is a field of the status, or what stands for none.

@@ -102,7 +102,7 @@ func policies(t testing.TB, o serving.Options) (machines, status validator) {
 //   - So does any release of a deleting Machine that is not automation's: early-release and escape-hatch
 //     are not the policy's.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
-//   - Claims and overrides are not the policy's.
+//   - Claims, Warnings of owners, and overrides are not the policy's.
 func TestMachinePolicy(t *testing.T) {
 	often(t)
 	ids := identities()
@@ -118,7 +118,7 @@ func TestMachinePolicy(t *testing.T) {
 		}
 		want := map[quorum.Rule]bool{}
 		whenUnknown, whenNothing := findings(&ids, &req, unknown), findings(&ids, &req, nothing)
-		for _, rule := range []quorum.Rule{quorum.KeepHook, quorum.NoRegain, quorum.AutomationRelease, quorum.KeepFinalizer, quorum.KeepRole} {
+		for _, rule := range []quorum.Rule{quorum.KeepHook, quorum.NoRegain, quorum.AutomationRelease, quorum.KeepFinalizer, quorum.KeepRole, quorum.Adopt} {
 			if whenUnknown[rule] && whenNothing[rule] {
 				want[rule] = true
 				seen[rule]++
@@ -133,7 +133,7 @@ func TestMachinePolicy(t *testing.T) {
 			t.Errorf("denied by (-want +got):\n%s\nquorum decides:\n%s", diff, d.Describe())
 		}
 	})
-	if len(seen) < 5 {
+	if len(seen) < 6 {
 		t.Errorf("not every rule came up: %v", seen)
 	}
 }
@@ -177,7 +177,9 @@ func TestStatusPolicy(t *testing.T) {
 	often(t)
 	const added = "system:serviceaccount:test:writer"
 	_, usual := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
-	_, other := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: identities(), StatusWriters: []string{added}})
+	others := identities()
+	others.MachineAPI = []string{added}
+	_, other := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: others})
 	where := func(s machinev1beta1.MachineStatus) (out [4]any) {
 		var provider map[string]any
 		if s.ProviderStatus != nil {
@@ -219,12 +221,12 @@ func TestStatusPolicy(t *testing.T) {
 		}
 		who := users().Draw(t, "user")
 		if rapid.Bool().Draw(t, "a writer") {
-			who.Name = rapid.SampledFrom(append(serving.DefaultStatusWriters(), added)).Draw(t, "writer")
+			who.Name = rapid.SampledFrom(append(identities().MachineAPI, added)).Draw(t, "writer")
 		}
 		for _, c := range []struct {
 			policy  validator
 			writers []string
-		}{{usual, serving.DefaultStatusWriters()}, {other, []string{added}}} {
+		}{{usual, identities().MachineAPI}, {other, []string{added}}} {
 			want := map[quorum.Rule]bool{}
 			writes := false
 			for _, w := range c.writers {

@@ -27,6 +27,7 @@ const (
 	ClosedWebhook = "guard-closed.machines.holdfast.dev" // validating; what it guards is refused while it is down
 	OpenWebhook   = "guard-open.machines.holdfast.dev"   // validating; what it guards passes while it is down
 	HomeWebhook   = "guard-home.machines.holdfast.dev"   // validating; the rule home, refused while it is down
+	KeeperWebhook = "warn-keepers.machines.holdfast.dev" // validating; MachineSets and MachineHealthChecks, which it never refuses
 )
 
 // Service is where the API server finds the webhooks in a cluster.
@@ -43,13 +44,12 @@ type Options struct {
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
 	Identities       quorum.Identities
-	StatusWriters    []string // user names who may say where a Machine runs, DefaultStatusWriters without any
 }
 
 // Registrations are the webhook configurations. The validating one has two entries for Machines, and a
 // request that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for
 // what the hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is
-// down. A third is for what the Machines live in.
+// down. A third is for what the Machines live in, a fourth for what creates and deletes them.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
@@ -89,6 +89,9 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		clusterRule("", "namespaces", admissionregistrationv1.Delete),
 		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
 	}
+	keepers := entry(KeeperWebhook, admissionregistrationv1.Ignore, conditions("what-keeps-machines", keeps()))
+	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
+	keepers.Rules[0].Resources = []string{"machinesets", "machinehealthchecks"}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
@@ -96,6 +99,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			entry(ClosedWebhook, admissionregistrationv1.Fail, conditions("the-hook-cannot-make-it-good", closed)),
 			entry(OpenWebhook, admissionregistrationv1.Ignore, conditions("the-hook-makes-it-good", all(touched(), not(closed)))),
 			home,
+			keepers,
 		},
 	}
 	return mutating, validating

@@ -106,6 +106,59 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// TestKeepers has the writes of MachineSets and MachineHealthChecks that are looked at, and those that
+// are not: how many Machines a set has, what a controller writes, and what is no part of the spec.
+func TestKeepers(t *testing.T) {
+	_, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
+	matcher := webhook.NewValidatingWebhookAccessor("4", validating.Name, &validating.Webhooks[3]).GetCompiledMatcher(
+		celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())))
+	object := func(kind, text string) runtime.Object {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		u.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind(kind))
+		return u
+	}
+	const set = "{metadata: {name: s}, spec: {replicas: 1, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {}}}}"
+	const check = "{metadata: {name: c}, spec: {maxUnhealthy: 1, selector: {}}}"
+	for _, c := range []struct {
+		name, kind, old, next string
+		want                  bool
+	}{
+		{"a MachineSet is created", "MachineSet", "", set, true},
+		{"one without anything is created", "MachineSet", "", "{metadata: {name: s}, spec: {}}", true},
+		{"one is scaled", "MachineSet", set, strings.Replace(set, "replicas: 1", "replicas: 9", 1), false},
+		{"its template makes another kind of instance", "MachineSet", set, strings.Replace(set, "spec: {}", "spec: {providerSpec: {value: {x: y}}}", 1), false},
+		{"its status is written", "MachineSet", set, strings.Replace(set, "spec:", "status: {replicas: 1}, spec:", 1), false},
+		{"it is labelled", "MachineSet", set, strings.Replace(set, "name: s", "name: s, labels: {x: y}", 1), false},
+		{"it selects others", "MachineSet", set, strings.Replace(set, "matchLabels: {a: b}", "matchLabels: {a: c}", 1), true},
+		{"it selects nothing more", "MachineSet", set, strings.Replace(set, "selector: {matchLabels: {a: b}}, ", "", 1), true},
+		{"its Machines get one more label", "MachineSet", set, strings.Replace(set, "{metadata: {labels: {a: b}}", "{metadata: {labels: {a: b, c: d}}", 1), true},
+		{"a MachineHealthCheck is created", "MachineHealthCheck", "", check, true},
+		{"it acts on more", "MachineHealthCheck", check, strings.Replace(check, "1", "2", 1), true},
+		{"it is labelled", "MachineHealthCheck", check, strings.Replace(check, "name: c", "name: c, labels: {x: y}", 1), false},
+		{"its status is written", "MachineHealthCheck", check, strings.Replace(check, "spec:", "status: {x: 1}, spec:", 1), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			operation, old := admission.Create, runtime.Object(nil)
+			if c.old != "" {
+				operation, old = admission.Update, object(c.kind, c.old)
+			}
+			gvk := machinev1beta1.GroupVersion.WithKind(c.kind)
+			record := admission.NewAttributesRecord(object(c.kind, c.next), old, gvk, "openshift-machine-api", "x",
+				machinev1beta1.GroupVersion.WithResource(strings.ToLower(c.kind)+"s"), "", operation, nil, false, &user.DefaultInfo{Name: "alice"})
+			attributes, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result := matcher.Match(t.Context(), attributes, nil, nil); result.Error != nil || result.Matches != c.want {
+				t.Errorf("matches: %t, %v; want %t", result.Matches, result.Error, c.want)
+			}
+		})
+	}
+}
+
 // fataler is what *rapid.T and *testing.B have in common here.
 type fataler interface {
 	Fatal(args ...any)
@@ -182,6 +235,18 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		put(&m.Annotations, quorum.EvidenceAnnotation, pick("evidence", "absent", "absent", "", "one", "two"))
 		put(&m.Annotations, quorum.OverrideAnnotation, pick("override", "absent", "absent", "held: x", "one-too-many: x"))
 		put(&m.Annotations, quorum.OverrideByAnnotation, pick("by", "absent", "absent", "alice"))
+		put(&m.Annotations, quorum.InstanceAnnotations[0].Key, pick("host", "absent", "absent", "", "a", "b"))
+		put(&m.Annotations, quorum.InstanceAnnotations[1].Key, pick("server", "absent", "absent", "a"))
+		switch pick("owner", "none", "none", "set", "controller", "other", "usual") {
+		case "set":
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "s", UID: "s"}}
+		case "controller":
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "s", UID: "s", Controller: new(true)}}
+		case "other":
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: "c"}}
+		case "usual":
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1", Kind: "ControlPlaneMachineSet", Name: "p", UID: "p", Controller: new(true)}}
+		}
 		entry := func(name, owner string) []machinev1beta1.LifecycleHook {
 			switch pick(name, "nil", "empty", "ours", "ours", "ours", "foreign", "other") {
 			case "empty":
@@ -219,7 +284,7 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 func update(t *rapid.T) (old, next *machinev1beta1.Machine) {
 	old, next = machines().Draw(t, "old"), machines().Draw(t, "new")
 	drawn := next
-	switch rapid.SampledFrom([]string{"all", "nothing", "hooks", "finalizers", "labels", "annotations", "providerID"}).Draw(t, "what differs") {
+	switch rapid.SampledFrom([]string{"all", "nothing", "hooks", "finalizers", "labels", "annotations", "providerID", "owners"}).Draw(t, "what differs") {
 	case "nothing":
 		next = old.DeepCopy()
 	case "hooks":
@@ -234,6 +299,9 @@ func update(t *rapid.T) (old, next *machinev1beta1.Machine) {
 	case "annotations":
 		next = old.DeepCopy()
 		next.Annotations = drawn.Annotations
+	case "owners":
+		next = old.DeepCopy()
+		next.OwnerReferences = drawn.OwnerReferences
 	case "providerID":
 		next = old.DeepCopy()
 		next.Spec.ProviderID = drawn.Spec.ProviderID
@@ -329,7 +397,7 @@ func quiet(r *quorum.Request) bool {
 	case quorum.Update:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
-		return same || r.Old.ProviderID == r.New.ProviderID && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane())
+		return same || r.Old.ProviderID == r.New.ProviderID && r.Old.Instance == r.New.Instance && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane())
 	}
 	return false
 }
@@ -387,13 +455,17 @@ func TestRegistrations(t *testing.T) {
 		*w.ClientConfig.Service.Path != "/mutate-machine" || *w.TimeoutSeconds != 2 || w.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "machines" {
 		t.Errorf("mutating:\n%s", docs[0])
 	}
-	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 3 ||
+	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 4 ||
 		*v.Webhooks[0].FailurePolicy != admissionregistrationv1.Fail || *v.Webhooks[1].FailurePolicy != admissionregistrationv1.Ignore ||
 		*v.Webhooks[0].ClientConfig.Service.Path != "/validate-machine" || *v.Webhooks[0].SideEffects != admissionregistrationv1.SideEffectClassNone {
 		t.Errorf("validating:\n%s", docs[1])
 	}
 	if home := v.Webhooks[2]; *home.FailurePolicy != admissionregistrationv1.Fail || *home.ClientConfig.Service.Path != "/validate-home" || home.NamespaceSelector != nil {
 		t.Errorf("the rule home's:\n%s", docs[1])
+	}
+	if keepers := v.Webhooks[3]; *keepers.FailurePolicy != admissionregistrationv1.Ignore || *keepers.ClientConfig.Service.Path != "/validate-keepers" ||
+		keepers.NamespaceSelector == nil || fmt.Sprint(keepers.Rules[0].Resources) != "[machinesets machinehealthchecks]" {
+		t.Errorf("MachineSets' and MachineHealthChecks':\n%s", docs[1])
 	}
 	if strings.Contains(out.String(), "creationTimestamp") {
 		t.Error("the YAML holds a creationTimestamp")

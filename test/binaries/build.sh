@@ -17,6 +17,8 @@ declare -A package=(
   [etcdctl]=go.etcd.io/etcd/etcdctl/v3
   [kube-apiserver]=k8s.io/kubernetes/cmd/kube-apiserver
   [kubectl]=k8s.io/kubernetes/cmd/kubectl
+  [kube-controller-manager]=k8s.io/kubernetes/cmd/kube-controller-manager
+  [kube-scheduler]=k8s.io/kubernetes/cmd/kube-scheduler
 )
 
 # go build -v names each package as it is compiled: the only progress that it shows.

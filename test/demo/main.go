@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/writer"
 )
 
 const (
@@ -119,8 +120,8 @@ func run(ctx context.Context, dir string) (err error) {
 	var work sync.WaitGroup
 	proofCtx, end := context.WithCancel(ctx)
 	defer end()
-	w := &writer{etcd: d.etcd, run: fmt.Sprint(time.Now().UnixNano())}
-	work.Go(func() { w.work(proofCtx) })
+	w := writer.New(d.etcd)
+	work.Go(func() { w.Run(proofCtx) })
 	ready := &readiness{config: d.sandbox.Config(sandbox.Admin)}
 	work.Go(func() { ready.watch(proofCtx) })
 
@@ -305,18 +306,19 @@ func (d *demo) audit(ctx context.Context) error {
 }
 
 // prove ends the demo with what a writer and the API server's readiness say of it.
-func (d *demo) prove(ctx context.Context, w *writer, ready *readiness) error {
+func (d *demo) prove(ctx context.Context, w *writer.Writer, ready *readiness) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	lost, err := w.lost(ctx)
+	lost, err := w.Lost(ctx)
 	if err != nil {
 		return err
 	}
+	wrote := w.Stats()
 	d.line("")
 	d.say("linearizable writes to etcd all along: %d acknowledged, %d lost, attempts that failed: %d, longest stall %s",
-		w.acked, lost, w.failed, w.longest.Round(time.Millisecond))
-	if w.failed > 0 {
-		d.say("  (a failed attempt was repeated until it was acknowledged; the last error: %v)", w.last)
+		wrote.Acked, lost, wrote.Failed, wrote.Longest.Round(time.Millisecond))
+	if wrote.Failed > 0 {
+		d.say("  (a failed attempt was repeated until it was acknowledged; the last error: %v)", wrote.Last)
 	}
 	d.say("API server ready: %d of %d times it was asked", ready.yes, ready.asked)
 	d.say("from the replacement's creation: Node ready %s, learner added %s, started %s, promoted %s, old member removed %s, old Machine released %s, gone %s",
@@ -324,10 +326,10 @@ func (d *demo) prove(ctx context.Context, w *writer, ready *readiness) error {
 	switch {
 	case lost > 0:
 		return fmt.Errorf("%d acknowledged writes are lost", lost)
-	case w.acked == 0:
+	case wrote.Acked == 0:
 		return errors.New("no write was acknowledged")
-	case w.longest > stallLimit:
-		return fmt.Errorf("a write took %s, longer than an election (%s)", w.longest, stallLimit)
+	case wrote.Longest > stallLimit:
+		return fmt.Errorf("a write took %s, longer than an election (%s)", wrote.Longest, stallLimit)
 	case ready.asked == 0 || ready.yes < ready.asked:
 		return fmt.Errorf("the API server was not ready all along: %w", ready.last)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,9 +55,15 @@ type cloud struct {
 	ports   ring.Ports
 	logs    string // directory
 	hosts   string // directory of the hosts' disks
+	files   ring.ClientFiles
 	members *members
-	nodes   corev1client.NodeInterface
-	log     *slog.Logger
+	// environments are what the hosts' etcds start with. The cloud renders them
+	// itself until it is relieved, by a Holdfast that drives the membership.
+	environments *environments
+	relieved     atomic.Bool
+	nodes        corev1client.NodeInterface
+	pods         *pods
+	log          *slog.Logger
 
 	ctx  context.Context // ends all hosts
 	stop context.CancelFunc
@@ -64,11 +71,13 @@ type cloud struct {
 
 	mu        sync.Mutex
 	instances map[string]*host
-	free      []string // addresses, the one that is free for longest first
+	free      []string          // addresses, the one that is free for longest first
+	had       map[string]string // addresses of instances that are gone, by name
 	created   int
 }
 
-// create is idempotent by name. The founders' map makes the host one of a new ring.
+// create is idempotent by name. An instance that is created again has its old address if that is free,
+// as on bare metal. The founders' map makes the host one of a new ring.
 func (c *cloud) create(name, kind string, founders map[string]string) (_ *host, created bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,19 +90,20 @@ func (c *cloud) create(name, kind string, founders map[string]string) (_ *host, 
 	if len(c.free) == 0 {
 		return nil, false, errNoAddress
 	}
+	at := max(0, slices.Index(c.free, c.had[name]))
 	h := &host{
 		cloud: c, name: name, kind: kind, founders: founders,
 		id:      fmt.Sprintf("i-%06d", c.created+1),
 		zone:    "zone-" + string(rune('a'+c.created%3)),
-		address: c.free[0],
-		log:     c.log.With("host", name, "address", c.free[0]),
+		address: c.free[at],
+		log:     c.log.With("host", name, "address", c.free[at]),
 		on:      true, changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.dir = filepath.Join(c.hosts, h.id)
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return nil, false, fmt.Errorf("the disk of %s: %w", name, err)
 	}
-	c.free = c.free[1:]
+	c.free = slices.Delete(c.free, at, at+1)
 	c.created++
 	c.instances[name] = h
 	h.log.Info("instance created", "type", kind)
@@ -121,12 +131,15 @@ func (c *cloud) terminate(name string) *host {
 // machine controller then deletes.
 func (c *cloud) bury(h *host) {
 	<-h.done
+	if err := c.pods.evict(c.ctx, h.name); err != nil {
+		h.log.Error("deleting the pods of an instance that is gone", "error", err)
+	}
 	if err := os.RemoveAll(h.dir); err != nil {
 		h.log.Error("removing the disk", "error", err)
 	}
 	c.mu.Lock()
 	delete(c.instances, h.name)
-	c.free = append(c.free, h.address)
+	c.free, c.had[h.name] = append(c.free, h.address), h.address
 	c.mu.Unlock()
 	h.log.Info("instance gone")
 	select {

@@ -47,6 +47,7 @@ func (s *Sandbox) holdfastSpec() (process.Spec, error) {
 			"--metrics-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.metrics),
 			"--health-probe-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.probe),
 			"--leader-elect=false", "--audit-log-path=" + s.AuditLog(),
+			"--quorum-guard-image=holdfast",
 		}, s.options.HoldfastArgs...),
 	}, nil
 }
@@ -60,6 +61,10 @@ func (s *Sandbox) StartHoldfast(ctx context.Context) error {
 	if _, _, err := s.ca.IssueFiles(s.holdfastCertDir(), "tls", pki.Leaf{CommonName: "holdfast", Hosts: []string{s.holdfastHost}}); err != nil {
 		return err
 	}
+	if err := s.startPods(ctx); err != nil {
+		return err
+	}
+	s.cloud.relieved.Store(s.options.Mode == "full")
 	if err := s.Holdfast.Start(); err != nil {
 		return err
 	}

@@ -3,14 +3,12 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -43,6 +41,7 @@ func (h *host) start(ctx context.Context) {
 	var loops sync.WaitGroup
 	loops.Go(func() { h.runEtcd(ctx) })
 	loops.Go(func() { h.runKubelet(ctx) })
+	loops.Go(func() { h.runPods(ctx) })
 	go func() {
 		loops.Wait()
 		close(h.done)
@@ -72,21 +71,17 @@ func (h *host) change(f func()) {
 	h.changed = make(chan struct{})
 }
 
-// runEtcd plays etcd's static pod: as long as the host has power it waits to be
-// listed, runs etcd and, when etcd ends, sees whether it was removed.
+// runEtcd plays etcd's static pod: as long as the host has power it runs the
+// init step and then etcd, again and again.
 func (h *host) runEtcd(ctx context.Context) {
-	var memberID uint64 // the member whose data is in the data directory; 0 while unknown
 	const shortest, longest = 250 * time.Millisecond, 5 * time.Second
 	pause := shortest
-	for {
-		if !h.waitForPower(ctx) {
-			return
-		}
-		spec, id, err := h.admission(ctx, memberID)
+	for h.waitForPower(ctx) {
+		began, _ := h.cloud.environments.of(h)
+		spec, err := h.initStep(ctx)
 		if err == nil {
-			memberID = id
 			started := time.Now()
-			memberID, err = h.runMember(ctx, spec, memberID)
+			err = h.runMember(ctx, spec)
 			if time.Since(started) > longest {
 				pause = shortest
 			}
@@ -94,16 +89,33 @@ func (h *host) runEtcd(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil {
-			continue // the power went
+		if err == nil || errors.Is(err, errPower) {
+			continue
 		}
 		h.log.Warn("etcd", "error", err, "again in", pause)
+		h.rest(ctx, pause, began)
+		pause = min(2*pause, longest)
+	}
+}
+
+// rest pauses between two tries, and no longer when the environment has changed
+// since the last one began: a kubelet does not hold a new revision back for what
+// became of the one before.
+func (h *host) rest(ctx context.Context, pause time.Duration, began string) {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for {
+		text, changed := h.cloud.environments.of(h)
+		if text != began {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-over.C:
+			return
+		case <-changed:
 		}
-		pause = min(2*pause, longest)
 	}
 }
 
@@ -121,114 +133,65 @@ func (h *host) waitForPower(ctx context.Context) bool {
 	}
 }
 
-// admission decides how etcd may start here, and waits until it may. The rules
-// are those of OpenShift's discovery container: data of a member that is listed
-// no more is put aside, a member that has started once never starts without its
-// data, and a new one starts when its peer URL is listed.
-func (h *host) admission(ctx context.Context, memberID uint64) (ring.MemberSpec, uint64, error) {
-	spec := ring.MemberSpec{
-		Name: h.name, Address: h.address, Ports: h.cloud.ports,
-		Dir: h.dir, Log: filepath.Join(h.cloud.logs, "etcd-"+h.name+".log"),
-		InitialCluster: h.founders, Existing: h.founders == nil,
-	}
-	_, err := os.Stat(spec.DataDir())
-	hasData := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return spec, 0, err
-	}
-	if !hasData && h.founders != nil {
-		return spec, 0, nil
-	}
-	if hasData {
-		if !h.removed(ctx, memberID) {
-			return spec, memberID, nil
-		}
-		if err := h.archive(spec.DataDir(), memberID); err != nil {
-			return spec, 0, err
-		}
-	}
-	h.founders = nil // a founder that was removed comes back like any other
-	spec.Existing = true
-	said := false
-	for {
-		list, listChanged := h.cloud.members.latest()
-		me := byPeerURL(list, h.peerURL())
-		if me != nil && me.Name == "" {
-			spec.InitialCluster = map[string]string{}
-			for _, m := range list {
-				name := m.Name
-				if m.ID == me.ID {
-					name = h.name
-				}
-				if name != "" && len(m.PeerURLs) > 0 {
-					spec.InitialCluster[name] = m.PeerURLs[0]
-				}
-			}
-			return spec, me.ID, nil
-		}
-		if !said {
-			said = true
-			h.log.Info("etcd waits", "peer", h.peerURL(), "listed without its data", me != nil)
-		}
-		on, _, changed := h.state()
-		if !on {
-			return spec, 0, errors.New("the power went while waiting to be listed")
-		}
-		select {
-		case <-ctx.Done():
-			return spec, 0, ctx.Err()
-		case <-changed:
-		case <-listChanged:
-		}
-	}
-}
+var errPower = errors.New("the power went")
 
-// removed is true if etcd says that it no longer lists the member. Without an
-// answer the ring may be down for want of this very one.
-func (h *host) removed(ctx context.Context, memberID uint64) bool {
-	list, err := h.cloud.members.read(ctx, time.Second)
-	return err == nil && memberID != 0 && !listed(list, memberID)
-}
-
-func (h *host) archive(data string, memberID uint64) error {
-	aside := data + "-removed-" + time.Now().UTC().Format("20060102-150405.000")
-	if err := os.Rename(data, aside); err != nil {
-		return fmt.Errorf("putting the data of a removed member aside: %w", err)
+// wait returns when one of the channels does, or the host changes. It fails when
+// the host has no power or ends.
+func (h *host) wait(ctx context.Context, one, other <-chan struct{}) error {
+	on, _, changed := h.state()
+	if !on {
+		return errPower
 	}
-	h.log.Info("etcd's member was removed, its data was put aside", "member", fmt.Sprintf("%x", memberID), "data", aside)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-one:
+	case <-other:
+	}
 	return nil
 }
 
+func (h *host) dataDir() string { return ring.MemberSpec{Dir: h.dir}.DataDir() }
+
+// spec is how etcd starts with an environment.
+func (h *host) spec(e membership.Environment) ring.MemberSpec {
+	spec := ring.MemberSpec{
+		Name: h.name, Address: h.address, Ports: h.cloud.ports,
+		Dir: h.dir, Log: filepath.Join(h.cloud.logs, "etcd-"+h.name+".log"),
+		InitialCluster: map[string]string{}, Existing: e.State == membership.Existing,
+	}
+	for _, p := range e.InitialCluster {
+		spec.InitialCluster[p.Key] = p.URLs[0]
+	}
+	return spec
+}
+
 // runMember runs etcd until it ends by itself (an error), the power goes (none)
-// or the host ends. It returns the member's ID, which a founder learns from the list.
-func (h *host) runMember(ctx context.Context, spec ring.MemberSpec, memberID uint64) (uint64, error) {
+// or the host ends.
+func (h *host) runMember(ctx context.Context, spec ring.MemberSpec) error {
 	etcd, err := ring.StartMember(h.cloud.ca, spec)
 	if err != nil {
-		return memberID, err
+		return err
 	}
 	h.change(func() { h.etcd = etcd })
 	defer h.change(func() { h.etcd = nil })
 	h.log.Info("etcd runs", "pid", etcd.Process().PID(), "existing", spec.Existing)
 	for {
-		list, listChanged := h.cloud.members.latest()
-		if me := byPeerURL(list, h.peerURL()); me != nil && memberID == 0 {
-			memberID = me.ID
-		}
 		on, _, changed := h.state()
 		if !on {
-			return memberID, etcd.Kill()
+			return etcd.Kill()
 		}
 		select {
 		case <-ctx.Done():
 			if h.isTerminating() {
-				return memberID, etcd.Stop()
+				return etcd.Stop()
 			}
 			// The whole sandbox ends; an etcd that loses quorum meanwhile would take long.
-			return memberID, etcd.Kill()
+			return etcd.Kill()
 		case <-etcd.Process().Done():
-			return memberID, etcd.Process().Err()
+			return etcd.Process().Err()
 		case <-changed:
-		case <-listChanged:
 		}
 	}
 }
@@ -239,6 +202,8 @@ type Host struct {
 	Name string
 	// Address is the host's own on loopback.
 	Address string
+	// DataDir is its etcd's data directory.
+	DataDir string
 	// ClientURL and PeerURL are its etcd's, whether one runs or not.
 	ClientURL, PeerURL string
 	// Etcd is the process of its etcd now; nil while none runs. Killing it is a
@@ -249,7 +214,7 @@ type Host struct {
 func (h *host) public() Host {
 	_, etcd, _ := h.state()
 	public := Host{
-		Name: h.name, Address: h.address,
+		Name: h.name, Address: h.address, DataDir: h.dataDir(),
 		ClientURL: h.cloud.ports.ClientURL(h.address), PeerURL: h.peerURL(),
 	}
 	if etcd != nil {

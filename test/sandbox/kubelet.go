@@ -2,12 +2,23 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/process"
+	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
 const (
@@ -41,6 +52,95 @@ func (h *host) runKubelet(ctx context.Context) {
 	}
 }
 
+// followEnvironments keeps up with the ConfigMap that Holdfast renders, as a kubelet does with what its
+// pods mount. While the API server is away, what was read last stays.
+func (c *cloud) followEnvironments(ctx context.Context, configMaps corev1client.ConfigMapInterface) {
+	for ctx.Err() == nil {
+		watch, err := configMaps.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + membership.Name})
+		if err == nil {
+			for event := range watch.ResultChan() {
+				if cm, ok := event.Object.(*corev1.ConfigMap); ok {
+					c.environments.set(cm.Data)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// initStep plays the init container of etcd's static pod: holdfast verify membership with the host's
+// environment, begun again when that changes. It returns what etcd is to start with.
+func (h *host) initStep(ctx context.Context) (ring.MemberSpec, error) {
+	for {
+		text, changed := h.cloud.environments.of(h)
+		if text == "" {
+			if err := h.wait(ctx, nil, changed); err != nil {
+				return ring.MemberSpec{}, err
+			}
+			continue
+		}
+		environment, err := membership.Parse(text)
+		if err != nil {
+			return ring.MemberSpec{}, fmt.Errorf("environment of %s: %w", h.name, err)
+		}
+		verify, err := h.startVerify(environment)
+		if err != nil {
+			return ring.MemberSpec{}, err
+		}
+		// Until it ends, or is of no use any more.
+		for now := text; err == nil && now == text && !ended(verify); now, changed = h.cloud.environments.of(h) {
+			err = h.wait(ctx, verify.Done(), changed)
+		}
+		if ended(verify) {
+			if verify.ExitCode() != 0 {
+				return ring.MemberSpec{}, verify.Err()
+			}
+			return h.spec(environment), nil
+		}
+		if err := errors.Join(err, verify.Stop(0)); err != nil {
+			return ring.MemberSpec{}, err
+		}
+	}
+}
+
+func (h *host) startVerify(environment membership.Environment) (*process.Process, error) {
+	path, err := assets.Path("holdfast")
+	if err != nil {
+		return nil, err
+	}
+	var endpoints []string
+	for _, p := range slices.Concat(environment.Members, environment.InitialCluster) {
+		for _, raw := range p.URLs {
+			if u, err := url.Parse(raw); err == nil {
+				endpoints = append(endpoints, h.cloud.ports.ClientURL(u.Hostname()))
+			}
+		}
+	}
+	slices.Sort(endpoints)
+	files := h.cloud.files
+	return process.Start(process.Spec{
+		Name: "holdfast verify on " + h.name, Path: path, Log: filepath.Join(h.cloud.logs, "verify-"+h.name+".log"),
+		Env: environment.Variables(),
+		Args: []string{
+			"verify", "membership", "--peer-url=" + h.peerURL(), "--data-dir=" + h.dataDir(), "--quorum-wait=1s",
+			"--endpoints=" + strings.Join(slices.Compact(endpoints), ","),
+			"--cacert=" + files.CA, "--cert=" + files.Cert, "--key=" + files.Key,
+		},
+	})
+}
+
+func ended(p *process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 func (h *host) syncNode(ctx context.Context, on bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -68,6 +168,7 @@ func (h *host) syncNode(ctx context.Context, on bool) error {
 		{Type: corev1.NodeHostName, Address: h.name},
 	}
 	node.Status.NodeInfo.KubeletVersion = "v1.36.3"
+	node.Status.Capacity, node.Status.Allocatable = capacity(), capacity()
 	updated, err := h.cloud.nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", h.name, err)

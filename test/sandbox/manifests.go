@@ -176,7 +176,7 @@ metadata: {name: cluster}
 spec: {platformSpec: {type: None}}
 `, s.options.Replicas)
 
-	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator}
+	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, controllerManager}
 	root, err := assets.Root()
 	if err != nil {
 		return nil, err

@@ -2,16 +2,21 @@ package sandbox
 
 import (
 	"context"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// members watches etcd's member list on behalf of all hosts. A real control
-// plane has a static pod on each host that does this with etcdctl.
+// members watches etcd's member list, for the sandbox's own clients and for the
+// operator that it plays where Holdfast does not drive the membership.
 type members struct {
 	client *clientv3.Client
 	// running are the client URLs of the members whose process runs, voters or not.
@@ -31,13 +36,15 @@ func newMembers(config clientv3.Config, running func() []string) (*members, erro
 	return &members{client: client, running: running, changed: make(chan struct{})}, nil
 }
 
-// run keeps the list fresh until the context ends. A failure is an etcd without
-// quorum, or one that is not up yet: the list stays as it was.
-func (m *members) run(ctx context.Context) {
+// run keeps the list fresh until the context ends, and tells each good read. A
+// failure is an etcd without quorum, or one that is not up yet: the list stays as it was.
+func (m *members) run(ctx context.Context, tell func([]*etcdserverpb.Member)) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, _ = m.read(ctx, 2*time.Second)
+		if list, err := m.read(ctx, 2*time.Second); err == nil {
+			tell(list)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -101,6 +108,74 @@ func voters(list []*etcdserverpb.Member) []string {
 	return urls
 }
 
+// environments are what the hosts' etcds start with, by the Node's name: texts of package membership.
+// They are remembered as a kubelet remembers its static pods: while no API server answers.
+type environments struct {
+	mu      sync.Mutex
+	texts   map[string]string // nil until the first are known
+	changed chan struct{}     // closed when texts change, and replaced
+}
+
+func newEnvironments() *environments { return &environments{changed: make(chan struct{})} }
+
+func (e *environments) set(texts map[string]string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.texts != nil && maps.Equal(e.texts, texts) {
+		return
+	}
+	e.texts = texts
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// of is the environment of a host, "" if it has none, and a channel that is closed when any changes.
+// The first members of a ring begin with the one that their installer gave them.
+func (e *environments) of(h *host) (text string, changed <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.texts == nil && h.founders != nil {
+		return founding(h.founders), e.changed
+	}
+	return e.texts[h.name], e.changed
+}
+
+// founding is the environment of the first members of a ring.
+func founding(founders map[string]string) string {
+	e := membership.Environment{State: membership.New}
+	for _, name := range slices.Sorted(maps.Keys(founders)) {
+		e.InitialCluster = append(e.InitialCluster, membership.Peer{Key: name, URLs: []string{founders[name]}})
+	}
+	return e.Text()
+}
+
+// operate renders the environments from the member list, as cluster-etcd-operator does where Holdfast
+// does not drive the membership.
+func (c *cloud) operate(list []*etcdserverpb.Member) {
+	if c.relieved.Load() {
+		return
+	}
+	s := &quorum.Snapshot{Ring: quorum.Ring{Known: true}}
+	for _, m := range list {
+		s.Ring.Members = append(s.Ring.Members, quorum.Member{
+			ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Learner: m.IsLearner,
+		})
+	}
+	for _, h := range c.all() {
+		s.Nodes = append(s.Nodes, quorum.Node{Name: h.name, Ready: true, Addresses: []netip.Addr{netip.MustParseAddr(h.address)}})
+	}
+	rendered, err := membership.Environments(s)
+	if err != nil {
+		c.log.Error("rendering the hosts' environments", "error", err)
+		return
+	}
+	texts := map[string]string{}
+	for name, e := range rendered {
+		texts[name] = e.Text()
+	}
+	c.environments.set(texts)
+}
+
 func byPeerURL(list []*etcdserverpb.Member, url string) *etcdserverpb.Member {
 	for _, m := range list {
 		if slices.Contains(m.PeerURLs, url) {
@@ -108,8 +183,4 @@ func byPeerURL(list []*etcdserverpb.Member, url string) *etcdserverpb.Member {
 		}
 	}
 	return nil
-}
-
-func listed(list []*etcdserverpb.Member, id uint64) bool {
-	return slices.ContainsFunc(list, func(m *etcdserverpb.Member) bool { return m.ID == id })
 }

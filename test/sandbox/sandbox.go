@@ -1,11 +1,15 @@
 // Package sandbox is a real control plane on one machine: etcd members, each on
 // a host of its own; kube-apiserver, stored in that very ring; the Machine API
-// controllers with a cloud whose instances are those hosts; and Holdfast. Each
-// is a process of its own with its own log, on addresses of 127.0.0.0/8 that no
-// other sandbox has, and none outlives the program that started it.
+// controllers with a cloud whose instances are those hosts; Holdfast; and, for
+// its quorum guard, kube-controller-manager and kube-scheduler. Each is a process
+// of its own with its own log, on addresses of 127.0.0.0/8 that no other sandbox
+// has, and none outlives the program that started it.
 //
 // What is played rather than run is in the cloud: the kubelets, which keep the
-// Nodes, and etcd's static pods, which start a member once the ring lists it.
+// Nodes and run the probes of pods, and etcd's static pods: holdfast verify
+// membership and then etcd, with the environment that Holdfast renders into a
+// ConfigMap. Where Holdfast does not drive the membership, the sandbox renders it,
+// as cluster-etcd-operator would.
 package sandbox
 
 import (
@@ -28,6 +32,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/test/loopback"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -88,6 +93,8 @@ type Sandbox struct {
 	Dir, Logs string
 	// APIServer, MachineAPI and Holdfast are its processes beside the etcds.
 	APIServer, MachineAPI, Holdfast *Component
+	// ControllerManager and Scheduler start with a Holdfast that keeps a quorum guard.
+	ControllerManager, Scheduler *Component
 	// EtcdConfig and EtcdFiles are for a client of the ring; the configuration's
 	// endpoints are the first voters.
 	EtcdConfig clientv3.Config
@@ -110,6 +117,8 @@ type Sandbox struct {
 
 	background context.Context // ends the sandbox's own work
 	cancel     context.CancelFunc
+	watching   context.Context // ends before the API server, which waits for those who watch
+	unwatch    context.CancelFunc
 	work       sync.WaitGroup
 	stopOnce   sync.Once
 	stopErr    error
@@ -178,6 +187,7 @@ func open(options Options) (*Sandbox, error) {
 		options: options, lock: lock, failed: make(chan error, 1),
 	}
 	s.background, s.cancel = context.WithCancel(context.Background())
+	s.watching, s.unwatch = context.WithCancel(s.background)
 	return s, nil
 }
 
@@ -217,6 +227,8 @@ func (s *Sandbox) prepare() error {
 
 	s.APIServer = &Component{Name: "kube-apiserver", spec: s.apiserverSpec, failed: s.fail}
 	s.MachineAPI = &Component{Name: "machine-api", spec: s.machineAPISpec, failed: s.fail}
+	s.ControllerManager = &Component{Name: "kube-controller-manager", spec: s.controllerManagerSpec, failed: s.fail}
+	s.Scheduler = &Component{Name: "kube-scheduler", spec: s.schedulerSpec, failed: s.fail}
 	s.Holdfast = &Component{Name: "holdfast", spec: s.holdfastSpec, failed: s.fail}
 
 	scheme := runtime.NewScheme()
@@ -247,16 +259,20 @@ func (s *Sandbox) openCloud(ports ring.Ports) error {
 	ctx, stop := context.WithCancel(s.background)
 	c := &cloud{
 		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
-		nodes: core.Nodes(), log: slog.New(slog.NewTextHandler(file, nil)),
+		files: s.EtcdFiles, environments: newEnvironments(),
+		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),
 		ctx: ctx, stop: stop,
-		instances: map[string]*host{}, free: slices.Clone(s.pool),
+		instances: map[string]*host{}, free: slices.Clone(s.pool), had: map[string]string{},
 	}
 	if c.members, err = newMembers(s.EtcdConfig, c.running); err != nil {
 		stop()
 		return fmt.Errorf("the hosts' etcd client: %w", err)
 	}
 	s.closers = append(s.closers, c.members.client.Close)
-	s.work.Go(func() { c.members.run(s.background) })
+	if s.options.Mode == "full" {
+		s.work.Go(func() { c.followEnvironments(s.watching, core.ConfigMaps(membership.Namespace)) })
+	}
+	s.work.Go(func() { c.members.run(s.background, c.operate) })
 
 	listener, err := net.Listen("unix", s.cloudSocket())
 	if err != nil {
@@ -421,6 +437,12 @@ func (s *Sandbox) Stop() error {
 
 func (s *Sandbox) stop() error {
 	var errs []error
+	s.unwatch()
+	for _, c := range []*Component{s.ControllerManager, s.Scheduler} {
+		if c != nil {
+			errs = append(errs, c.Kill()) // they keep nothing, and take long to end in order
+		}
+	}
 	for _, c := range []*Component{s.Holdfast, s.MachineAPI, s.APIServer} {
 		if c != nil {
 			errs = append(errs, c.Stop())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -31,6 +33,7 @@ const (
 	slowly  = 60 * time.Second // a whole replacement; it takes seconds
 	quickly = 20 * time.Second
 	glimpse = 100 * time.Millisecond
+	attempt = 5 * time.Second // what is asked of something that hangs
 )
 
 // cluster is a sandbox with what the tests ask of it.
@@ -38,7 +41,7 @@ type cluster struct {
 	*sandbox.Sandbox
 	clients map[sandbox.Identity]client.Client
 	etcd    *clientv3.Client
-	desired int
+	desired atomic.Int64
 }
 
 func start(t *testing.T, options sandbox.Options) *cluster {
@@ -65,13 +68,16 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 			}
 		}
 	})
-	c := &cluster{Sandbox: s, clients: map[sandbox.Identity]client.Client{}, desired: options.Replicas}
+	c := &cluster{Sandbox: s, clients: map[sandbox.Identity]client.Client{}}
+	c.desired.Store(int64(options.Replicas))
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator} {
-		if c.clients[who], err = client.NewWithWatch(s.Config(who), client.Options{Scheme: scheme}); err != nil {
+		config := s.Config(who)
+		config.WarningHandler = rest.NoWarnings{}
+		if c.clients[who], err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,8 +151,8 @@ func (c *cluster) restless(ctx context.Context) error {
 			return fmt.Errorf("member %q (%x) has no Machine", member.GetName(), member.GetID())
 		}
 	}
-	if voters != c.desired {
-		return fmt.Errorf("%d voters, %d wanted", voters, c.desired)
+	if desired := int(c.desired.Load()); voters != desired {
+		return fmt.Errorf("%d voters, %d wanted", voters, desired)
 	}
 	for i := range machines.Items {
 		m := machineapi.Machine(&machines.Items[i])
@@ -206,7 +212,11 @@ func (c *cluster) events(ctx context.Context, name string) ([]string, error) {
 // eventually waits for a condition that an error describes while it does not hold.
 func eventually(t *testing.T, within time.Duration, what string, holds func(context.Context) error) {
 	t.Helper()
-	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error { return holds(ctx) }).
+	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, attempt)
+		defer cancel()
+		return holds(ctx)
+	}).
 		WithTimeout(within).WithPolling(glimpse).Should(Succeed(), what)
 }
 

@@ -128,7 +128,8 @@ func TestThree(t *testing.T) {
 		c.atRest(t)
 	})
 
-	t.Run("the escape hatch", func(t *testing.T) {
+	t.Run("the escape hatch, and the host comes back at the same address and name", func(t *testing.T) {
+		before, _ := c.Host("alive")
 		must(t, c.remove(t.Context(), "alive"))
 		// Automation does not get the hook off, nor the operator while the member is listed.
 		for _, who := range []sandbox.Identity{sandbox.GitOps, sandbox.EtcdOperator} {
@@ -140,10 +141,14 @@ func TestThree(t *testing.T) {
 		must(t, c.strip(t.Context(), sandbox.Alice, "alive"))
 		c.gone(t, quickly, "alive")
 		c.tells(t, "alive", "HookRestored", "EscapeHatchUsed")
-		// A dead voter is left behind, which no Machine has any more. A new host takes its place.
-		must(t, c.replacement(t.Context(), "first-2", "again"))
-		c.becomes(t, "again", "voter")
+		// A dead voter is left behind, which no Machine has any more. The new host is reinstalled, with
+		// the old one's address and name: the dead voter is not its member.
+		must(t, c.replacement(t.Context(), "first-2", "alive"))
+		c.becomes(t, "alive", "voter")
 		c.atRest(t)
+		if now, _ := c.Host("alive"); now.PeerURL != before.PeerURL {
+			t.Errorf("the host came back at %s, not at %s", now.PeerURL, before.PeerURL)
+		}
 	})
 }
 

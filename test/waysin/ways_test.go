@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -35,6 +37,19 @@ func automation() []sandbox.Identity {
 func everyone() []sandbox.Identity {
 	return slices.Concat(people(), automation(), []sandbox.Identity{sandbox.EtcdOperator})
 }
+
+// anybody is everyone and Holdfast itself.
+func anybody() []sandbox.Identity { return append(everyone(), sandbox.Holdfast) }
+
+// notTheMachineAPI is everyone whose business Machines' status is not.
+func notTheMachineAPI() []sandbox.Identity {
+	return slices.Concat(people(), []sandbox.Identity{sandbox.GitOps, sandbox.EtcdOperator})
+}
+
+// keepStatus is a policy's rule, which quorum does not know.
+const keepStatus quorum.Rule = "keep-status"
+
+func worker() map[string]string { return map[string]string{quorum.RoleLabel: "worker"} }
 
 // request is one request on its way: who sends it about which Machine.
 type request struct {
@@ -196,6 +211,39 @@ func adopting(ctx context.Context, r *request) ([]string, error) {
 	return nil, r.client.Create(ctx, set)
 }
 
+// checking is a MachineHealthCheck of the control plane's Machines.
+func checking(most *intstr.IntOrString) sender {
+	return func(ctx context.Context, r *request) ([]string, error) {
+		check := &machinev1beta1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: "checking", Namespace: r.on.Namespace}}
+		check.Spec.Selector.MatchLabels = map[string]string{quorum.RoleLabel: "master"}
+		check.Spec.MaxUnhealthy = most
+		check.Spec.UnhealthyConditions = []machinev1beta1.UnhealthyCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Timeout: metav1.Duration{Duration: time.Hour}}}
+		if r.dry {
+			return nil, r.client.Create(ctx, check, client.DryRunAll)
+		}
+		return nil, r.client.Create(ctx, check)
+	}
+}
+
+const hostAnnotation = "metal3.io/BareMetalHost"
+
+// hosted sends a request while the Machine has a bare metal host.
+func hosted(send sender) sender {
+	return func(ctx context.Context, r *request) ([]string, error) {
+		annotate := func(value string) error {
+			return r.client.Patch(ctx, r.on.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+hostAnnotation+`":`+value+`}}}`)))
+		}
+		if err := annotate(`"machines/host"`); err != nil {
+			return nil, fmt.Errorf("the host itself: %w", err)
+		}
+		heard, err := send(ctx, r)
+		if undone := annotate("null"); undone != nil {
+			return nil, fmt.Errorf("take the host away: %w", undone)
+		}
+		return heard, err
+	}
+}
+
 func namespaceDelete(ctx context.Context, r *request) ([]string, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sandbox.MachineNamespace}}
 	if r.dry {
@@ -234,6 +282,21 @@ func crdPrune(ctx context.Context, r *request) ([]string, error) {
 // crdWithoutStatus takes the status subresource away: then the status is anybody's who may write the Machine.
 func crdWithoutStatus(ctx context.Context, r *request) ([]string, error) {
 	return changeCRD(ctx, r, func(v *apiextensionsv1.CustomResourceDefinitionVersion) { v.Subresources = nil })
+}
+
+// crdUnserved leaves the Machines stored, where nobody gets at them.
+func crdUnserved(ctx context.Context, r *request) ([]string, error) {
+	return changeCRD(ctx, r, func(v *apiextensionsv1.CustomResourceDefinitionVersion) { v.Served = false })
+}
+
+// crdFull lets no hook in any more.
+func crdFull(ctx context.Context, r *request) ([]string, error) {
+	return changeCRD(ctx, r, func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
+		hooks := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["lifecycleHooks"]
+		list := hooks.Properties["preDrain"]
+		list.MaxItems = new(int64(0))
+		hooks.Properties["preDrain"] = list
+	})
 }
 
 func changeCRD(ctx context.Context, r *request, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) ([]string, error) {
@@ -282,6 +345,7 @@ func onSubresource(name, body string) sender {
 const (
 	foreign  = `{"lifecycleHooks":{"preDrain":[{"name":"Mine","owner":"example/me"}]}}`
 	stolen   = `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"example/me"}]}}`
+	setOwner = `{"metadata":{"ownerReferences":[{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","name":"adopter","uid":"00000000-0000-4000-8000-000000000000","controller":true}]}}`
 	forgery  = `{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{\"machineUID\":\"x\",\"memberIDs\":[\"1\"]}"}}}`
 	override = `{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: I said so","holdfast.dev/override-by":"alice"}}}`
 )
@@ -310,6 +374,7 @@ func ways() []way {
 		{name: "JSON patch move of the hook to preTerminate", on: live, who: people(), want: warned(quorum.KeepHook), send: json6902(`[{"op":"move","from":"/spec/lifecycleHooks/preDrain/0","path":"/spec/lifecycleHooks/preTerminate/0"}]`), dryOnly: true, note: "an entry of the hook's name stays in preTerminate"},
 		{name: "strategic merge patch", on: live, who: people(), want: invalid, send: patch(types.StrategicMergePatchType, `{"spec":{"lifecycleHooks":{"preDrain":[{"$patch":"delete","name":"EtcdQuorumOperator"}]}}}`)},
 		{name: "apply with its own hook list", on: live, who: automation(), want: passes, send: apply(false, foreign), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), note: "lists merge by name"},
+		{name: "apply with force with its own hook list", on: live, who: automation(), want: passes, send: apply(true, foreign), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), note: "lists merge by name"},
 		{name: "apply that gives the hook another owner", on: live, who: []sandbox.Identity{sandbox.GitOps}, want: warned(quorum.KeepHook), send: apply(false, stolen), note: "a restored hook has no field owner, so there is no conflict"},
 		{name: "apply with force that gives the hook another owner", on: live, who: automation(), want: warned(quorum.KeepHook), send: apply(true, stolen)},
 		{name: "apply with the hook twice", on: live, who: automation(), want: invalid, send: apply(true, `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"a"},{"name":"EtcdQuorumOperator","owner":"b"}]}}`)},
@@ -346,19 +411,50 @@ func ways() []way {
 			m.Labels = map[string]string{quorum.RoleLabel: "worker", quorum.TypeLabel: "worker"}
 			m.Spec.ProviderID = other.Spec.ProviderID
 		})},
+		{name: "CREATE of a worker with a control-plane Machine's bare metal host", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.Claim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
+			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
+			m.Annotations = map[string]string{hostAnnotation: "machines/host"}
+		}))},
+		{name: "CREATE of a worker with a control-plane Machine's bare metal host as its providerID", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.Claim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
+			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
+			m.Spec.ProviderID = new("baremetalhost:///machines/host/uid")
+		}))},
 		{name: "CREATE under the Machine's own name", on: live, who: people(), want: invalid, send: create(func(m, other *machinev1beta1.Machine) { m.Name = other.Name })},
 		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.Claim), send: func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
 		}},
 
+		{name: "CREATE without role labels and with another's evidence, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: createdAndPromoted, note: "the evidence is taken out at once"},
+		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: planted, note: "the evidence is taken out with the label, where the Machine comes to be guarded"},
+
 		// Who is said to own it.
-		{name: "ownerReference to an owner that does not exist", on: live, who: slices.Concat(people(), automation()), want: passes,
+		{name: "merge patch that makes a MachineSet its controller", on: live, who: everyone(), want: denied(quorum.Adopt), send: merge(setOwner)},
+		{name: "apply with force that makes a MachineSet its controller", on: live, who: automation(), want: denied(quorum.Adopt), send: func(ctx context.Context, r *request) ([]string, error) {
+			m := r.on.DeepCopy()
+			body := `{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine",` + strings.TrimPrefix(setOwner, "{")
+			return nil, r.client.Patch(ctx, m, client.RawPatch(types.ApplyPatchType, []byte(body)), r.patchOptions(client.FieldOwner("waysin"), client.ForceOwnership)...)
+		}},
+		{name: "CREATE of a control-plane Machine that a MachineSet controls", on: live, who: automation(), want: denied(quorum.Adopt), send: create(func(m, _ *machinev1beta1.Machine) {
+			m.Labels = map[string]string{quorum.RoleLabel: "master"}
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "MachineSet", Name: "adopter", UID: "00000000-0000-4000-8000-000000000000", Controller: new(true)}}
+		})},
+		{name: "ownerReference to an owner that does not exist", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Adopt),
 			send: merge(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]}}`), dryOnly: true,
 			note: "the garbage collector (not run here) would send a DELETE, which is judged like any: see its rows"},
-		{name: "MachineSet with replicas 0 that selects the control plane", on: live, who: people(), want: passes, send: adopting, dryOnly: true, note: "its controller (not run here) would send DELETEs, which are judged like any"},
+		{name: "MachineSet with replicas 0 that selects the control plane", on: live, who: people(), want: warned(quorum.Adopt), send: adopting, dryOnly: true, note: "its controller (not run here) adopts first, which is denied"},
+		{name: "MachineHealthCheck of the control plane, maxUnhealthy as by default", on: live, who: people(), want: warned(quorum.HealthCheck), send: checking(nil), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
+		{name: "MachineHealthCheck of the control plane, maxUnhealthy 2", on: live, who: people(), want: warned(quorum.HealthCheck), send: checking(new(intstr.FromInt32(2))), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
+		{name: "MachineHealthCheck of the control plane, maxUnhealthy 1", on: live, who: people(), want: passes, send: checking(new(intstr.FromInt32(1))), dryOnly: true, note: "what etcd can lose"},
 
 		// Subresources, and what does not exist.
 		{name: "patch of machines/status with spec and metadata in it", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: passes, send: onSubresource("status", `{"metadata":{"finalizers":null,"annotations":null},"spec":{"lifecycleHooks":null}}`), note: "the API server takes nothing but the status"},
+		{name: "PUT of a worker's machines/status with a control-plane Machine's providerStatus", on: live, who: notTheMachineAPI(), want: denied(keepStatus), send: onStray(worker(), misdirected), note: "else deleting the worker would end that instance"},
+		{name: "kubectl patch --subresource=status of a worker with a control-plane Machine's providerStatus", on: live, who: notTheMachineAPI(), want: denied(keepStatus), send: onStray(worker(), misdirectedByPatch)},
+		{name: "patch of machines/status: providerStatus null", on: live, who: notTheMachineAPI(), want: denied(keepStatus), send: onSubresource("status", `{"status":{"providerStatus":null}}`)},
+		{name: "patch of machines/status: nodeRef null", on: live, who: notTheMachineAPI(), want: denied(keepStatus), send: onSubresource("status", `{"status":{"nodeRef":null}}`), note: "the machine controller does not drain without one"},
+		{name: "patch of machines/status: addresses", on: live, who: notTheMachineAPI(), want: denied(keepStatus), send: onSubresource("status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`)},
+		{name: "patch of machines/status: authoritativeAPI", on: live, who: notTheMachineAPI(), want: passes, send: onSubresource("status", `{"status":{"authoritativeAPI":"ClusterAPI"}}`), note: "the CRD of the default feature set has no such field; where it has, `keep-status` denies"},
+		{name: "merge patch of the Machine with a status in it", on: live, who: people(), want: passes, send: merge(`{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}`), note: "the API server takes the status at machines/status alone"},
 		{name: "patch of machines/scale", on: live, who: people(), want: unknown, send: onSubresource("scale", `{"spec":{"replicas":0}}`)},
 		{name: "patch of machines/finalize", on: live, who: people(), want: unknown, send: onSubresource("finalize", `{}`)},
 		{name: "patch of another name", on: live, who: people(), want: invalid, send: merge(`{"metadata":{"name":"renamed"}}`)},
@@ -371,12 +467,19 @@ func ways() []way {
 		{name: "CRD DELETE", on: live, who: people(), want: denied(quorum.Home), send: crdDelete},
 		{name: "CRD deletecollection", on: live, who: people(), want: denied(quorum.Home), send: crdCollection, dryOnly: true, note: "the other CRDs would be gone"},
 		{name: "CRD update that prunes lifecycleHooks", on: live, who: people(), want: denied(quorum.Home), send: crdPrune},
+		{name: "CRD update that serves no version", on: live, who: people(), want: denied(quorum.Home), send: crdUnserved},
+		{name: "CRD update that lets no hook in (maxItems: 0)", on: live, who: people(), want: denied(quorum.Home), send: crdFull},
 		{name: "CRD update that takes the status subresource away", on: live, who: people(), want: denied(quorum.Home), send: crdWithoutStatus},
 
 		// DELETE of a live Machine, while nobody else is on the way out: held, whatever its flags. For
 		// real it is done once, between the live rows and the deleting ones.
 		{name: "DELETE", on: live, who: everyone(), want: warned(quorum.Held), send: remove(), dryOnly: true, note: "for real: the next rows' Machine"},
 		{name: "DELETE by the garbage collector", on: live, who: []sandbox.Identity{collector}, want: warned(quorum.Held), dryOnly: true, note: "for real: the next rows' Machine", send: remove(client.PropagationPolicy(metav1.DeletePropagationBackground))},
+		{name: "DELETE, foreground", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: remove(client.PropagationPolicy(metav1.DeletePropagationForeground))},
+		{name: "kubectl delete --cascade=orphan", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--cascade=orphan", "--wait=false")},
+		{name: "kubectl delete --force --grace-period=0", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false")},
+		{name: "kubectl delete --all", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "of a dry run each is the first; for real: below", send: kubectl("delete", "machine", "--all", "--wait=false")},
+		{name: "deletecollection", on: live, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: warned(quorum.Held), dryOnly: true, note: "of a dry run each is the first; for real: below", send: collection()},
 
 		// DELETE of another live Machine while one is on the way out.
 		{name: "DELETE of the second", on: deleting, who: slices.Concat(everyone(), []sandbox.Identity{collector, namespaces}), want: denied(quorum.OneTooMany), send: second(remove())},
@@ -397,10 +500,14 @@ func ways() []way {
 		{name: "JSON patch remove lifecycleHooks, by automation", on: deleting, who: automation(), want: warned(quorum.AutomationRelease), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks"}]`)},
 		{name: "merge patch preDrain: null, by etcd's operator", on: deleting, who: []sandbox.Identity{sandbox.EtcdOperator}, want: warned(quorum.EarlyRelease), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)},
 		{name: "merge patch preDrain: null, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), dryOnly: true, note: "the escape hatch"},
+		{name: "PUT without hooks, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: put(noHooks), dryOnly: true, note: "the escape hatch"},
+		{name: "JSON patch remove preDrain/0, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`), dryOnly: true, note: "the escape hatch"},
 		{name: "merge patch preTerminate: null", on: deleting, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":null}}}`)},
 		{name: "merge patch that gives the hook another owner", on: deleting, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":` + stolen + `}`)},
 		{name: "merge patch that adds a hook of one's own", on: deleting, who: people(), want: upstream, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"},{"name":"Mine","owner":"example/me"}]}}}`)},
 		{name: "apply with its own hook list", on: deleting, who: automation(), want: upstream, send: apply(true, foreign)},
+		{name: "apply with its own hook list and without force", on: deleting, who: automation(), want: upstream, send: apply(false, foreign)},
+		{name: "merge patch that makes a MachineSet its controller", on: deleting, who: everyone(), want: passes, send: merge(setOwner), undo: merge(`{"metadata":{"ownerReferences":null}}`), note: "it is on its way out already, and the hook holds it"},
 		{name: "merge patch finalizers: null", on: deleting, who: everyone(), want: denied(quorum.KeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
 		{name: "merge patch finalizers: null, with 2.5 MB beside it", on: deleting, who: everyone(), want: unreadable, send: merge(large()), dryOnly: true, note: "too large to be read; an object that loses its last finalizer is never stored, so etcd's limit does not stop it"},
 		{name: "merge patch finalizers: null, after padding nested 9996 deep", on: deleting, who: everyone(), want: unreadable, send: deeply(merge(`{"metadata":{"finalizers":null}}`)), dryOnly: true, note: "too deep to be read; the padding itself passes"},
@@ -409,6 +516,12 @@ func ways() []way {
 		{name: "merge patch of the evidence", on: deleting, who: slices.Concat(people(), automation()), want: warned(quorum.KeepHook), send: merge(forgery)},
 		{name: "override set by automation, signed by a person", on: deleting, who: automation(), want: warned(quorum.OverrideRule), send: merge(override)},
 		{name: "annotation exclude-node-draining", on: deleting, who: everyone(), want: passes, send: merge(`{"metadata":{"annotations":{"machine.openshift.io/exclude-node-draining":""}}}`), note: "the machine controller then skips the hook, and the latch holds"},
+
+		// The hook of a deleting Machine that has let go of it: another one, which hosts nothing.
+		{name: "merge patch that puts the hook back", on: deleting, who: anybody(), want: warned(quorum.NoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`))},
+		{name: "JSON patch that puts hook and latch back", on: deleting, who: []sandbox.Identity{sandbox.Alice, sandbox.Holdfast}, want: warned(quorum.NoRegain), send: onLeaving(json6902(`[{"op":"add","path":"/spec/lifecycleHooks","value":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}],"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}]`))},
+		{name: "apply with force with the hook in it", on: deleting, who: automation(), want: warned(quorum.NoRegain), send: onLeaving(apply(true, `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}`))},
+		{name: "merge patch that puts the latch alone back", on: deleting, who: anybody(), want: warned(quorum.NoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`))},
 	}
 }
 

@@ -35,6 +35,7 @@ func TestWaysIn(t *testing.T) {
 	if err := c.whole(t.Context()); err != nil {
 		t.Error(err)
 	}
+	t.Run("Holdfast hangs", c.hung)
 }
 
 // try sends the rows about a Machine in that state.

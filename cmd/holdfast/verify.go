@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/verify"
+)
+
+func verifyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check on a control-plane host whether etcd may start, whether its disk is fit, whether it serves",
+		Long: `Checks for a control-plane host, each one a command:
+
+  membership  before etcd starts (an init container): does etcd list this host, as expected?
+  storage     before etcd starts, or whenever: is the disk fit for it?
+  health      while etcd runs (a readiness probe): does this member serve a ring with quorum?
+
+Each exits 0 if all is well, 1 if not, with the reason and what to do, and 2 for a bad command line.
+The connection to etcd is described as to etcdctl, by flags or by its variables ETCDCTL_*.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown check %q; see %s --help", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(verifyMembershipCommand(), verifyStorageCommand(), verifyHealthCommand())
+	return cmd
+}
+
+// connection is how to reach etcd, as etcdctl is told.
+type connection struct {
+	endpoints         []string
+	caCert, cert, key string
+}
+
+func (c *connection) bind(f *pflag.FlagSet) {
+	f.StringVar(&c.caCert, "cacert", os.Getenv("ETCDCTL_CACERT"), "file with the CA of etcd's server certificates (ETCDCTL_CACERT)")
+	f.StringVar(&c.cert, "cert", os.Getenv("ETCDCTL_CERT"), "file with the client certificate for etcd (ETCDCTL_CERT)")
+	f.StringVar(&c.key, "key", os.Getenv("ETCDCTL_KEY"), "file with the key of --cert (ETCDCTL_KEY)")
+}
+
+func (c *connection) open() (*etcd.Client, error) {
+	for _, err := range []error{checkEndpoints(c.endpoints), readable("cacert", c.caCert), readable("cert", c.cert), readable("key", c.key)} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	client, err := etcd.New(etcd.Config{Endpoints: c.endpoints, CACert: c.caCert, Cert: c.cert, Key: c.key})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return client, nil
+}
+
+func verifyMembershipCommand() *cobra.Command {
+	var (
+		at         connection
+		values     = map[string]*string{}
+		peer, data string
+		timeout    time.Duration
+		quorumWait time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "membership",
+		Short: "Wait until etcd may start on this host; the init step before it",
+		Long: `Wait until etcd may start on this host, and make its data directory ready for that.
+
+etcd may start when a live, linearizable member list names this host's peer URL, when that list and
+the expected members (ETCD_MEMBER_IDS) agree, and when the data directory holds this member's data,
+or nothing if the member never started. While the host is not listed yet this command waits, with
+progress, until --timeout.
+
+  - An older member's data directory is archived before a new member starts: renamed to a sibling,
+    DIR-removed-TIME. Nothing is deleted. It is refused while an etcd uses the directory, where the
+    rename would cross file systems, and where less room is left than the ring's data take.
+  - A member that has started before does not start without its data.
+  - If etcd gives no linearizable answer for --quorum-wait, a member whose own data are here and that
+    is expected starts all the same: after a power cut of all hosts there is no quorum to ask.
+
+In full mode Holdfast renders the three variables ETCD_INITIAL_CLUSTER, ETCD_INITIAL_CLUSTER_STATE and
+ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a ConfigMap:
+
+  kubectl -n openshift-etcd get configmap etcd-membership -o yaml`,
+		Example: `  export ETCD_MEMBER_IDS=8e9e05c52164694d=https://10.0.0.1:2380,91bc3c398fb3c146=https://10.0.0.2:2380
+  export ETCD_INITIAL_CLUSTER=master-0=https://10.0.0.1:2380,master-1=https://10.0.0.2:2380
+  export ETCD_INITIAL_CLUSTER_STATE=existing
+  holdfast verify membership --peer-url https://10.0.0.2:2380 --data-dir /var/lib/etcd/data \
+    --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			environment, err := membership.FromVariables(func(name string) string { return *values[name] })
+			if err != nil {
+				return usageError{err}
+			}
+			if u, err := url.Parse(peer); err != nil || u.Host == "" || u.Scheme != "https" {
+				return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", peer)
+			}
+			if data == "" {
+				return usage("--data-dir is missing")
+			}
+			if timeout <= 0 || quorumWait < 0 {
+				return usage("--timeout must be longer than 0, and --quorum-wait not negative")
+			}
+			client, err := at.open()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			check := verify.Membership{
+				Etcd: client, Environment: environment, PeerURL: peer, DataDir: data,
+				Timeout: timeout, QuorumWait: quorumWait, Out: cmd.OutOrStdout(),
+			}
+			return check.Run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	at.bind(f)
+	var voters []string
+	if value := os.Getenv("ETCDCTL_ENDPOINTS"); value != "" {
+		voters = strings.Split(value, ",")
+	}
+	f.StringSliceVar(&at.endpoints, "endpoints", voters, "client URLs of etcd's voters (ETCDCTL_ENDPOINTS)")
+	for _, v := range []struct{ flag, variable, what string }{
+		{"initial-cluster", membership.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
+		{"initial-cluster-state", membership.StateVariable, "existing, or new for the first members of a ring"},
+		{"member-ids", membership.MemberIDsVariable, "<hex member ID>=<peer URL>,... of all members that are expected"},
+	} {
+		values[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
+	}
+	f.StringVar(&peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
+	f.StringVar(&data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait until etcd may start")
+	f.DurationVar(&quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
+	return cmd
+}
+
+func verifyStorageCommand() *cobra.Command {
+	check := verify.Storage{}
+	cmd := &cobra.Command{
+		Use:   "storage",
+		Short: "Check that the data directory's disk is fit for etcd",
+		Long: `Check the data directory: its mode, whether it can be written, the room on its file system against
+etcd's quota, and how long small writes take to last (fsync), measured by 200 writes of 2300 bytes to a
+file that is gone afterwards, for at most 5 s. A p99 above 10 ms is warned about, and fails the check
+only with --max-fsync.`,
+		Example: `  holdfast verify storage --data-dir /var/lib/etcd/data --max-fsync 20ms`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check.DataDir == "" {
+				return usage("--data-dir is missing")
+			}
+			if check.Quota < 0 || check.MaxFsync < 0 {
+				return usage("--quota-backend-bytes and --max-fsync must not be negative")
+			}
+			check.Out = cmd.OutOrStdout()
+			return check.Run()
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&check.DataDir, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory (ETCD_DATA_DIR)")
+	f.Int64Var(&check.Quota, "quota-backend-bytes", 8<<30, "bytes that etcd's database may grow to, as etcd is told; 0 not to look at the room")
+	f.DurationVar(&check.MaxFsync, "max-fsync", 0, "fail if the p99 of an fsync is above this; 0 never fails")
+	return cmd
+}
+
+func verifyHealthCommand() *cobra.Command {
+	var at connection
+	var endpoint string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Check that this host's member serves a ring with quorum; a readiness probe",
+		Long: `Check that the member at --endpoint is a voter, knows a leader and gives a
+linearizable read. A linearizable read takes a quorum, so a member that lost the others fails the
+check, although it would still answer reads from its own data. A learner fails it: it does not vote.`,
+		Example: `  holdfast verify health --endpoint https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "https" || strings.Contains(endpoint, ",") {
+				return usage("--endpoint is %q; it is the client URL of this host's member, such as https://10.0.0.1:2379", endpoint)
+			}
+			if timeout <= 0 {
+				return usage("--timeout must be longer than 0")
+			}
+			at.endpoints = []string{endpoint}
+			client, err := at.open()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			healthy, err := verify.Health(ctx, client, endpoint)
+			if err != nil {
+				return fmt.Errorf("not healthy: %w", err)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "healthy: "+healthy)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	at.bind(f)
+	f.StringVar(&endpoint, "endpoint", os.Getenv("ETCDCTL_ENDPOINTS"), "client URL of this host's member (ETCDCTL_ENDPOINTS)")
+	f.DurationVar(&timeout, "timeout", 2*time.Second, "how long the member may take")
+	return cmd
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestVerifyBadCommandLines: one sentence on what to mend, and status 2.
+func TestVerifyBadCommandLines(t *testing.T) {
+	pem := file(t, "any.pem", "x")
+	at := []string{"--cacert=" + pem, "--cert=" + pem, "--key=" + pem}
+	good := append([]string{
+		"verify", "membership", "--peer-url=https://10.0.0.1:2380", "--data-dir=/nowhere", "--initial-cluster-state=existing",
+		"--member-ids=1=https://10.0.0.1:2380", "--endpoints=https://10.0.0.2:2379",
+	}, at...)
+	with := func(more ...string) []string { return append(append([]string{}, good...), more...) }
+	health := append([]string{"verify", "health"}, at...)
+	for name, c := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"unknown check":         {[]string{"verify", "quorum"}, []string{`"quorum"`, "holdfast verify --help"}},
+		"no state":              {with("--initial-cluster-state="), []string{"ETCD_INITIAL_CLUSTER_STATE", "existing or new"}},
+		"a name instead of ID":  {with("--member-ids=master-0=https://10.0.0.1:2380"), []string{"ETCD_MEMBER_IDS", `"master-0" is not a member ID`}},
+		"cluster without URL":   {with("--initial-cluster=a"), []string{"ETCD_INITIAL_CLUSTER", `"a"`}},
+		"peer URL":              {with("--peer-url=10.0.0.1"), []string{"--peer-url", "10.0.0.1"}},
+		"data dir":              {with("--data-dir="), []string{"--data-dir is missing"}},
+		"timeout":               {with("--timeout=0s"), []string{"--timeout"}},
+		"no endpoints":          {slices.DeleteFunc(with(), func(arg string) bool { return strings.HasPrefix(arg, "--endpoints=") }), []string{"--endpoints is missing"}},
+		"CA that is none":       {with(), []string{pem}},
+		"health: two endpoints": {append(health, "--endpoint=https://a:1,https://b:1"), []string{"--endpoint", "this host's member"}},
+		"storage: no data dir":  {[]string{"verify", "storage"}, []string{"--data-dir is missing"}},
+		"storage: fsync":        {[]string{"verify", "storage", "--data-dir=/", "--max-fsync=-1s"}, []string{"--max-fsync"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, stdout, stderr := cli(t, c.args...)
+			if status != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "holdfast: ") {
+				t.Errorf("status %d, want 2 and one line on stderr; stdout %q, stderr %q", status, stdout, stderr)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("stderr %q does not hold %q", stderr, want)
+				}
+			}
+		})
+	}
+}
+
+// TestVerifyEnvironment: an init container sets variables and few flags.
+func TestVerifyEnvironment(t *testing.T) {
+	pem := file(t, "any.pem", "x")
+	for name, value := range map[string]string{
+		"ETCD_INITIAL_CLUSTER_STATE": "existing", "ETCD_MEMBER_IDS": "1=https://10.0.0.1:2380", "ETCD_DATA_DIR": t.TempDir(),
+		"ETCD_INITIAL_ADVERTISE_PEER_URLS": "https://10.0.0.1:2380", "ETCDCTL_ENDPOINTS": "https://10.0.0.1:2379,https://10.0.0.2:2379",
+		"ETCDCTL_CACERT": pem, "ETCDCTL_CERT": pem, "ETCDCTL_KEY": pem,
+	} {
+		t.Setenv(name, value)
+	}
+	// All is understood but the certificate, which is none.
+	if status, _, stderr := cli(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, pem+" holds no PEM certificate") {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+	t.Setenv("ETCD_INITIAL_CLUSTER_STATE", "old")
+	if status, _, stderr := cli(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, `ETCD_INITIAL_CLUSTER_STATE is "old"`) {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+}
+
+func TestVerifyStorage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := cli(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=1024")
+	if status != 0 || stderr != "" || !strings.Contains(stdout, "fsync ") {
+		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
+	}
+	status, _, stderr = cli(t, "verify", "storage", "--data-dir="+dir, "--max-fsync=1ns")
+	if status != 1 || !strings.Contains(stderr, "more than --max-fsync 1ns") {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+}
+
+func TestVerifyHelpTeaches(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"verify"}, []string{"membership", "storage", "health", "init container", "readiness probe", "ETCDCTL_"}},
+		{[]string{"verify", "membership", "--help"}, []string{"ETCD_MEMBER_IDS", "archived", "--quorum-wait", "power cut", "kubectl -n openshift-etcd get configmap etcd-membership"}},
+		{[]string{"verify", "storage", "--help"}, []string{"fsync", "--max-fsync", "--quota-backend-bytes"}},
+		{[]string{"verify", "health", "--help"}, []string{"--endpoint", "linearizable", "learner"}},
+	} {
+		status, stdout, stderr := cli(t, c.args...)
+		if status != 0 || stderr != "" {
+			t.Errorf("%q: status %d, stderr %q", c.args, status, stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%q does not mention %q:\n%s", c.args, want, stdout)
+			}
+		}
+	}
+}

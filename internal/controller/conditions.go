@@ -1,0 +1,154 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	configv1 "github.com/openshift/api/config/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+const (
+	// rewordEvery is how soon other words for the same status are written: they may change at each look.
+	rewordEvery = 30 * time.Second
+	// reviewEvery is how soon what stands in the object is read again, and a write that failed is tried again.
+	reviewEvery = 10 * time.Second
+	// firstLook is how long etcd may take to answer after a start before that is told of.
+	firstLook = 5 * time.Second
+	// missEvery is how soon a cluster without the API is asked again whether it has it now.
+	missEvery = time.Minute
+)
+
+var errNoAPI = errors.New("this cluster has no ClusterOperators (config.openshift.io)")
+
+// ClusterOperator tells the conditions on a ClusterOperator object, where a cluster has that API. Its
+// exported fields are to be set.
+type ClusterOperator struct {
+	Name    string // of the object, which no other operator may have
+	Version string // Holdfast's
+	Related []configv1.ObjectReference
+	API     client.Reader // without a cache
+	Client  client.Client
+	Log     logr.Logger
+
+	started  time.Time          // the first look
+	settled  []quorum.Condition // nil until they are read back after a start
+	reworded time.Time          // when the status was written last
+	review   time.Time          // when to read the object again at the latest
+	missing  bool               // the API, and that was said
+}
+
+// tell brings the object up to date with a look at the cluster. It writes only what has changed.
+func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quorum.Plan) {
+	if o == nil {
+		return
+	}
+	if o.started.IsZero() {
+		o.started = s.Now
+	}
+	if o.settled == nil && !s.Ring.Known && s.Now.Before(o.started.Add(firstLook)) {
+		return // nothing was told before that could outlast a slow start
+	}
+	now := quorum.Conditions(s, p)
+	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
+	if o.settled != nil {
+		settled := quorum.Settle(o.settled, now, s.Now)
+		due = due || !o.missing && !sameStatus(o.settled, settled)
+		o.settled = settled
+	}
+	if !due {
+		return
+	}
+	o.review = s.Now.Add(reviewEvery)
+	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	defer cancel()
+	switch err := o.write(ctx, now, s.Now); {
+	case err == nil:
+		o.missing = false
+	case errors.Is(err, errNoAPI):
+		if !o.missing {
+			o.Log.Info("the conditions are only in the log and the metrics", "reason", err.Error())
+		}
+		o.missing, o.review = true, s.Now.Add(missEvery)
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		o.review = s.Now // somebody was quicker
+	default:
+		o.Log.Error(err, "the conditions are not told")
+	}
+}
+
+// write reads the object, and writes its status if it is not what it should be.
+func (o *ClusterOperator) write(ctx context.Context, now []quorum.Condition, at time.Time) error {
+	var object configv1.ClusterOperator
+	err := o.API.Get(ctx, client.ObjectKey{Name: o.Name}, &object)
+	if apierrors.IsNotFound(err) {
+		object = configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
+		err = o.Client.Create(ctx, &object)
+	}
+	switch {
+	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err): // not even to be created
+		return errNoAPI
+	case err != nil:
+		return fmt.Errorf("ClusterOperator %s: %w", o.Name, err)
+	}
+	if o.settled == nil {
+		o.settled = quorum.Settle(readConditions(object.Status.Conditions), now, at)
+	}
+	want := object.Status.DeepCopy()
+	statusChanged := false
+	for _, c := range o.settled {
+		fresh := configv1.ClusterOperatorStatusCondition{
+			Type: configv1.ClusterStatusConditionType(c.Type), Status: configv1.ConditionStatus(c.Status),
+			Reason: c.Reason, Message: c.Message, LastTransitionTime: metav1.NewTime(c.Since.Truncate(time.Second)),
+		}
+		k := slices.IndexFunc(want.Conditions, func(have configv1.ClusterOperatorStatusCondition) bool { return have.Type == fresh.Type })
+		switch {
+		case k < 0:
+			want.Conditions, statusChanged = append(want.Conditions, fresh), true
+		case want.Conditions[k].Status != fresh.Status:
+			want.Conditions[k], statusChanged = fresh, true
+		default:
+			fresh.LastTransitionTime = want.Conditions[k].LastTransitionTime
+			want.Conditions[k] = fresh
+		}
+	}
+	want.Versions = []configv1.OperandVersion{{Name: "operator", Version: cmp.Or(o.Version, "unknown")}}
+	want.RelatedObjects = o.Related
+	if equality.Semantic.DeepEqual(want, &object.Status) || !statusChanged && at.Sub(o.reworded) < rewordEvery && !at.Before(o.reworded) {
+		return nil
+	}
+	object.Status = *want
+	// An update, not a patch: with the resourceVersion that was read, two Holdfasts for a moment do not mix.
+	if err := o.Client.Status().Update(ctx, &object); err != nil {
+		return fmt.Errorf("status of ClusterOperator %s: %w", o.Name, err)
+	}
+	o.reworded = at
+	return nil
+}
+
+// readConditions are the conditions as they were told, by this process or by one before it.
+func readConditions(told []configv1.ClusterOperatorStatusCondition) []quorum.Condition {
+	out := make([]quorum.Condition, 0, len(told))
+	for _, c := range told {
+		out = append(out, quorum.Condition{
+			Type: quorum.ConditionType(c.Type), Status: quorum.Status(c.Status),
+			Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time,
+		})
+	}
+	return out
+}
+
+func sameStatus(a, b []quorum.Condition) bool {
+	return slices.EqualFunc(a, b, func(a, b quorum.Condition) bool { return a.Type == b.Type && a.Status == b.Status })
+}

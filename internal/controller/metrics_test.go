@@ -1,0 +1,273 @@
+package controller
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+func newMetrics(t *testing.T) (*Metrics, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, registry
+}
+
+// scrape is what a registry serves, name{labels} and value; of a histogram the count.
+func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, l := range metric.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			value := metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			out[strings.TrimPrefix(family.GetName(), "holdfast_")+"{"+strings.Join(labels, ",")+"}"] = value
+		}
+	}
+	return out
+}
+
+// TestMetrics: what is served of each look, and what is not any more.
+func TestMetrics(t *testing.T) {
+	m, registry := newMetrics(t)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	has := func(when string, want map[string]float64) {
+		t.Helper()
+		got := scrape(t, registry)
+		for name, value := range want {
+			if is, ok := got[name]; !ok || is != value {
+				t.Errorf("%s: %s is %v (%t), want %v", when, name, is, ok, value)
+			}
+		}
+	}
+	for name := range scrape(t, registry) {
+		if !strings.HasPrefix(name, "plan_refused_total") {
+			t.Errorf("before the first look there is %s", name)
+		}
+	}
+	look := func(after time.Duration, change func(*quorum.Snapshot)) {
+		s := threeVoters(noon.Add(after))
+		if change != nil {
+			change(s)
+		}
+		p := quorum.Decide(s)
+		m.observe(s, &p)
+	}
+	look(0, func(s *quorum.Snapshot) {
+		s.Guard = quorum.DrainGuard{Managed: true, MinAvailable: 2, Replicas: 3, Intact: true, Pods: []quorum.GuardPod{
+			{Name: "a", Ready: true}, {Name: "b"}, {Name: "c", Ready: true, Deleting: true},
+		}}
+	})
+	has("at rest", map[string]float64{
+		"etcd_members{healthy,voter}": 3, "etcd_members{unhealthy,voter}": 0, "etcd_members{healthy,learner}": 0, "etcd_members{unhealthy,learner}": 0,
+		"etcd_member_is_leader{1,master-0}": 1, "etcd_member_is_leader{2,master-1}": 0, "etcd_member_is_learner{1,master-0}": 0,
+		"etcd_member_healthy{3,master-2}": 1, "etcd_member_has_leader{3,master-2}": 1,
+		"desired_voters{}": 3, "etcd_readable{}": 1, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix()),
+		"learner_lag_entries{}": 0, "learner_catch_up_seconds{}": 0, "learners_promotable{}": 0, "etcd_members_unstarted{}": 0,
+		"control_plane_machines{member}": 3, "control_plane_machines{nothing}": 0, "control_plane_machines{unknown}": 0,
+		"replacements{node}": 0, "replacements{release}": 0,
+		"quorum_guard_min_available{}": 2, "quorum_guard_pods{}": 2, "quorum_guard_pods_ready{}": 1,
+	})
+	deleting := func(s *quorum.Snapshot) { s.Machines[0].DeletedAt = noon }
+	learner := func(s *quorum.Snapshot, member quorum.Member) {
+		deleting(s)
+		member.ID, member.Learner = 9, true
+		s.Ring.Index, s.Ring.Members = 2000, append(s.Ring.Members, member)
+		s.Machines = append(s.Machines, quorum.Machine{Name: "new", UID: "uid-new", Role: "master", Phase: "Running", Hook: quorum.Ours, Latch: quorum.Ours,
+			Evidence: quorum.Evidence{MachineUID: "uid-new", MemberIDs: []uint64{9}}, EvidenceRaw: "{}"})
+	}
+	look(time.Second, deleting)
+	has("deleted", map[string]float64{"replacements{node}": 1, "condition{ReplacementWaits}": 1})
+	look(3*time.Second, func(s *quorum.Snapshot) { learner(s, quorum.Member{}) })
+	has("added", map[string]float64{
+		"replacements{start}": 1, "replacements{node}": 0, "replacement_phase_duration_seconds{node}": 1, "etcd_members_unstarted{}": 1,
+		"etcd_member_is_learner{9,unstarted}": 1, "etcd_member_healthy{9,unstarted}": 0, "etcd_member_has_leader{9,unstarted}": 0, "etcd_members{unhealthy,learner}": 1,
+	})
+	look(4*time.Second, func(s *quorum.Snapshot) {
+		learner(s, quorum.Member{Name: "new", Healthy: true, Applied: 500, CatchUp: 3 * time.Second})
+	})
+	has("started", map[string]float64{
+		"replacements{promote}": 1, "replacement_phase_duration_seconds{start}": 1, "etcd_members_unstarted{}": 0, "etcd_member_is_learner{9,new}": 1,
+		"learner_lag_entries{}": 1500, "learner_catch_up_seconds{}": 3, "learners_promotable{}": 0, "condition{LearnerBehind}": 1,
+	})
+	if _, still := scrape(t, registry)["etcd_member_is_learner{9,unstarted}"]; still {
+		t.Error("the series of the member without a name stays")
+	}
+	look(5*time.Second, func(s *quorum.Snapshot) {
+		learner(s, quorum.Member{Name: "new", Healthy: true, Applied: 2000, CaughtUpAt: noon})
+	})
+	has("caught up", map[string]float64{"learners_promotable{}": 1})
+	look(6*time.Second, nil)
+	has("over", map[string]float64{"replacement_phase_duration_seconds{promote}": 1, "replacements{promote}": 0, "replacements{remove}": 0})
+	for name := range scrape(t, registry) {
+		if strings.Contains(name, "{9,") || strings.Contains(name, "ReplacementWaits") || strings.Contains(name, "LearnerBehind") || strings.HasPrefix(name, "quorum_guard") {
+			t.Errorf("there is still %s", name)
+		}
+	}
+
+	// etcd is lost: the members stand as they were known, and their time says how old that is.
+	look(10*time.Second, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "gone"} })
+	has("etcd unknown", map[string]float64{
+		"etcd_readable{}": 0, "etcd_members{healthy,voter}": 3, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix() + 6), "condition{EtcdUnknown}": 1,
+	})
+	ring := threeVoters(noon.Add(time.Minute)).Ring
+	m.unread(ring)
+	has("the API server is lost, etcd is not", map[string]float64{"etcd_readable{}": 1, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix() + 60), "desired_voters{}": 3})
+	ring.Leader = 0
+	m.unread(ring)
+	has("no leader", map[string]float64{"etcd_readable{}": 0})
+
+	m.observe(threeVoters(noon), &quorum.Plan{Violated: quorum.I4})
+	has("a plan was refused", map[string]float64{"plan_refused_total{I4}": 1, "plan_refused_total{I1}": 0})
+}
+
+// TestRestart: a phase that was under way when this process started is not measured.
+func TestRestart(t *testing.T) {
+	m, registry := newMetrics(t)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for i, deleting := range []bool{true, false, true, false} {
+		s := threeVoters(noon.Add(time.Duration(i) * time.Second))
+		if deleting {
+			s.Machines[0].DeletedAt = noon
+		}
+		m.observe(s, &quorum.Plan{})
+	}
+	if n := scrape(t, registry)["replacement_phase_duration_seconds{node}"]; n != 1 {
+		t.Errorf("%v phases are measured, want the one that began while this ran", n)
+	}
+}
+
+// TestRegistrations: each webhook, policy and binding is looked for by its name.
+func TestRegistrations(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := admissionregistrationv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mutating, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:1", Identities: quorum.DefaultIdentities("holdfast")})
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(mutating, validating,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: serving.MachinePolicy}},
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.MachinePolicy}},
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}},
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}},
+	).Build()
+	m, registry := newMetrics(t)
+	r := &Registrations{API: api, Metrics: m}
+	missing := func() (out []string) {
+		t.Helper()
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for name, value := range scrape(t, registry) {
+			if what, ok := strings.CutPrefix(name, "registration_present"); ok {
+				if n++; value == 0 {
+					out = append(out, what)
+				}
+			}
+		}
+		if n != 9 {
+			t.Errorf("%d registrations are told of, want 9", n)
+		}
+		slices.Sort(out)
+		return out
+	}
+	if got := missing(); len(got) > 0 {
+		t.Errorf("missing: %q", got)
+	}
+	validating.Webhooks = slices.DeleteFunc(validating.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == serving.OpenWebhook })
+	if err := api.Update(t.Context(), validating); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Delete(t.Context(), mutating); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Delete(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"{binding," + serving.StatusPolicy + "}", "{webhook," + serving.OpenWebhook + "}", "{webhook," + serving.RepairWebhook + "}"}
+	if diff := cmp.Diff(want, missing()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestMonitored: every metric that the alerts and the dashboard name is one that Holdfast serves, so that
+// nobody is told nothing because of a rename.
+func TestMonitored(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if _, err := NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := webhooks.NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	options := audit.NewOptions()
+	options.Registerer, options.LogPath = registry, filepath.Join(t.TempDir(), "audit")
+	sink, err := audit.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := sink.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	descs := make(chan *prometheus.Desc, 200)
+	registry.Describe(descs)
+	close(descs)
+	served := map[string]bool{}
+	for d := range descs {
+		name := regexp.MustCompile(`fqName: "([a-z_]+)"`).FindStringSubmatch(fmt.Sprint(d))[1]
+		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
+			if suffix == "" || strings.HasSuffix(name, "_duration_seconds") { // the histograms
+				served[name+suffix] = true
+			}
+		}
+	}
+	root, err := assets.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"deploy/monitoring/prometheusrule.yaml", "deploy/monitoring/dashboard.json"} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile(`\bholdfast_[a-z_]+`).FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no metric", file)
+		}
+		for _, name := range names {
+			if !served[name] {
+				t.Errorf("%s names %s, which is not served", file, name)
+			}
+		}
+	}
+}

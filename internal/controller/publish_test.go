@@ -1,0 +1,248 @@
+package controller
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/assets"
+)
+
+// world is what a Publisher's second look sees.
+type world struct{ snapshot *quorum.Snapshot }
+
+func (w *world) Snapshot(context.Context) (*quorum.Snapshot, error) { return w.snapshot, nil }
+
+// ringOf is a Snapshot of started voters on Nodes of their own, 10.0.0.<id>.
+func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
+	s := &quorum.Snapshot{Mode: quorum.Full, Now: at, Ring: quorum.Ring{Known: true}}
+	for _, id := range ids {
+		address := netip.AddrFrom4([4]byte{10, 0, 0, id})
+		name := "master-" + membership.FormatID(uint64(id))
+		s.Ring.Members = append(s.Ring.Members, quorum.Member{
+			ID: uint64(id), Name: name, Healthy: true,
+			PeerURLs: []string{"https://" + address.String() + ":2380"}, ClientURLs: []string{"https://" + address.String() + ":2379"},
+		})
+		s.Nodes = append(s.Nodes, quorum.Node{Name: name, Ready: true, Zone: "a", Addresses: []netip.Addr{address}})
+	}
+	return s
+}
+
+// TestPublish: what a real API server holds after each look at the ring.
+func TestPublish(t *testing.T) {
+	api := startAPI(t)
+	ctx := t.Context()
+	seen := &world{}
+	var logged []string
+	p := &Publisher{
+		Gatherer: seen, API: api, Client: api, Namespace: membership.Namespace,
+		Log: funcr.New(func(_, text string) { logged = append(logged, text) }, funcr.Options{}),
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	publish := func(s *quorum.Snapshot) bool {
+		t.Helper()
+		if seen.snapshot == nil {
+			seen.snapshot = s
+		}
+		return p.Publish(ctx, s)
+	}
+
+	// Without the namespace it says so once, and not at each round.
+	for range 3 {
+		if !publish(ringOf(now, 1, 2, 3)) {
+			t.Error("a namespace that does not exist asks for another round")
+		}
+		now = now.Add(pauseFor / 5)
+	}
+	if len(logged) != 3 { // one for each object
+		t.Errorf("it said %q", logged)
+	}
+	must(t, api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: membership.Namespace}}))
+	publish(ringOf(now, 1, 2, 3))
+	if err := api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+		t.Errorf("it tries at each round: %v", err)
+	}
+	now = now.Add(pauseFor)
+
+	// All of it, as the API server takes it.
+	if !publish(ringOf(now, 1, 2, 3)) {
+		t.Errorf("not published: %q", logged)
+	}
+	three := map[string]string{"1": "10.0.0.1", "2": "10.0.0.2", "3": "10.0.0.3"}
+	wantEndpoints := func(want map[string]string, ready ...bool) {
+		t.Helper()
+		var cm corev1.ConfigMap
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &cm))
+		if diff := cmp.Diff(want, cm.Data); diff != "" {
+			t.Errorf("ConfigMap: %s", diff)
+		}
+		var slice discoveryv1.EndpointSlice
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: "etcd-ipv4"}, &slice))
+		var got []bool
+		for _, e := range slice.Endpoints {
+			if want[e.Addresses[0][len("10.0.0."):]] != e.Addresses[0] || e.NodeName == nil || *e.Zone != "a" {
+				t.Errorf("EndpointSlice: %+v", e)
+			}
+			got = append(got, *e.Conditions.Ready)
+		}
+		if !slices.Equal(got, ready) || slice.Labels[discoveryv1.LabelServiceName] != "etcd" || *slice.Ports[0].Port != 2379 {
+			t.Errorf("EndpointSlice: ready %v, want %v: %+v", got, ready, slice)
+		}
+	}
+	environments := func() *corev1.ConfigMap {
+		t.Helper()
+		var cm corev1.ConfigMap
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &cm))
+		return &cm
+	}
+	wantEndpoints(three, true, true, true)
+	first := environments()
+	if want := "ETCD_INITIAL_CLUSTER=master-1=https://10.0.0.1:2380,master-2=https://10.0.0.2:2380,master-3=https://10.0.0.3:2380\n" +
+		"ETCD_INITIAL_CLUSTER_STATE=existing\nETCD_MEMBER_IDS=1=https://10.0.0.1:2380,2=https://10.0.0.2:2380,3=https://10.0.0.3:2380\n"; first.Data["master-2"] != want || len(first.Data) != 3 {
+		t.Errorf("environments: %q", first.Data)
+	}
+
+	// Nothing is written that is as it was.
+	if !publish(ringOf(now, 1, 2, 3)) || environments().ResourceVersion != first.ResourceVersion {
+		t.Error("a round at rest wrote")
+	}
+
+	// A voter that is ill stays listed, a learner is none.
+	ill := ringOf(now, 1, 2, 3, 4)
+	ill.Ring.Members[1].Healthy, ill.Ring.Members[3].Learner, ill.Ring.Members[3].Name = false, true, ""
+	seen.snapshot = ill
+	if !publish(ill) {
+		t.Error("not published")
+	}
+	wantEndpoints(three, true, false, true)
+	if e, err := membership.Parse(environments().Data["master-4"]); err != nil || len(e.Members) != 4 || len(e.InitialCluster) != 4 {
+		t.Errorf("the learner's environment: %+v, %v", e, err)
+	}
+
+	// A read that failed, the first one or the second one, changes nothing.
+	unknown := &quorum.Snapshot{Mode: quorum.Full, Now: now, Ring: quorum.Ring{Why: "no answer in time"}}
+	before := environments().ResourceVersion
+	if !publish(unknown) {
+		t.Error("an unknown ring asks for another round by itself")
+	}
+	seen.snapshot = unknown
+	told := len(logged)
+	if publish(ringOf(now, 1)) {
+		t.Error("published what a second look did not see")
+	}
+	if len(logged) != told {
+		t.Errorf("an etcd that is away is the reconciler's to report: %q", logged[told:])
+	}
+	if environments().ResourceVersion != before {
+		t.Error("a failed read wrote")
+	}
+	wantEndpoints(three, true, false, true)
+
+	// The second look counts, not the first: this round began before the ring changed.
+	seen.snapshot = ringOf(now, 1, 2)
+	if !publish(ringOf(now, 1)) {
+		t.Error("not published")
+	}
+	wantEndpoints(map[string]string{"1": "10.0.0.1", "2": "10.0.0.2"}, true, true)
+
+	// Another Holdfast writes between this one's look and its write: its word stands.
+	p.Client = interceptor.NewClient(api, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == membership.EndpointsName {
+				other := &Publisher{Gatherer: &world{ringOf(now, 1, 2, 3)}, API: api, Client: api, Namespace: membership.Namespace}
+				if !other.Publish(ctx, ringOf(now, 1, 2, 3)) {
+					t.Error("the other one failed")
+				}
+			}
+			return c.Update(ctx, o, opts...)
+		},
+	})
+	seen.snapshot = ringOf(now, 1)
+	if publish(ringOf(now, 1)) {
+		t.Error("it lost and does not look again")
+	}
+	p.Client = api
+	wantEndpoints(three, true, true, true)
+
+	// What somebody edited is put right; guard mode leaves all alone.
+	edited := environments()
+	edited.Data = map[string]string{"master-1": "ETCD_MEMBER_IDS=bad=https://10.0.0.66:2380\n"}
+	must(t, api.Update(ctx, edited))
+	guard := ringOf(now, 1, 2, 3)
+	guard.Mode = quorum.Guard
+	seen.snapshot = ringOf(now, 1, 2, 3)
+	if !publish(guard) || environments().ResourceVersion != edited.ResourceVersion {
+		t.Error("guard mode wrote")
+	}
+	if !publish(ringOf(now, 1, 2, 3)) || environments().Data["master-2"] != first.Data["master-2"] || len(environments().Data) != 3 {
+		t.Errorf("after an edit: %q", environments().Data)
+	}
+}
+
+// TestSliceFamilies: addresses go to the slice of their family; what the API server takes in none
+// (loopback, host names) is in the ConfigMap alone.
+func TestSliceFamilies(t *testing.T) {
+	var endpoints []membership.Endpoint
+	for _, text := range []string{"10.0.0.1", "fd00::1", "127.0.0.1", "::1", "169.254.1.1", "0.0.0.0"} {
+		endpoints = append(endpoints, membership.Endpoint{Host: text, Address: netip.MustParseAddr(text), Port: 2379})
+	}
+	endpoints = append(endpoints, membership.Endpoint{Host: "etcd.example", Port: 2379}, membership.Endpoint{Host: "10.0.0.2", Address: netip.MustParseAddr("10.0.0.2"), Port: 4001})
+	got := map[discoveryv1.AddressType][]string{}
+	for _, family := range families() {
+		for _, e := range renderSlice(&discoveryv1.EndpointSlice{}, family, endpoints).Endpoints {
+			got[family] = append(got[family], e.Addresses...)
+		}
+	}
+	if diff := cmp.Diff(map[discoveryv1.AddressType][]string{discoveryv1.AddressTypeIPv4: {"10.0.0.1"}, discoveryv1.AddressTypeIPv6: {"fd00::1"}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// startAPI is a client of a real API server.
+func startAPI(t *testing.T) client.WithWatch {
+	t.Helper()
+	api, err := client.NewWithWatch(apiServer(t), client.Options{})
+	must(t, err)
+	return api
+}
+
+// apiServer is a real one, until the test ends.
+func apiServer(t *testing.T) *rest.Config {
+	t.Helper()
+	env := &envtest.Environment{}
+	etcd, err := assets.Path("etcd")
+	must(t, err)
+	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
+	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
+	must(t, err)
+	config, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, err)
+	return config
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// noAudit keeps no records.
+type noAudit struct{}
+
+func (noAudit) Write(audit.Record) {}
+
+const (
+	tool   = "system:serviceaccount:gitops:argocd"
+	person = "alice"
+	where  = "openshift-machine-api"
+)
+
+// decided is a decision about a Machine with one finding.
+func decided(user, machine string, rule quorum.Rule, verdict quorum.Verdict, text string) webhooks.Record {
+	return webhooks.Record{
+		Admission: &admissionv1.AdmissionRequest{
+			Resource:  metav1.GroupVersionResource{Group: "machine.openshift.io", Version: "v1beta1", Resource: "machines"},
+			Namespace: where, Name: machine,
+		},
+		Request: quorum.Request{
+			Operation: quorum.Update, User: quorum.User{Name: user}, Namespace: where, Old: &quorum.Machine{Name: machine, UID: "uid-of-" + machine},
+		},
+		Decision: quorum.Decision{Findings: []quorum.Finding{{Rule: rule, Verdict: verdict, Lines: []string{text}}}},
+	}
+}
+
+// fight is 50 strips by a tool and 5 by a person, each with a text of its own, and a dry run, which
+// leaves no trace. Pause comes after each request.
+func fight(r *Recorder, pause func()) {
+	for i := range 50 {
+		r.Decided(context.Background(), decided(tool, "master-0", quorum.KeepHook, quorum.Repaired, fmt.Sprintf("strip %d", i)))
+		pause()
+		if i%10 == 0 {
+			r.Decided(context.Background(), decided(person, "master-0", quorum.KeepHook, quorum.Repaired, fmt.Sprintf("by hand %d", i)))
+			pause()
+		}
+	}
+	dry := decided("bob", "master-0", quorum.KeepHook, quorum.Repaired, "only a question")
+	dry.Admission.DryRun = new(true)
+	r.Decided(context.Background(), dry)
+}
+
+// TestFightIsOneEvent has a real API server store the Events of a fight: one for each user.
+func TestFightIsOneEvent(t *testing.T) {
+	env := &envtest.Environment{}
+	etcd, err := assets.Path("etcd")
+	must(t, err)
+	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
+	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
+	must(t, err)
+	config, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, err)
+	api, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	_, err = api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: where}}, metav1.CreateOptions{})
+	must(t, err)
+
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: api.EventsV1()})
+	must(t, broadcaster.StartRecordingToSinkWithContext(t.Context()))
+	t.Cleanup(broadcaster.Shutdown)
+	r := &Recorder{Events: broadcaster.NewRecorder(scheme.Scheme, "holdfast"), Audit: noAudit{}, Log: logr.Discard()}
+	fight(r, func() {})
+	// Texts hold names, which can be long.
+	long := strings.Repeat("m", 250)
+	r.Decided(t.Context(), decided(person, long, quorum.EscapeHatch, quorum.Allowed, strings.Repeat(long+"é ", 5)))
+
+	gomega.NewWithT(t).Eventually(t.Context(), func() error {
+		list, err := api.EventsV1().Events(where).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, e := range list.Items {
+			if e.Regarding.Name != long && (e.Series == nil || e.Series.Count < 2 || !strings.Contains(e.Note, "UPDATE by "+e.Related.Name)) {
+				return fmt.Errorf("the series %+v of %q", e.Series, e.Note)
+			}
+			got = append(got, fmt.Sprintf("%s %s by %s %s about %s", e.Type, e.Reason, e.Related.Kind, e.Related.Name, e.Regarding.UID))
+		}
+		want := []string{
+			"Warning EscapeHatchUsed by User alice about uid-of-" + long,
+			"Warning HookRestored by User alice about uid-of-master-0",
+			"Warning HookRestored by User " + tool + " about uid-of-master-0",
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+}
+
+// kept is what an API server would have stored of Events.
+type kept struct {
+	mu     sync.Mutex
+	events map[string]*eventsv1.Event
+	writes int
+}
+
+func (k *kept) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes++
+	if k.events[e.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(eventsv1.Resource("events"), e.Name)
+	}
+	k.events[e.Name] = e
+	return e, nil
+}
+
+func (k *kept) Update(context.Context, *eventsv1.Event) (*eventsv1.Event, error) {
+	return nil, errors.New("nobody updates Events")
+}
+
+func (k *kept) Patch(_ context.Context, e *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes++
+	was := k.events[e.Name]
+	if was == nil {
+		return nil, apierrors.NewNotFound(eventsv1.Resource("events"), e.Name)
+	}
+	old, err := json.Marshal(was)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := strategicpatch.StrategicMergePatch(old, data, eventsv1.Event{})
+	if err != nil {
+		return nil, err
+	}
+	now := &eventsv1.Event{}
+	k.events[e.Name] = now
+	return now, json.Unmarshal(merged, now)
+}
+
+// TestFightIsCounted: once a fight has rested, its Event has the count, and few writes were made of it.
+func TestFightIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &kept{events: map[string]*eventsv1.Event{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		broadcaster := events.NewBroadcaster(store)
+		must(t, broadcaster.StartRecordingToSinkWithContext(ctx))
+		r := &Recorder{Events: broadcaster.NewRecorder(scheme.Scheme, "holdfast"), Audit: noAudit{}, Log: logr.Discard()}
+		// The bubble's time. Events are named by theirs.
+		fight(r, func() { <-time.After(time.Second) })
+		<-time.After(15 * time.Minute)
+		synctest.Wait()
+		broadcaster.Shutdown()
+		cancel()
+		synctest.Wait()
+
+		counts := map[string]int32{}
+		for _, e := range store.events {
+			counts[e.Related.Name] += e.Series.Count
+		}
+		if want := map[string]int32{tool: 50, person: 5}; len(store.events) != 2 || !maps.Equal(counts, want) {
+			t.Errorf("%d Events with counts %v, want two with %v", len(store.events), counts, want)
+		}
+		if store.writes > 8 {
+			t.Errorf("%d writes", store.writes)
+		}
+	})
+}
+
+// TestNote: an Event with a longer note would be refused, and one that is no UTF-8 cannot be sent.
+func TestNote(t *testing.T) {
+	for _, text := range []string{"short", strings.Repeat("a", 1024), strings.Repeat("a", 1025), strings.Repeat("é", 1000), "bad \xff byte"} {
+		got := note(text)
+		if len(got) > 1024 || !strings.HasPrefix(got, strings.ToValidUTF8(text, "?")[:4]) || strings.ToValidUTF8(got, "!") != got {
+			t.Errorf("%d bytes became %d: %q", len(text), len(got), got)
+		}
+		if len(text) > 1024 != strings.HasSuffix(got, " ...") {
+			t.Errorf("%d bytes: %q", len(text), got)
+		}
+	}
+}

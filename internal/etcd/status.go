@@ -1,0 +1,47 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Status is what one member says of itself.
+type Status struct {
+	Member  uint64 // its ID
+	Leader  uint64 // the leader's ID, 0 if it knows of none
+	Learner bool
+	DBSize  int64 // of its database file, in bytes
+}
+
+// Status asks the member at a client URL about itself. The answer is the member's own view, which may
+// be behind the ring's.
+func (c *Client) Status(ctx context.Context, at string) (Status, error) {
+	conn, err := c.conn(at)
+	if err != nil {
+		return Status{}, err
+	}
+	remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
+	s, err := clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
+	if err != nil {
+		return Status{}, failure{at, err}
+	}
+	return Status{Member: s.Header.GetMemberId(), Leader: s.Leader, Learner: s.IsLearner, DBSize: s.DbSize}, nil
+}
+
+// Linearizable asks the member at a client URL for a linearizable read, for which it must hear from
+// the leader, and the leader from a quorum.
+func (c *Client) Linearizable(ctx context.Context, at string) error {
+	conn, err := c.conn(at)
+	if err != nil {
+		return err
+	}
+	// The key that etcdctl endpoint health reads; being told that one may not read it is an answer too.
+	_, err = conn.Get(clientv3.WithRequireLeader(ctx), "health", clientv3.WithCountOnly())
+	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return failure{at, err}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package membership
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// FormatID is a member ID as etcdctl writes it: hex, without leading zeros.
+func FormatID(id uint64) string { return strconv.FormatUint(id, 16) }
+
+// ParseID reads a member ID.
+func ParseID(text string) (uint64, error) {
+	id, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
+	if err != nil || id == 0 {
+		return 0, fmt.Errorf("%q is not a member ID, which is a hex number such as 8e9e05c52164694d", text)
+	}
+	return id, nil
+}
+
+// Endpoint is where a client finds a voter.
+type Endpoint struct {
+	ID      uint64
+	Host    string     // address, without brackets, or host name
+	Address netip.Addr // the zero value if Host is a name
+	Port    int
+	Ready   bool // the member is healthy
+	Node    string
+	Zone    string
+}
+
+// defaultClientPort is where a voter serves clients that has never told.
+const defaultClientPort = 2379
+
+// Endpoints are the voters of a Snapshot, in the order of their IDs, healthy or not. A learner is
+// none: it rejects most calls. It fails for a ring that is not known or has no voter that can be
+// reached, so that a failed read empties nothing.
+func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
+	if err := known(&s.Ring); err != nil {
+		return nil, err
+	}
+	join := quorum.NewJoin(s)
+	var out []Endpoint
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		if m.Learner {
+			continue
+		}
+		e := Endpoint{ID: m.ID, Ready: m.Healthy}
+		e.Host, e.Port = dial(m)
+		if e.Host == "" {
+			continue
+		}
+		if address, err := netip.ParseAddr(e.Host); err == nil {
+			e.Address = address.Unmap()
+			e.Host = e.Address.String()
+		}
+		if n := nodeOf(join, k); n >= 0 {
+			e.Node, e.Zone = s.Nodes[n].Name, s.Nodes[n].Zone
+		}
+		out = append(out, e)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("etcd lists no voter with an address")
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return cmp.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// dial is where a member serves clients: at its first client URL, and before it has told one, at the
+// address of its first peer URL.
+func dial(m *quorum.Member) (host string, port int) {
+	for _, raw := range m.ClientURLs {
+		if u, err := url.Parse(raw); err == nil && u.Hostname() != "" {
+			if port, err = strconv.Atoi(u.Port()); err != nil {
+				port = defaultClientPort
+			}
+			return u.Hostname(), port
+		}
+	}
+	for _, raw := range m.PeerURLs {
+		if u, err := url.Parse(raw); err == nil && u.Hostname() != "" {
+			return u.Hostname(), defaultClientPort
+		}
+	}
+	return "", 0
+}

@@ -1,0 +1,207 @@
+package membership
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Where the environments and the endpoints are published by default.
+const (
+	Namespace     = "openshift-etcd"
+	Name          = "etcd-membership" // ConfigMap: Node name -> environment
+	EndpointsName = "etcd-endpoints"  // ConfigMap: hex member ID -> address
+	ServiceName   = "etcd"            // the Service whose EndpointSlices are kept
+)
+
+// The variables of an environment. The first two are etcd's own.
+const (
+	InitialClusterVariable = "ETCD_INITIAL_CLUSTER"
+	StateVariable          = "ETCD_INITIAL_CLUSTER_STATE"
+	MemberIDsVariable      = "ETCD_MEMBER_IDS"
+)
+
+// State is ETCD_INITIAL_CLUSTER_STATE.
+type State string
+
+const (
+	New      State = "new"      // the ring has no member yet
+	Existing State = "existing" // a new member joins the ring that lists it
+)
+
+// Environment is what the etcd of one Node starts with.
+type Environment struct {
+	InitialCluster []Peer // by name; none where nothing may start
+	State          State
+	Members        []Peer // by hex ID, in the order of the IDs; none in a ring that is new
+	Why            string // why there is no InitialCluster, for people
+}
+
+// Text is the environment as lines of an environment file.
+func (e Environment) Text() string {
+	text := &strings.Builder{}
+	if e.Why != "" {
+		fmt.Fprintf(text, "# %s\n", e.Why)
+	}
+	if len(e.InitialCluster) > 0 {
+		fmt.Fprintf(text, "%s=%s\n", InitialClusterVariable, FormatPeers(e.InitialCluster))
+	}
+	fmt.Fprintf(text, "%s=%s\n", StateVariable, e.State)
+	if len(e.Members) > 0 {
+		fmt.Fprintf(text, "%s=%s\n", MemberIDsVariable, FormatPeers(e.Members))
+	}
+	return text.String()
+}
+
+// Variables are the variables of Text, as os.Environ has them.
+func (e Environment) Variables() []string {
+	var out []string
+	for line := range strings.Lines(e.Text()) {
+		if !strings.HasPrefix(line, "#") {
+			out = append(out, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return out
+}
+
+// Parse reads what Text wrote. Other variables mean nothing to it.
+func Parse(text string) (Environment, error) {
+	var e Environment
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if why, ok := strings.CutPrefix(line, "# "); ok {
+			e.Why = why
+			continue
+		}
+		if name, value, ok := strings.Cut(line, "="); ok {
+			values[name] = value
+		}
+	}
+	read, err := FromVariables(func(name string) string { return values[name] })
+	read.Why = e.Why
+	return read, err
+}
+
+// FromVariables makes an environment of its variables; lookup gives a variable's value, "" without it.
+func FromVariables(lookup func(name string) string) (e Environment, err error) {
+	e.State = State(lookup(StateVariable))
+	if e.State != New && e.State != Existing {
+		return e, fmt.Errorf("%s is %q; it is %s or %s", StateVariable, e.State, Existing, New)
+	}
+	if e.InitialCluster, err = ParsePeers(lookup(InitialClusterVariable)); err != nil {
+		return e, fmt.Errorf("%s: %w", InitialClusterVariable, err)
+	}
+	if e.Members, err = ParsePeers(lookup(MemberIDsVariable)); err != nil {
+		return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
+	}
+	for i := range e.Members {
+		id, err := ParseID(e.Members[i].Key)
+		if err != nil {
+			return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
+		}
+		e.Members[i].Key = FormatID(id)
+	}
+	return e, nil
+}
+
+// Environments renders the environment of every control-plane Node of a Snapshot, by the Node's name.
+// A ring that is not known has none: the error says why, and what was rendered before stays.
+func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
+	if err := known(&s.Ring); err != nil {
+		return nil, err
+	}
+	join := quorum.NewJoin(s)
+	nodes := make([]string, len(s.Ring.Members)) // by member: the name of its Node, "" if that is not sure
+	for k := range nodes {
+		if n := nodeOf(join, k); n >= 0 {
+			nodes[k] = s.Nodes[n].Name
+		}
+	}
+	byID := slices.SortedFunc(slices.Values(s.Ring.Members), func(a, b quorum.Member) int { return cmp.Compare(a.ID, b.ID) })
+	members := make([]Peer, 0, len(byID))
+	for i := range byID {
+		members = append(members, Peer{Key: FormatID(byID[i].ID), URLs: sorted(byID[i].PeerURLs)})
+	}
+
+	out := make(map[string]Environment, len(s.Nodes))
+	for i := range s.Nodes {
+		node := s.Nodes[i].Name
+		e := Environment{State: Existing, Members: members}
+		var here []int
+		for k := range nodes {
+			if nodes[k] == node {
+				here = append(here, k)
+			}
+		}
+		switch len(here) {
+		case 0:
+			e.Why = fmt.Sprintf("etcd lists no member on Node %s, so none starts there.", node)
+		case 1:
+			e.InitialCluster = cluster(s.Ring.Members, nodes, here[0])
+		default:
+			e.Why = fmt.Sprintf("etcd lists %d members on Node %s, so it is not known which one starts there.", len(here), node)
+		}
+		out[node] = e
+	}
+	return out, nil
+}
+
+// cluster names every member, for the one at index own to start with.
+func cluster(members []quorum.Member, nodes []string, own int) []Peer {
+	name := func(k int) string {
+		for _, name := range []string{members[k].Name, nodes[k]} {
+			if name != "" && !strings.ContainsAny(name, ",=") {
+				return name
+			}
+		}
+		return FormatID(members[k].ID)
+	}
+	taken := map[string]bool{name(own): true}
+	peers := []Peer{{Key: name(own), URLs: sorted(members[own].PeerURLs)}}
+	for k := range members {
+		if k == own {
+			continue
+		}
+		key := name(k)
+		if taken[key] {
+			key += "-" + FormatID(members[k].ID)
+		}
+		taken[key] = true
+		peers = append(peers, Peer{Key: key, URLs: sorted(members[k].PeerURLs)})
+	}
+	slices.SortFunc(peers, func(a, b Peer) int { return strings.Compare(a.Key, b.Key) })
+	return peers
+}
+
+// nodeOf is the index of the Node that a member runs on, -1 if that is not one Node.
+func nodeOf(join *quorum.Join, k int) int {
+	host := &join.Hosts[k]
+	if machine := host.Machine(); machine >= 0 {
+		return join.Node(machine)
+	}
+	if len(host.Machines) == 0 && len(host.Nodes) == 1 {
+		return host.Nodes[0]
+	}
+	return -1
+}
+
+func known(r *quorum.Ring) error {
+	switch {
+	case !r.Known:
+		return fmt.Errorf("etcd's member list is not known: %s", r.Why)
+	case len(r.Members) == 0:
+		return errors.New("etcd's member list is empty, which cannot be")
+	}
+	return nil
+}
+
+func sorted(urls []string) []string {
+	out := slices.Clone(urls)
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,263 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// killAt tells a child of a test at which step to die, and in which directory.
+const killAt = "HOLDFAST_TEST_KILL_AT"
+
+func TestMain(m *testing.M) {
+	if at := os.Getenv(killAt); at != "" {
+		step, dir, _ := strings.Cut(at, ":")
+		check := newcomer(dir)
+		check.step = func(done string) {
+			if done == step {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+		_ = check.Run(context.Background())
+		os.Exit(3) // it outlived the step
+	}
+	os.Exit(m.Run())
+}
+
+// canned is an etcd that always answers the same.
+type canned struct {
+	ring   quorum.Ring
+	status etcd.Status
+	err    error
+}
+
+func (c canned) Read(context.Context) quorum.Ring                    { return c.ring }
+func (c canned) Status(context.Context, string) (etcd.Status, error) { return c.status, c.err }
+func (c canned) Linearizable(context.Context, string) error          { return c.err }
+
+// newcomer is the check of a host whose member 1 was just added to the ring of member 2.
+func newcomer(dir string) *Membership {
+	peers := func(a, b string) []membership.Peer {
+		return []membership.Peer{{Key: a, URLs: []string{"https://10.0.0.1:2380"}}, {Key: b, URLs: []string{"https://10.0.0.2:2380"}}}
+	}
+	return &Membership{
+		Etcd: canned{
+			ring: quorum.Ring{Known: true, Leader: 2, Members: []quorum.Member{
+				{ID: 1, Learner: true, PeerURLs: []string{"https://10.0.0.1:2380"}},
+				{ID: 2, Name: "b", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}},
+			}},
+			status: etcd.Status{Member: 2, Leader: 2, DBSize: 20 << 10},
+		},
+		Environment: membership.Environment{State: membership.Existing, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
+		PeerURL:     "https://10.0.0.1:2380", DataDir: dir, Timeout: 5 * time.Second, QuorumWait: time.Second, Out: &bytes.Buffer{},
+	}
+}
+
+// olderData is a data directory with an older member's log and database, and something else.
+func olderData(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	writeLog(t, dir, 9)
+	put(t, filepath.Join(dir, "member", "snap", "db"), "the database")
+	put(t, filepath.Join(dir, "precious"), "years of work")
+	return dir
+}
+
+func put(t *testing.T, file, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeLog begins a log as etcd does: a checksum of nothing, then who writes it.
+func writeLog(t *testing.T, dir string, id byte) {
+	t.Helper()
+	frame := func(message ...byte) []byte {
+		pad := (8 - len(message)%8) % 8
+		head := make([]byte, 8)
+		head[0] = byte(len(message))
+		if pad > 0 {
+			head[7] = 0x80 | byte(pad)
+		}
+		return append(append(head, message...), make([]byte, pad)...)
+	}
+	metadata := []byte{1 << 3, id, 2 << 3, 77}
+	text := append(frame(1<<3, crcRecord, 2<<3, 0), frame(append([]byte{1 << 3, metadataRecord, 2 << 3, 5, 3<<3 | 2, byte(len(metadata))}, metadata...)...)...)
+	put(t, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), string(text))
+}
+
+// archived wants the older data whole in one place, and an empty data directory.
+func archived(t *testing.T, dir string) {
+	t.Helper()
+	aside, err := filepath.Glob(dir + "-removed-*")
+	if err != nil || len(aside) != 1 {
+		t.Fatalf("archives: %q, %v", aside, err)
+	}
+	for name, want := range map[string]string{"precious": "years of work", "member/snap/db": "the database"} {
+		if got, err := os.ReadFile(filepath.Join(aside[0], name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("the new data directory: %v, %v", entries, err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the new data directory: %v, %v", info.Mode(), err)
+	}
+}
+
+// TestArchive: whichever step it is killed after, and if it is not, the next run ends the same way.
+func TestArchive(t *testing.T) {
+	for _, step := range []string{"", "locked", "renamed", "synced", "made"} {
+		t.Run("killed after "+step, func(t *testing.T) {
+			dir := olderData(t)
+			if step != "" {
+				child := exec.CommandContext(t.Context(), os.Args[0])
+				child.Env = append(os.Environ(), killAt+"="+step+":"+dir)
+				out, err := child.CombinedOutput()
+				var exit *exec.ExitError
+				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+					t.Fatalf("the child was not killed there: %v\n%s", err, out)
+				}
+			}
+			if err := newcomer(dir).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			archived(t, dir)
+			// And once more: an empty directory is not archived.
+			if err := newcomer(dir).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			archived(t, dir)
+		})
+	}
+}
+
+// TestArchiveNames: a name that is taken is not written over.
+func TestArchiveNames(t *testing.T) {
+	dir := olderData(t)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, want := range []string{"-removed-20260102T030405Z", "-removed-20260102T030405Z-1"} {
+		aside, err := archive(dir, now, func(string) {})
+		if err != nil || aside != dir+want {
+			t.Fatalf("%s, %v, want ...%s", aside, err, want)
+		}
+		put(t, filepath.Join(dir, "member", "snap", "db"), "the next database")
+	}
+}
+
+// TestArchiveRefuses: each refusal leaves everything where it is.
+func TestArchiveRefuses(t *testing.T) {
+	lock := func(t *testing.T, path string) {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, m *Membership)
+		want  string
+	}{
+		{"a database in use", func(t *testing.T, m *Membership) { lock(t, filepath.Join(m.DataDir, "member", "snap", "db")) }, "is in use: another process holds a lock on"},
+		{"another run at work", func(t *testing.T, m *Membership) { lock(t, m.DataDir) }, "is in use: another process holds a lock on"},
+		{"a symbolic link", func(t *testing.T, m *Membership) {
+			link := filepath.Join(t.TempDir(), "link")
+			if err := os.Symlink(m.DataDir, link); err != nil {
+				t.Fatal(err)
+			}
+			m.DataDir = link
+		}, "is a symbolic link"},
+		{"no room", func(_ *testing.T, m *Membership) {
+			e := m.Etcd.(canned)
+			e.status.DBSize = 1 << 60
+			m.Etcd = e
+		}, "free, and the ring's data take 1024.0 PiB."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := olderData(t)
+			m := newcomer(dir)
+			c.spoil(t, m)
+			err := m.Run(t.Context())
+			var refused *Refusal
+			if !errors.As(err, &refused) || !strings.Contains(refused.Reason, c.want) || refused.Advice == "" {
+				t.Fatalf("got %v, want a refusal with %q", err, c.want)
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, "precious")); err != nil || string(got) != "years of work" {
+				t.Errorf("the data are not where they were: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestAnotherFileSystem: a directory that is a mount point is not renamed. /proc is one everywhere.
+func TestAnotherFileSystem(t *testing.T) {
+	var refused *Refusal
+	if err := renamable("/proc"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "a file system of its own") {
+		t.Fatal(err)
+	}
+}
+
+func TestReadDisk(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write func(dir string)
+		want  Holding
+	}{
+		{"no directory", func(string) {}, Nothing},
+		{"an empty one", func(dir string) { put(t, filepath.Join(dir, "lost+found", "x"), "") }, Nothing},
+		{"a log", func(dir string) { writeLog(t, dir, 9) }, Data},
+		{"no log yet", func(dir string) { put(t, filepath.Join(dir, "member", "snap", "db"), "x") }, NoLog},
+		{"an empty log", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), "") }, Garbled},
+		{"noise", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), strings.Repeat("\xff", 4096)) }, Garbled},
+		{"zeros", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), strings.Repeat("\x00", 4096)) }, Garbled},
+		{"a torn newest file", func(dir string) {
+			writeLog(t, dir, 9)
+			put(t, filepath.Join(dir, "member", "wal", "0000000000000001-0000000000000009.wal"), "\x04\x00")
+		}, Data},
+	} {
+		dir := filepath.Join(t.TempDir(), "[data]*")
+		c.write(dir)
+		got, err := readDisk(dir)
+		if err != nil || got.Holding != c.want || (got.Holding == Data) != (got.Member == 9) || (got.Holding == Garbled) != (got.Why != "") {
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		}
+	}
+}
+
+// FuzzRecord: no bytes make reading a log fail other than by an error.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte{4, 0, 0, 0, 0, 0, 0, 0x84, 8, 4, 16, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		kind, data, err := record(bytes.NewReader(text))
+		if err != nil && (kind != 0 || data != nil) {
+			t.Errorf("%d, %v beside %v", kind, data, err)
+		}
+		_, _ = varint(text, 1)
+	})
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,48 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/ring"
+)
+
+// StartBootstrap has the ring grow by a voter on a host that is neither Machine nor Node, as the
+// installer's temporary one is. It ends with the sandbox.
+func (s *Sandbox) StartBootstrap(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	etcd, err := s.EtcdClient(s.VoterEndpoints()...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = etcd.Close() }()
+	spec := ring.MemberSpec{
+		Name: quorum.BootstrapName, Address: s.block.Addr(4).String(), Ports: s.cloud.ports,
+		Dir: filepath.Join(s.Dir, "hosts", "bootstrap"), Log: s.logFile("etcd-bootstrap"), Existing: true,
+	}
+	added, err := etcd.MemberAddAsLearner(ctx, []string{spec.Ports.PeerURL(spec.Address)})
+	if err != nil {
+		return fmt.Errorf("add the bootstrap member: %w", err)
+	}
+	spec.InitialCluster = map[string]string{}
+	for _, m := range added.Members {
+		name := m.GetName()
+		if m.GetID() == added.Member.GetID() {
+			name = spec.Name
+		}
+		spec.InitialCluster[name] = m.GetPeerURLs()[0]
+	}
+	member, err := ring.StartMember(s.ca, spec)
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, member.Kill)
+	return s.poll(ctx, func(ctx context.Context) error {
+		_, err := etcd.MemberPromote(ctx, added.Member.GetID())
+		return err
+	})
+}

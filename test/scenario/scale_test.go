@@ -1,0 +1,65 @@
+package scenario_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestScale changes the desired count, from one to five and back: one member at a time, and none goes
+// before its Machine is deleted.
+func TestScale(t *testing.T) {
+	c := start(t, sandbox.Options{Replicas: 1})
+	c.watch(t, 1)
+	c.atRest(t)
+
+	t.Run("1 to 3, with the installer's bootstrap member", func(t *testing.T) {
+		c.want(t, 3)
+		must(t, c.StartBootstrap(t.Context()))
+		c.becomes(t, quorum.BootstrapName, "voter")
+		must(t, c.replacement(t.Context(), "master-0", "second"))
+		must(t, c.replacement(t.Context(), "master-0", "third"))
+		c.becomes(t, "second", "voter")
+		c.becomes(t, "third", "voter")
+		c.becomes(t, quorum.BootstrapName, "") // now that three others vote
+		c.atRest(t)
+	})
+	t.Run("3 to 5", func(t *testing.T) {
+		c.want(t, 5)
+		must(t, c.replacement(t.Context(), "second", "fourth"))
+		must(t, c.replacement(t.Context(), "second", "fifth"))
+		c.atRest(t)
+	})
+	t.Run("5 to 3", func(t *testing.T) {
+		c.want(t, 3)
+		must(t, c.remove(t.Context(), "master-0"))
+		must(t, c.remove(t.Context(), "third"))
+		c.gone(t, slowly, "master-0")
+		c.gone(t, slowly, "third")
+		c.atRest(t)
+	})
+	t.Run("3 to 1", func(t *testing.T) {
+		c.want(t, 1)
+		for _, name := range []string{"second", "fourth"} {
+			must(t, c.remove(t.Context(), name))
+			c.gone(t, slowly, name)
+		}
+		c.atRest(t)
+	})
+}
+
+// want writes a number of control-plane replicas into the install-config.
+func (c *cluster) want(t *testing.T, replicas int) {
+	t.Helper()
+	var cm corev1.ConfigMap
+	key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-config-v1"}
+	must(t, c.as(sandbox.Admin).Get(t.Context(), key, &cm))
+	cm.Data = map[string]string{"install-config": fmt.Sprintf("controlPlane:\n  name: master\n  replicas: %d\n", replicas)}
+	c.desired.Store(int64(replicas))
+	must(t, c.as(sandbox.Admin).Update(t.Context(), &cm))
+}

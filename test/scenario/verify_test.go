@@ -1,0 +1,150 @@
+package scenario_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestVerify: what Holdfast renders is what hosts start from, through holdfast verify membership.
+func TestVerify(t *testing.T) {
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.watch(t, 2)
+	c.atRest(t)
+
+	t.Run("the ConfigMaps name the ring", func(t *testing.T) {
+		c.published(t)
+	})
+
+	t.Run("every host loses its power at once", func(t *testing.T) {
+		names := []string{"master-0", "master-1", "master-2"}
+		for _, name := range names {
+			must(t, c.Power(name, false))
+		}
+		for _, name := range names {
+			eventually(t, quickly, "no etcd on "+name, func(context.Context) error {
+				if host, _ := c.Host(name); host.Etcd != nil {
+					return errors.New("it runs")
+				}
+				return nil
+			})
+		}
+		for _, name := range names {
+			must(t, c.Power(name, true))
+		}
+		c.atRest(t)
+		for _, name := range names {
+			host, _ := c.Host(name)
+			if aside, err := filepath.Glob(host.DataDir + "-removed-*"); err != nil || len(aside) > 0 {
+				t.Errorf("%s: data put aside: %q, %v", name, aside, err)
+			}
+		}
+		c.nodeReady(t, "master-2")
+	})
+
+	t.Run("an older member's data are where the replacement's go", func(t *testing.T) {
+		must(t, c.remove(t.Context(), "master-0"))
+		must(t, c.Holdfast.Stop())
+		must(t, c.replacement(t.Context(), "master-0", "reused"))
+		c.nodeReady(t, "reused")
+		host, _ := c.Host("reused")
+		old, _ := c.Host("master-1")
+		must(t, copyLog(old.DataDir, host.DataDir))
+		must(t, os.WriteFile(filepath.Join(host.DataDir, "precious"), []byte("years of work"), 0o600))
+		must(t, c.Holdfast.Start())
+		must(t, c.WaitHoldfast(t.Context()))
+		c.becomes(t, "reused", "voter")
+		c.gone(t, slowly, "master-0")
+		c.atRest(t)
+		aside, err := filepath.Glob(host.DataDir + "-removed-*")
+		if err != nil || len(aside) != 1 {
+			t.Fatalf("data put aside: %q, %v", aside, err)
+		}
+		if kept, err := os.ReadFile(filepath.Join(aside[0], "precious")); err != nil || string(kept) != "years of work" {
+			t.Errorf("not all was kept: %q, %v", kept, err)
+		}
+		if _, err := os.Stat(filepath.Join(host.DataDir, "precious")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the new member has the old one's file: %v", err)
+		}
+		c.published(t)
+	})
+}
+
+// copyLog copies the write-ahead log of a member's data directory.
+func copyLog(from, to string) error {
+	files, err := filepath.Glob(filepath.Join(from, "member", "wal", "*.wal"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("logs in %s: %q, %w", from, files, err)
+	}
+	wal := filepath.Join(to, "member", "wal")
+	if err := os.MkdirAll(wal, 0o700); err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(wal, filepath.Base(file)), text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// published waits until the ConfigMaps say what etcd says: an environment for each Node, with etcd's
+// members and no other ones, and the voters' addresses.
+func (c *cluster) published(t *testing.T) {
+	t.Helper()
+	eventually(t, quickly, "ConfigMaps as etcd is", func(ctx context.Context) error {
+		list, err := c.etcd.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		var environments, endpoints corev1.ConfigMap
+		admin := c.as(sandbox.Admin)
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &environments); err != nil {
+			return err
+		}
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &endpoints); err != nil {
+			return err
+		}
+		var want, voters []string
+		for _, m := range list.Members {
+			want = append(want, fmt.Sprintf("%x=%s", m.GetID(), m.GetPeerURLs()[0]))
+			if !m.GetIsLearner() {
+				voters = append(voters, fmt.Sprintf("%x", m.GetID()))
+			}
+		}
+		slices.Sort(want)
+		for _, m := range list.Members {
+			e, err := membership.Parse(environments.Data[m.GetName()])
+			if err != nil {
+				return fmt.Errorf("environment of %s: %w", m.GetName(), err)
+			}
+			got := strings.Split(membership.FormatPeers(e.Members), ",")
+			slices.Sort(got)
+			if !slices.Equal(got, want) || len(e.InitialCluster) != len(want) {
+				return fmt.Errorf("environment of %s: %q, etcd lists %q", m.GetName(), environments.Data[m.GetName()], want)
+			}
+		}
+		for _, id := range voters {
+			if endpoints.Data[id] == "" || len(endpoints.Data) != len(voters) {
+				return fmt.Errorf("endpoints %v, voters %q", endpoints.Data, voters)
+			}
+		}
+		return nil
+	})
+}
