@@ -144,13 +144,15 @@ func TestEvent(t *testing.T) {
 	lifted.Snapshot = &quorum.Snapshot{DesiredWhy: "no install-config", Ring: quorum.Ring{Why: "etcd did not answer within 1 s"}}
 	put := repaired("repaired", "system:serviceaccount:gitops:argocd", "master-0")
 	put.Received = record("").Received
+	late := record("abandoned") // by the API server, which did not wait any more
+	late.Abandoned = true
 
 	synctest.Test(t, func(t *testing.T) { // for the clock
 		var out bytes.Buffer
 		o := options("-")
 		o.Stdout = &out
 		s := sink(t, o)
-		for _, r := range []Record{down, lifted, put} {
+		for _, r := range []Record{down, lifted, put, late} {
 			s.Write(r)
 		}
 		var got bytes.Buffer
@@ -566,8 +568,14 @@ func TestRepetitions(t *testing.T) {
 			escape.Decision.Findings[0] = quorum.Finding{Rule: quorum.EscapeHatch, Verdict: quorum.Allowed}
 			s.Write(escape)
 		}
+		for range 2 {
+			late := repaired("late", "flux", "master-0")
+			late.Abandoned = true
+			s.Write(late)
+		}
 		wrote("a x1 over 0s", "b x1 over 0s", "c x1 over 0s",
-			"denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s")
+			"denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s",
+			"late x1 over 0s", "late x1 over 0s")
 
 		time.Sleep(time.Hour) //nolint:forbidigo // synctest's clock
 		synctest.Wait()
@@ -595,7 +603,7 @@ func TestRepetitions(t *testing.T) {
 			t.Fatal(err)
 		}
 		wrote("f x1 over 0s")
-		counts(t, s, "written 529 errors 0 repeated 32")
+		counts(t, s, "written 531 errors 0 repeated 32")
 	})
 }
 

@@ -25,6 +25,7 @@ type Record struct {
 	Object       auditapi.ObjectReference // of the stored object, or of the new one on CREATE
 	FieldManager string                   // "" for DELETE, or where the client sent none
 	DryRun       bool
+	Abandoned    bool // the API server no longer waited for the answer: what became of the request is not known
 
 	Decision             quorum.Decision
 	Override, OverrideBy string // the object's annotations, as they stood before the request
@@ -38,8 +39,10 @@ const (
 	RuleAnnotation         = "holdfast.dev/rule"
 	VerdictAnnotation      = "holdfast.dev/verdict"
 	FieldManagerAnnotation = "holdfast.dev/field-manager"
-	OverrideAnnotation     = quorum.OverrideAnnotation
-	OverrideByAnnotation   = quorum.OverrideByAnnotation
+	// AbandonedAnnotation is "true" on a decision that nobody waited for: its failure policy had its way.
+	AbandonedAnnotation  = "holdfast.dev/abandoned"
+	OverrideAnnotation   = quorum.OverrideAnnotation
+	OverrideByAnnotation = quorum.OverrideByAnnotation
 	// EvidenceAnnotation is the JSON of Evidence.
 	EvidenceAnnotation = "holdfast.dev/evidence"
 	// RepeatedAnnotation, on a record that stands for several, is how many; the Event is the last of them.
@@ -125,6 +128,9 @@ func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 		if value != "" {
 			e.Annotations[key] = value
 		}
+	}
+	if r.Abandoned {
+		e.Annotations[AbandonedAnnotation] = "true"
 	}
 	if r.Snapshot != nil {
 		evidence, err := json.Marshal(evidenceOf(r.Snapshot))

@@ -54,6 +54,9 @@ func newRepeats(write func(*auditapi.Event)) *repeats {
 
 // counted says whether the event repeats one that was written within the window, and then keeps it.
 func (r *repeats) counted(d *quorum.Decision, e *auditapi.Event) bool {
+	if e.Annotations[AbandonedAnnotation] != "" {
+		return false
+	}
 	for _, f := range d.Findings {
 		if f.Verdict != quorum.Repaired {
 			return false

@@ -70,7 +70,10 @@ func eventReason(f quorum.Finding) string {
 }
 
 // Decided records a decision; a dry run leaves no trace.
-func (r *Recorder) Decided(_ context.Context, d webhooks.Record) {
+//
+// Where the API server has hung up (this process was stopped for a while, say), the failure policy has
+// decided already. Such a decision is recorded as what it is, and makes no Event: nothing came of it.
+func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 	if d.DryRun() {
 		return
 	}
@@ -86,8 +89,11 @@ func (r *Recorder) Decided(_ context.Context, d webhooks.Record) {
 	r.Audit.Write(audit.Record{
 		RequestUID: d.Admission.UID, Received: d.Received, User: d.Admission.UserInfo, Operation: d.Request.Operation,
 		Object: object, FieldManager: d.FieldManager(), Decision: d.Decision,
-		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot,
+		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot, Abandoned: ctx.Err() != nil,
 	})
+	if ctx.Err() != nil {
+		return
+	}
 	for _, f := range d.Decision.Findings {
 		said := strings.Join(f.Lines, " ")
 		r.Log.Info("admission", "rule", f.Rule, "verdict", f.Verdict.String(), "operation", d.Request.Operation.String(),

@@ -212,3 +212,26 @@ func TestNote(t *testing.T) {
 		}
 	}
 }
+
+// records keeps them.
+type records []audit.Record
+
+func (r *records) Write(one audit.Record) { *r = append(*r, one) }
+
+// TestAbandoned: of a decision that nobody waited for any more nothing came, so it makes no Event, and
+// its record says so.
+func TestAbandoned(t *testing.T) {
+	seen, kept := events.NewFakeRecorder(2), &records{}
+	r := &Recorder{Events: seen, Audit: kept, Log: logr.Discard()}
+	request := decided(person, "master-0", quorum.EscapeHatch, quorum.Allowed, "by hand")
+	ctx, hangUp := context.WithCancel(t.Context())
+	r.Decided(ctx, request)
+	hangUp()
+	r.Decided(ctx, request)
+	if len(seen.Events) != 1 {
+		t.Errorf("%d Events, want one", len(seen.Events))
+	}
+	if len(*kept) != 2 || (*kept)[0].Abandoned || !(*kept)[1].Abandoned {
+		t.Errorf("records %+v", *kept)
+	}
+}
