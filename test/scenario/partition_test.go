@@ -1,0 +1,131 @@
+package scenario_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// inNamespace says that this process is the test's own child, in a network namespace of its own.
+const inNamespace = "HOLDFAST_TEST_NETWORK_NAMESPACE"
+
+// TestPartition cuts a member off: nothing reaches its address, neither clients nor peers, while it can
+// still reach the others. The whole sandbox runs in a network namespace that the test makes for it.
+func TestPartition(t *testing.T) {
+	if os.Getenv(inNamespace) == "" {
+		runInNamespace(t)
+		return
+	}
+	ip(t, "link", "set", "lo", "up")
+	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	c.watch(t, 2)
+	c.atRest(t)
+
+	// One that is not to be replaced. Etcd would take no learner without it, or takes one because it still
+	// hears of it: either way nothing is lost, and it goes on when the member can be reached again.
+	t.Run("a voter while another is replaced", func(t *testing.T) {
+		old := c.oldest(t)
+		cut := c.follower(t, old)
+		must(t, c.remove(t.Context(), old))
+		heal := c.cutOff(t, cut)
+		must(t, c.replacement(t.Context(), old, "first"))
+		c.tells(t, old, "ReplacementWaits")
+		heal()
+		c.gone(t, 2*slowly, old)
+		c.becomes(t, "first", "voter")
+		c.atRest(t)
+	})
+
+	t.Run("the learner", func(t *testing.T) {
+		old := c.oldest(t)
+		must(t, c.remove(t.Context(), old))
+		must(t, c.replacement(t.Context(), old, "second"))
+		c.reaches(t, added, old, "second")
+		heal := c.cutOff(t, "second")
+		c.tells(t, old, "ReplacementWaits")
+		if role, err := c.role(t.Context(), "second"); err == nil && role == "voter" {
+			t.Error("a learner that nobody reaches was promoted")
+		}
+		heal()
+		c.gone(t, 2*slowly, old)
+		c.atRest(t)
+	})
+
+	t.Run("the leader, which is to be removed", func(t *testing.T) {
+		old := c.leader(t)
+		must(t, c.remove(t.Context(), old))
+		must(t, c.replacement(t.Context(), old, "third"))
+		c.reaches(t, started, old, "third")
+		heal := c.cutOff(t, old)
+		c.reaches(t, removed, old, "third")
+		heal()
+		c.gone(t, 2*slowly, old)
+		c.atRest(t)
+	})
+}
+
+// cutOff lets nothing reach a host's address until heal is called.
+func (c *cluster) cutOff(t *testing.T, name string) (heal func()) {
+	t.Helper()
+	host, ok := c.Host(name)
+	if !ok {
+		t.Fatalf("no host %s", name)
+	}
+	u, err := url.Parse(host.PeerURL)
+	must(t, err)
+	route := []string{"blackhole", u.Hostname() + "/32", "table", "local"}
+	ip(t, append([]string{"route", "add"}, route...)...)
+	healed := false
+	heal = func() {
+		if !healed {
+			healed = true
+			ip(t, append([]string{"route", "del"}, route...)...)
+		}
+	}
+	t.Cleanup(heal)
+	return heal
+}
+
+func ip(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// runInNamespace runs the same test in a child with a network namespace of its own.
+func runInNamespace(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("without iproute2 no member can be cut off: ", err)
+	}
+	//nolint:gosec // this very program
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestPartition$", "-test.v", fmt.Sprintf("-test.timeout=%s", 6*slowly))
+	child.Env = append(os.Environ(), inNamespace+"=yes")
+	child.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	var out bytes.Buffer
+	child.Stdout, child.Stderr = &out, &out
+	err := child.Run()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
+		t.Skip("network namespaces are not permitted here: ", err)
+	}
+	t.Log("\n" + out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "--- PASS: TestPartition/") {
+		t.Fatal("nothing was run")
+	}
+}
