@@ -29,7 +29,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -213,12 +212,16 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := mgr.Add(&controller.Registrations{API: mgr.GetAPIReader(), Metrics: meters, Log: log.WithName("registrations")}); err != nil {
 		return fmt.Errorf("set up the look at the registrations: %w", err)
 	}
+	api, err := uncached(mgr)
+	if err != nil {
+		return fmt.Errorf("set up the reconciler: %w", err)
+	}
 	if mode == quorum.Full && o.guard {
-		if reconciler.Guard, err = o.guardKeeper(mgr); err != nil {
+		if reconciler.Guard, err = o.guardKeeper(api); err != nil {
 			return err
 		}
 	}
-	if err := reconciler.SetUp(mgr); err != nil {
+	if err := reconciler.SetUp(mgr, api); err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
 	o.audit.Registerer, o.audit.Log = metrics.Registry, log.WithName("audit")
@@ -280,14 +283,15 @@ func release() string {
 	return ""
 }
 
-// guardKeeper keeps the quorum guard, past the manager's cache.
-func (o *runOptions) guardKeeper(mgr ctrl.Manager) (*controller.GuardKeeper, error) {
+// uncached is a client that reads and watches past the manager's cache, which would keep what is not guarded.
+func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
-	api, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-	if err != nil {
-		return nil, fmt.Errorf("set up the quorum guard: %w", err)
-	}
+	return client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+}
+
+// guardKeeper keeps the quorum guard.
+func (o *runOptions) guardKeeper(api client.WithWatch) (*controller.GuardKeeper, error) {
 	member, err := url.Parse(o.endpoints[0]) // checked before
 	if err != nil {
 		return nil, fmt.Errorf("--endpoints %s: %w", o.endpoints[0], err)
@@ -318,11 +322,8 @@ func scheme() *runtime.Scheme {
 func (o *runOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:  scheme(),
-		Metrics: metricsserver.Options{BindAddress: o.metricsAddr},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&machinev1beta1.Machine{}: {Namespaces: map[string]cache.Config{o.namespace: {}}},
-		}},
+		Scheme:                        scheme(),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
 		WebhookServer:                 webhook.NewServer(webhook.Options{Host: o.webhookHost, Port: o.webhookPort, CertDir: o.webhookCerts}),
 		HealthProbeBindAddress:        o.probeAddr,
 		LeaderElection:                o.elect,

@@ -235,7 +235,7 @@ func (k *GuardKeeper) watch(request reconcile.Request) func(context.Context, wor
 			appsv1.SchemeGroupVersion.WithKind("DeploymentList"):            named,
 			corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
 		} {
-			go k.follow(ctx, kind, which, func() { queue.Add(request) })
+			go follow(ctx, k.api, kind, func() { queue.Add(request) }, client.InNamespace(k.form.Namespace), which)
 		}
 		return nil
 	}
@@ -243,13 +243,13 @@ func (k *GuardKeeper) watch(request reconcile.Request) func(context.Context, wor
 
 // follow calls changed for each change until the context ends. Whatever it misses between two watches,
 // the next one's beginning or the next round finds.
-func (k *GuardKeeper) follow(ctx context.Context, kind schema.GroupVersionKind, which client.ListOption, changed func()) {
+func follow(ctx context.Context, api client.WithWatch, kind schema.GroupVersionKind, changed func(), which ...client.ListOption) {
 	again := time.NewTicker(2 * time.Second)
 	defer again.Stop()
 	for {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind)
-		if watcher, err := k.api.Watch(ctx, list, client.InNamespace(k.form.Namespace), which); err == nil {
+		if watcher, err := api.Watch(ctx, list, which...); err == nil {
 			for range watcher.ResultChan() {
 				changed()
 			}

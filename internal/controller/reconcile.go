@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -61,18 +61,35 @@ type said struct {
 	at      time.Time
 }
 
-// SetUp has the manager run rounds, on the elected replica alone.
-func (r *Reconciler) SetUp(mgr ctrl.Manager) error {
+// SetUp has the manager run rounds, on the elected replica alone. api is without a cache: all that is
+// wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
+func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
 	// There is one thing to reconcile, whichever object changed.
-	ring := []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "ring"}}}
-	wake := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return ring })
-	b := ctrl.NewControllerManagedBy(mgr).Named("ring").
-		WatchesMetadata(&machinev1beta1.Machine{}, wake).
-		WatchesMetadata(&corev1.Node{}, wake)
+	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
+	b := ctrl.NewControllerManagedBy(mgr).Named("ring").WatchesRawSource(source.Func(r.watch(api, ring)))
 	if r.Guard != nil {
-		b.WatchesRawSource(source.Func(r.Guard.watch(ring[0])))
+		b.WatchesRawSource(source.Func(r.Guard.watch(ring)))
 	}
 	return b.Complete(r)
+}
+
+// watch adds the request whenever a control-plane Machine or Node changes. Each of the labels that make
+// one is a watch of its own: a selector cannot say "or".
+func (r *Reconciler) watch(api client.WithWatch, request reconcile.Request) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		changed := func() { queue.Add(request) }
+		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+			selector, err := in(label, "master", "control-plane", "arbiter")
+			if err != nil {
+				return err
+			}
+			go follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Gatherer.Namespace), client.MatchingLabelsSelector{Selector: selector})
+		}
+		for _, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
+			go follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
+		}
+		return nil
+	}
 }
 
 // Reconcile runs one round.

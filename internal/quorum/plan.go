@@ -269,13 +269,17 @@ func (p *planner) moved(k int) (at, has string) {
 	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
 }
 
-// hook is step 1: hook, latch and evidence on every live Machine that hosts a member.
+// hook is step 1: hook, latch and evidence on every live Machine that hosts a member, and in full mode
+// hook and latch on one that is about to: a Machine that went while its learner was being added would
+// leave a learner that is nobody's.
 func (p *planner) hook() []Action {
 	var out []Action
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		members := p.join.Members(i)
-		if m.Deleting() || m.Mirrored || len(members) == 0 || p.s.Mode == Guard && m.Hook != Ours {
+		n := p.join.Node(i)
+		waits := p.s.Mode == Full && m.ControlPlane() && n >= 0 && p.s.Nodes[n].Ready
+		if m.Deleting() || m.Mirrored || len(members) == 0 && !waits || p.s.Mode == Guard && m.Hook != Ours {
 			continue
 		}
 		a := Action{Kind: AddHook, Step: 1, Machine: m.Name, UID: m.UID, Hook: m.Hook != Ours, Latch: m.Latch != Ours}
@@ -284,7 +288,10 @@ func (p *planner) hook() []Action {
 			a.Evidence = fresh
 		}
 		if a.Hook || a.Latch || len(a.Evidence.MemberIDs) > 0 {
-			a.Why = fmt.Sprintf("it hosts etcd %s", &p.s.Ring.Members[members[0]])
+			a.Why = "a member is to be added on its Node"
+			if len(members) > 0 {
+				a.Why = fmt.Sprintf("it hosts etcd %s", &p.s.Ring.Members[members[0]])
+			}
 			out = append(out, a)
 		}
 	}

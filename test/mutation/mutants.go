@@ -101,6 +101,7 @@ func mutants() []mutant {
 		{"guard mode: hook put", "plan.go", " || p.s.Mode == Guard && m.Hook != Ours {", " {"},
 		{"guard mode: hook released", "plan.go", "		case m.Hook == Ours && p.s.Mode == Guard:", "		case false:"},
 		{"step 1", "plan.go", "{p.hook, p.release}", "{p.release}"},
+		{"step 1: before a member is added", "plan.go", "waits := p.s.Mode == Full &&", "waits := false &&"},
 		{"step 1: dead stale member", "plan.go", "if host.Machine() == machine && (member.Healthy || host.Departed == nil) {", "if host.Machine() == machine {"},
 		{"step 2", "plan.go", "{p.hook, p.release}", "{p.hook}"},
 		{"step 2: latch without a hook", "plan.go", "		case m.Hook == Absent && m.Latch == Ours:", "		case false:"},
