@@ -1,0 +1,13 @@
+// Model explores every situation that a small control plane can get into, and asks the real functions
+// of internal/quorum, Decide and Admit, what to do in each: all interleavings of reconcilers, requests,
+// hosts and faults, breadth first.
+//
+//	go run ./test/model             all configurations
+//	go run ./test/model -run dead   those whose name holds "dead"
+//	go run ./test/model -bounded    as much of each as go test does
+//	go run ./test/model -mutants    planted bugs: each has to be found
+//
+// In every state and at every step I1 to I7 are judged, by own arithmetic; from every state that is
+// within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
+// printed as a scenario for internal/quorum/testdata/plan. See docs/model.md.
+package main

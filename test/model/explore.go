@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"time"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// explorer explores one configuration.
+type explorer struct {
+	c       *config
+	views   map[[slots]slot]*view
+	seen    set // all states, in the order in which they were reached
+	reached [elects + 1]bool
+	restful set // idle states from which a fair run comes to rest
+}
+
+// result is what an exploration found.
+type result struct {
+	states, steps, views, restful int
+	all                           bool // no state was left out
+	took, cpu                     time.Duration
+	bytes                         uint64 // of the heap in use at the end
+	found                         *violation
+}
+
+// violation is a step, or a state, that should not be.
+type violation struct {
+	invariant q.Invariant
+	what      string
+	at        uint32 // the state before
+	event     *event // the step, nil if it is the state
+	hung      *state // I8: where the fair run ends
+}
+
+func newExplorer(c *config) *explorer {
+	c.ids, c.users, c.hosts = q.DefaultIdentities(holdfast), users(), hosts()
+	return &explorer{c: c, views: map[[slots]slot]*view{}, seen: newSet(), restful: newSet()}
+}
+
+// run explores until something is found, all is seen, or the bound of states is reached.
+func (e *explorer) run(bound int) (out result) {
+	began, cpu := time.Now(), used()
+	first := e.c.start()
+	first.canon(nil)
+	e.seen.add(&first, 0)
+	if bound == 0 {
+		bound = 1 << 31
+	}
+	var at uint32
+	var s state
+	emit := func(next *state, ev event) {
+		out.steps++
+		e.reached[ev.what] = true
+		next.canon(nil)
+		e.seen.add(next, at)
+	}
+	fail := func(i q.Invariant, what string, ev event) {
+		if out.found == nil {
+			out.found = &violation{invariant: i, what: what, at: at, event: &ev}
+		}
+	}
+	n := 0
+	for ; n < e.seen.n && n < bound && out.found == nil; n++ {
+		at = uint32(n)
+		s = *e.seen.get(at)
+		if s.ctl&beyond == 0 {
+			if !s.quorate() {
+				out.found = &violation{invariant: "quorum", what: "etcd has lost quorum though no more failed than it tolerates", at: at}
+				break
+			}
+			if e.c.blind {
+				e.steps(&s, emit, fail)
+				continue
+			}
+			if hung := e.rests(&s); hung != nil {
+				out.found = &violation{invariant: "I8", what: "left alone, it does not come to rest", at: at, hung: hung}
+				break
+			}
+		}
+		e.steps(&s, emit, fail)
+	}
+	out.states, out.views, out.restful, out.all = e.seen.n, len(e.views), e.restful.n, n == e.seen.n
+	out.took, out.cpu = time.Since(began), used()-cpu
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	out.bytes = m.HeapInuse
+	return out
+}
+
+func (r *result) String() string {
+	all := "all"
+	if !r.all {
+		all = "bounded"
+	}
+	return fmt.Sprintf("%9d states (%s), %10d steps, %7d decided, %6.1f s (%.1f s of CPU), %4.0f thousand states per second of CPU, %4d MiB",
+		r.states, all, r.steps, r.views, r.took.Seconds(), r.cpu.Seconds(), float64(r.states)/r.cpu.Seconds()/1000, r.bytes>>20)
+}
+
+// used is the CPU time of this process so far.
+func used() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// view is what is decided in all states that look like this one, by memory.
+func (e *explorer) view(s *state) *view {
+	var key [slots]slot
+	for i := range s.at {
+		key[i] = s.at[i] &^ hidden
+	}
+	v := e.views[key]
+	if v == nil {
+		v = &view{}
+		e.views[key] = v
+	}
+	return v
+}
+
+func (e *explorer) plan(v *view, s *state, way int) *plan {
+	if v.plan[way] == nil {
+		v.plan[way] = e.c.decide(s, way)
+	}
+	return v.plan[way]
+}
+
+func (e *explorer) replies(v *view, s *state) *[slots][requests]reply {
+	if v.asked == nil {
+		answers := e.c.ask(s)
+		v.asked = &answers
+	}
+	return v.asked
+}
+
+// set is states, each once, in the order in which they came, with what each came from.
+type set struct {
+	chunks [][]state
+	from   []uint32
+	table  []uint32 // open addressing: index of a state plus one
+	n      int
+}
+
+const chunk = 1 << 14
+
+func newSet() set { return set{table: make([]uint32, 1<<12)} }
+
+func (s *set) get(i uint32) *state { return &s.chunks[i/chunk][i%chunk] }
+
+func hash(s *state) uint64 {
+	h := uint64(s.ctl)
+	for i := 0; i < slots; i++ {
+		h = (h ^ uint64(s.at[i])) * 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	return h
+}
+
+// place is where in the table a state is, or would be.
+func (s *set) place(x *state) int {
+	mask := len(s.table) - 1
+	for i := int(hash(x)) & mask; ; i = (i + 1) & mask {
+		if k := s.table[i]; k == 0 || *s.get(k - 1) == *x {
+			return i
+		}
+	}
+}
+
+func (s *set) has(x *state) bool { return s.table[s.place(x)] != 0 }
+
+func (s *set) add(x *state, from uint32) {
+	i := s.place(x)
+	if s.table[i] != 0 {
+		return
+	}
+	if s.n%chunk == 0 {
+		s.chunks = append(s.chunks, make([]state, chunk))
+	}
+	s.chunks[s.n/chunk][s.n%chunk] = *x
+	s.from = append(s.from, from)
+	s.n++
+	s.table[i] = uint32(s.n)
+	if s.n*2 > len(s.table) {
+		s.table = make([]uint32, 2*len(s.table))
+		for k := range s.n {
+			s.table[s.place(s.get(uint32(k)))] = uint32(k + 1)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestModel explores as much of every configuration as is done in a minute. Together they get to
+// everything that can happen: what never does shows nothing.
+func TestModel(t *testing.T) {
+	var reached [elects + 1]bool
+	ran := 0
+	for _, c := range configs() {
+		t.Run(c.name, func(t *testing.T) {
+			ran++
+			e := newExplorer(&c)
+			r := e.run(bound)
+			t.Log(&r)
+			for w := range reached {
+				reached[w] = reached[w] || e.reached[w]
+			}
+			if c.expected(&r) {
+				return
+			}
+			if r.found == nil {
+				t.Fatalf("does not find that %s is broken", c.finds)
+			}
+			t.Fatal(e.transcript(r.found))
+		})
+	}
+	for w, ever := range reached {
+		if !ever && ran == len(configs()) {
+			t.Errorf("never: %s", event{what: what(w)}.text(&[slots]int{}))
+		}
+	}
+}
+
+// TestCanon: states that differ by the names of hosts and reconcilers alone are one.
+func TestCanon(t *testing.T) {
+	c := configs()[1]
+	s := c.start()
+	s.setRec(0, 5)
+	s.at[1].set(targetA, 1)
+	o := c.start()
+	o.at[0], o.at[2] = o.at[2], o.at[0]
+	o.setRec(1, 5)
+	o.at[1].set(targetB, 1)
+	s.canon(nil)
+	o.canon(nil)
+	if s != o {
+		t.Errorf("%v is not %v", s, o)
+	}
+}
+
+// TestMutants: the edits still fit the code. That they are found is a matter of minutes: make model.
+func TestMutants(t *testing.T) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants() {
+		if _, _, err := m.edit(strings.TrimSpace(string(root))); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import q "github.com/holdfast-dev/holdfast/internal/quorum"
+
+// rounds is how many fair rounds a control plane may need to come to rest.
+const rounds = 80
+
+// rests says whether a state that is left alone comes to rest (I8): faults and requests stop, etcd
+// and the hosts do their part, and somebody deletes dead voters' Machines and those too many, and sees
+// to it that as many Machines work as are wanted. It returns the state where it hangs.
+func (e *explorer) rests(from *state) (hung *state) {
+	s := *from
+	s.ctl = 0
+	for i := range s.at {
+		s.at[i] &^= 15
+	}
+	if e.known(&s) {
+		return nil
+	}
+	path := []state{s}
+	for {
+		before := s
+		e.fair(&s)
+		if s == before {
+			if !s.done(e.c) {
+				return &s
+			}
+			break
+		}
+		if e.known(&s) {
+			break
+		}
+		if path = append(path, s); len(path) == rounds {
+			return &s
+		}
+	}
+	for i := range path {
+		path[i].canon(nil)
+		e.restful.add(&path[i], 0)
+	}
+	return nil
+}
+
+// known says whether a state was seen to come to rest. The hosts of a fair run keep their order, by
+// which ties are decided: only what is remembered is in canonical form.
+func (e *explorer) known(s *state) bool {
+	canon := *s
+	canon.canon(nil)
+	return e.restful.has(&canon)
+}
+
+// done says whether all is as it is wanted.
+func (s *state) done(c *config) bool {
+	voters, healthy := s.tally()
+	for _, o := range s.at {
+		if o.get(machine) == deleting {
+			return false
+		}
+	}
+	return voters == c.desired && healthy == voters
+}
+
+// fair is one round of a fair environment.
+func (e *explorer) fair(s *state) {
+	p := e.plan(e.view(s), s, 0)
+	if p.writes {
+		for i := range s.at {
+			s.at[i].set(record, uint32(p.records[i]))
+		}
+	}
+	for _, a := range p.acts {
+		switch a.kind() {
+		case q.AddHook:
+			s.putHook(a)
+		case q.ReleaseHook:
+			s.at[a.slot].set(hook, 0)
+			s.at[a.slot].set(latch, 0)
+		case q.RemoveLearner:
+			if a.has(givesWay) {
+				s.giveWay(int(a.slot))
+			}
+			s.etcd(e.c, a)
+		default:
+			s.etcd(e.c, a)
+		}
+	}
+	for i := range s.at {
+		o := &s.at[i]
+		if o.get(machine) == live && o.get(node) != ready {
+			s.arrive(i)
+		}
+		s.settle(i)
+		if e.c.released(*o) {
+			s.terminate(i, false)
+		}
+	}
+	if s.find(leads) < 0 {
+		for i := range s.at {
+			if s.at[i].healthy() {
+				s.at[i].set(leads, 1)
+				break
+			}
+		}
+	}
+	e.administer(s)
+}
+
+// settle is what becomes of a member once nothing else happens.
+func (s *state) settle(i int) {
+	o := &s.at[i]
+	runs := o.is(own) && o.is(machine) && !o.is(broken) && o.is(instance)
+	switch {
+	case o.learner() && runs:
+		s.run(i, caughtUp)
+	case o.learner() || o.votes():
+		s.age(i)
+	}
+}
+
+// administer is what a person does about what is dead, too many or missing.
+func (e *explorer) administer(s *state) {
+	voters, healthy := s.tally()
+	settled, working := voters == healthy, 0
+	for _, o := range s.at {
+		settled = settled && o.get(machine) != deleting
+	}
+	for i := range s.at {
+		o := s.at[i]
+		if o.get(machine) != live {
+			continue
+		}
+		gone := o.votes() && o.is(own) && o.get(answers) != up
+		if gone || o.votes() && settled && voters > e.c.desired {
+			if answer := e.replies(e.view(s), s)[i][askDelete]; answer.slot != 0 {
+				s.at[i] = answer.slot | o&hidden
+				settled = false
+			}
+		} else if !o.is(broken) {
+			working++
+		}
+	}
+	for i := range s.at {
+		if working < e.c.desired && s.at[i] == 0 {
+			s.create(i, e.c.born)
+			working++
+		}
+	}
+}

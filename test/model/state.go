@@ -1,0 +1,339 @@
+package main
+
+import q "github.com/holdfast-dev/holdfast/internal/quorum"
+
+// slots is how many addresses a control plane has: five voters, two more Machines, and room for those
+// that the fair environment adds.
+const slots = 9
+
+// slot is everything at one address: a Machine and its Node, and the member that is listed there. etcd
+// lists a peer URL once, so there is never more than one.
+type slot uint32
+
+// field is some bits of a slot: the shift and, in the last three bits, the width.
+type field uint8
+
+// The low fields are what no Snapshot shows, so that slots sorted by all bits are sorted by those that
+// it does show: a sorted state without its hidden bits is the key of a decision.
+const (
+	targetA field = 0<<3 | 1 // reconciler A's action is about this slot
+	targetB field = 1<<3 | 1
+	toA     field = 2<<3 | 1 // reconciler A moves the leader here
+	toB     field = 3<<3 | 1
+	own     field = 4<<3 | 1 // the listed member runs, or would, on the host that stands here now
+	broken  field = 5<<3 | 1 // etcd never starts on this host
+
+	leads    field = 6<<3 | 1
+	gave     field = 7<<3 | 2 // the Node gave way: 1 earlier, 2 last of all
+	record   field = 9<<3 | 2 // of the listed member: recNone, recHere, recGone
+	stalled  field = 11<<3 | 1
+	answers  field = 12<<3 | 2 // of the listed member: up, down, dead
+	member   field = 14<<3 | 3
+	node     field = 17<<3 | 2
+	instance field = 19<<3 | 1 // the Machine has one; without, it never had
+	evidence field = 20<<3 | 1 // the Machine has evidence of the listed member
+	latch    field = 21<<3 | 1
+	hook     field = 22<<3 | 1
+	machine  field = 23<<3 | 2
+)
+
+const hidden slot = 1<<6 - 1
+
+const ( // machine
+	noMachine = iota
+	live
+	deleting
+)
+
+const ( // node
+	noNode = iota
+	notReady
+	ready
+)
+
+const ( // member
+	noMember = iota
+	unstarted
+	behind
+	caughtUp
+	voter
+)
+
+const ( // answers
+	up = iota
+	down
+	dead // down for longer than any limit
+)
+
+const ( // record, and what an action is about
+	recNone = iota
+	recHere // the Machine that stands here
+	recGone // one that stood here before
+)
+
+func (s slot) get(f field) uint32 { return uint32(s) >> (f >> 3) & (1<<(f&7) - 1) }
+func (s slot) is(f field) bool    { return s.get(f) != 0 }
+func (s *slot) set(f field, v uint32) {
+	*s = *s&^((1<<(f&7)-1)<<(f>>3)) | slot(v)<<(f>>3)
+}
+
+func (s slot) votes() bool   { return s.get(member) == voter }
+func (s slot) healthy() bool { return s.votes() && s.get(answers) == up }
+func (s slot) hooked() bool  { return s.is(hook) && s.is(latch) }
+func (s slot) doomed() bool  { return s.get(machine) == deleting && !s.is(hook) }
+func (s slot) learner() bool { m := s.get(member); return m != noMember && m != voter }
+
+// state is one situation of the control plane, and what the reconcilers are in the middle of.
+type state struct {
+	at  [slots]slot
+	ctl ctl
+}
+
+// ctl is what is at no address: two reconcilers of 12 bits, then the budgets.
+type ctl uint32
+
+// doing is what one reconciler is in the middle of; zero is nothing.
+//
+//	0-1  idle, looked or confirmed
+//	2-5  quorum.Kind
+//	6-7  about: which Machine of the slot
+//	8-11 flags
+type doing uint32
+
+const ( // doing, first bits
+	idle      = iota
+	looked    // it has seen a Snapshot and decided on this action
+	confirmed // a second look led to the same; a membership change is made under the lock
+)
+
+const ( // doing, flags
+	putHook     doing = 1 << (8 + iota) // AddHook, ReleaseHook
+	putLatch                            // AddHook, ReleaseHook
+	putEvidence                         // AddHook
+	oldEvidence                         // AddHook: of a member that is not listed any more
+	givesWay          = putHook         // RemoveLearner
+	wasUp             = putLatch        // RemoveVoter: the member was healthy at the second look
+	doingMask         = 1<<12 - 1
+	stageMask         = 3
+	faultShift        = 24
+	spareShift        = 26
+	beyond      ctl   = 1 << 29 // more failed than etcd tolerates, or a person lifted a rule that forbade it
+)
+
+func do(kind q.Kind, about uint32, flags doing) doing {
+	return looked | doing(kind)<<2 | doing(about)<<6 | flags
+}
+
+func (d doing) stage() int       { return int(d & stageMask) }
+func (d doing) kind() q.Kind     { return q.Kind(d >> 2 & 15) }
+func (d doing) about() uint32    { return uint32(d >> 6 & 3) }
+func (d doing) has(f doing) bool { return d&f != 0 }
+
+func (s *state) rec(r int) doing       { return doing(s.ctl>>(12*r)) & doingMask }
+func (s *state) setRec(r int, d doing) { s.ctl = s.ctl&^(doingMask<<(12*r)) | ctl(d)<<(12*r) }
+
+func (s *state) faults() int { return int(s.ctl >> faultShift & 3) }
+func (s *state) spares() int { return int(s.ctl >> spareShift & 3) }
+
+func target(r int) field { return targetA + field(r)<<3 }
+func to(r int) field     { return toA + field(r)<<3 }
+
+// find is the first slot with a field set, -1 without.
+func (s *state) find(f field) int {
+	for i := range s.at {
+		if s.at[i].is(f) {
+			return i
+		}
+	}
+	return -1
+}
+
+// forget makes a reconciler idle: it is done, or it crashed; nothing is remembered.
+func (s *state) forget(r int) {
+	s.setRec(r, 0)
+	for i := range s.at {
+		s.at[i].set(target(r), 0)
+		s.at[i].set(to(r), 0)
+	}
+}
+
+// capture makes a reconciler set out to do an action.
+func (s *state) capture(r int, a act) {
+	s.setRec(r, a.doing)
+	s.at[a.slot].set(target(r), 1)
+	if a.kind() == q.MoveLeader {
+		s.at[a.to].set(to(r), 1)
+	}
+}
+
+// canon puts the state into the one form that it shares with all those that differ from it by the names
+// of hosts and reconcilers alone. perm, if given, is permuted alike.
+func (s *state) canon(perm *[slots]int) {
+	if a, b := s.rec(0), s.rec(1); a < b {
+		s.setRec(0, b)
+		s.setRec(1, a)
+		for i, o := range s.at {
+			if o&15 != 0 {
+				s.at[i] = o&^15 | o&5<<1 | o&10>>1
+			}
+		}
+	}
+	for i := 1; i < slots; i++ {
+		for k := i; k > 0 && s.at[k] > s.at[k-1]; k-- {
+			s.at[k], s.at[k-1] = s.at[k-1], s.at[k]
+			if perm != nil {
+				perm[k], perm[k-1] = perm[k-1], perm[k]
+			}
+		}
+	}
+}
+
+// tally counts the voters, and those of them that answer.
+func (s *state) tally() (voters, healthy int) {
+	for _, o := range s.at {
+		if o.votes() {
+			voters++
+			if o.healthy() {
+				healthy++
+			}
+		}
+	}
+	return voters, healthy
+}
+
+// quorate says whether etcd has quorum.
+func (s *state) quorate() bool {
+	voters, healthy := s.tally()
+	return healthy > voters/2
+}
+
+func (s *state) hasLearner() bool {
+	for _, o := range s.at {
+		if o.learner() {
+			return true
+		}
+	}
+	return false
+}
+
+// The world's own doings, each on a state that is not in canonical form any more afterwards.
+
+// stop ends a member's process.
+func (s *state) stop(i int) {
+	if s.at[i].get(answers) == up {
+		s.at[i].set(answers, down)
+	}
+	s.at[i].set(leads, 0)
+}
+
+// unlist takes a member off etcd's list. A reconciler that is in the middle of something with that
+// member can only fail, so it is idle.
+func (s *state) unlist(i int) {
+	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own} {
+		s.at[i].set(f, 0)
+	}
+	for r := range 2 {
+		d := s.rec(r)
+		if d == 0 || !s.at[i].is(target(r)) && !s.at[i].is(to(r)) {
+			continue
+		}
+		switch d.kind() {
+		case q.AddHook:
+			if d.has(putEvidence) {
+				s.setRec(r, d&^putEvidence|oldEvidence)
+			}
+		case q.ReleaseHook, q.AddLearner:
+		default:
+			s.forget(r)
+		}
+	}
+}
+
+// terminate takes a Machine away with its instance; its Node may stay.
+func (s *state) terminate(i int, nodeStays bool) {
+	o := &s.at[i]
+	if o.get(member) != noMember {
+		s.stop(i)
+	}
+	had := o.get(node)
+	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, gave} {
+		o.set(f, 0)
+	}
+	if nodeStays && had != noNode {
+		o.set(node, notReady)
+	}
+	if o.get(record) == recHere {
+		o.set(record, recGone)
+	}
+	for r := range 2 {
+		if d := s.rec(r); d != 0 && o.is(target(r)) && d.about() == recHere {
+			s.setRec(r, d&^(3<<6)|recGone<<6)
+		}
+	}
+}
+
+// arrive gives a Machine its instance and a ready Node. A member that never started starts on
+// whatever host stands at its address.
+func (s *state) arrive(i int) {
+	o := &s.at[i]
+	o.set(instance, 1)
+	o.set(node, ready)
+	if o.get(member) == unstarted {
+		o.set(own, 1)
+	}
+}
+
+// etcd makes one change of membership, unless it refuses.
+func (s *state) etcd(c *config, a act) (done bool) {
+	voters, healthy := s.tally()
+	if healthy <= voters/2 || s.find(leads) < 0 {
+		return false
+	}
+	o := &s.at[a.slot]
+	switch a.kind() {
+	case q.AddLearner:
+		want := voters
+		if c.new() && voters > 1 {
+			want = (voters+1)/2 + 1
+		}
+		if s.hasLearner() || o.get(member) != noMember || healthy < want {
+			return false
+		}
+		o.set(member, unstarted)
+		o.set(answers, down)
+		o.set(own, o.get(instance))
+	case q.RemoveLearner, q.RemoveVoter:
+		if o.get(member) == noMember || o.healthy() && healthy-1 < (voters-1)/2+1 {
+			return false
+		}
+		s.unlist(int(a.slot))
+	case q.Promote:
+		if o.get(member) != caughtUp {
+			return false
+		}
+		o.set(member, voter)
+		o.set(stalled, 0)
+	case q.MoveLeader:
+		if !s.at[a.to].healthy() {
+			return false
+		}
+		o.set(leads, 0)
+		s.at[a.to].set(leads, 1)
+	default:
+		return false
+	}
+	return true
+}
+
+// giveWay marks a Node as the last of those that gave way.
+func (s *state) giveWay(i int) {
+	if s.at[i].get(node) == noNode {
+		return
+	}
+	for k := range s.at {
+		if s.at[k].get(gave) == 2 {
+			s.at[k].set(gave, 1)
+		}
+	}
+	s.at[i].set(gave, 2)
+}

@@ -1,0 +1,477 @@
+package main
+
+import q "github.com/holdfast-dev/holdfast/internal/quorum"
+
+// config is one control plane to explore, and what may happen to it.
+type config struct {
+	name    string
+	voters  int    // at first
+	desired int    // wanted
+	version string // etcd's
+	spares  int    // Machines that are created in the course of it
+	faults  int    // members that die, within etcd's tolerance unless beyond
+	recs    int    // reconcilers at once
+	bare    bool   // the control plane has yet to be adopted
+	born    bool   // new Machines come with hook and latch
+	broken  int    // new Machines on whose hosts etcd never starts, at once
+	stays   bool   // the Node of a terminated Machine may stay, not ready
+	deletes int    // Machines that are deleting at once, at most; 0 for any number
+	escape  bool   // a person takes hooks off
+	lifted  bool   // a person lifts rules
+	hostile bool   // automation strips hooks, people put them back, cluster-etcd-operator takes them off
+	moves   bool   // etcd's leader moves by itself
+	beyond  bool   // more fails than etcd tolerates, and people force what forbids it
+	flees   bool   // a Machine may be gone before it was recorded what was just added to it
+	windows bool   // between second look and call, the very member that the call is about may die or come back, its host go, its Machine be let go
+	blind   bool   // planted: reconcilers apply what they decided on at first sight, without a lock
+
+	finds q.Invariant // what the exploration is known to find
+
+	ids   q.Identities
+	users [requests]q.User
+	hosts [slots]host
+}
+
+func (c *config) new() bool { return c.version == "3.7.3" }
+
+func (c *config) start() state {
+	var s state
+	for i := range c.voters {
+		o := &s.at[i]
+		o.set(machine, live)
+		o.set(instance, 1)
+		o.set(node, ready)
+		o.set(member, voter)
+		o.set(own, 1)
+		if !c.bare {
+			o.set(hook, 1)
+			o.set(latch, 1)
+			o.set(evidence, 1)
+			o.set(record, recHere)
+		}
+	}
+	s.at[0].set(leads, 1)
+	s.ctl = ctl(c.faults)<<faultShift | ctl(c.spares)<<spareShift
+	return s
+}
+
+// what happens between two states.
+type what uint8
+
+const (
+	decides what = iota
+	records
+	crashes
+	confirms
+	applies
+	marks // a Node that gives way, and no more
+	asks
+	asksBoth // two deletions are decided on one Snapshot
+	creates
+	createsBroken
+	arrives
+	starts
+	catchesUp
+	passes // time
+	dies
+	returns
+	drains // the instance stops before the Machine is gone
+	goes
+	goesLeavingNode
+	elects
+)
+
+type event struct {
+	what     what
+	rec      int8
+	slot, to int8
+	request  request
+	doing    doing
+}
+
+// steps calls emit with every state that can come next, not in canonical form, and fail with every
+// step that breaks an invariant.
+func (e *explorer) steps(s *state, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	v := e.view(s)
+	for r := range e.c.recs {
+		e.reconcile(s, v, r, emit, fail)
+	}
+	e.requests(s, v, emit, fail)
+	e.nature(s, emit)
+}
+
+func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	d := s.rec(r)
+	a := act{doing: d}
+	if d.stage() != idle {
+		a.slot = int8(s.find(target(r)))
+		if d.kind() == q.MoveLeader {
+			a.to = int8(s.find(to(r)))
+		}
+		next := *s
+		next.forget(r)
+		emit(&next, event{what: crashes, rec: int8(r), slot: a.slot, doing: d})
+	}
+	ev := event{rec: int8(r), slot: a.slot, to: a.to, doing: d}
+	switch d.stage() {
+	case idle:
+		if r == 1 && s.rec(0) == idle {
+			return // the other one does the same
+		}
+		for way := range 2 {
+			e.look(s, e.plan(v, s, way), r, emit, fail)
+		}
+	case looked:
+		switch {
+		case e.c.blind:
+			e.apply(s, v, r, a, emit, fail)
+		case d.kind() == q.AddHook:
+			next := *s
+			next.forget(r)
+			if next.putHook(a) {
+				ev.what = applies
+				emit(&next, ev)
+			}
+		default:
+			if other := s.rec(1 - r); d.kind().Membership() && other.stage() == confirmed && other.kind().Membership() {
+				return // the other one has the lock
+			}
+			for way := range 2 {
+				for _, again := range e.plan(v, s, way).acts {
+					if a != again {
+						continue
+					}
+					ev.what = confirms
+					if d.kind() == q.Promote {
+						switch o := s.at[a.slot]; {
+						case !o.is(machine) || !o.is(hook):
+							fail(q.I2, "its Machine does not carry the hook", ev)
+						case o.get(machine) == deleting:
+							fail(q.I5, "its Machine is deleting", ev)
+						}
+					}
+					next, now := *s, d&^stageMask|confirmed
+					if d.kind() == q.RemoveVoter && s.at[a.slot].healthy() {
+						now |= wasUp
+					}
+					next.setRec(r, now)
+					emit(&next, ev)
+					return
+				}
+			}
+		}
+	case confirmed:
+		e.apply(s, v, r, a, emit, fail)
+	}
+}
+
+// look is a first look: one of the plan's actions is on its way.
+func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	seen := *s
+	if p.writes {
+		for i := range seen.at {
+			seen.at[i].set(record, uint32(p.records[i]))
+		}
+	}
+	if seen != *s {
+		emit(&seen, event{what: records, rec: int8(r)})
+	}
+	if p.violated != "" {
+		fail(p.violated, "Decide had to withdraw its own plan", event{what: decides, rec: int8(r)})
+	}
+	if p.changes > 1 {
+		fail(q.I7, "two membership changes in one round", event{what: decides, rec: int8(r)})
+	}
+	for _, a := range p.acts {
+		next := seen
+		next.capture(r, a)
+		emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
+	}
+}
+
+// putHook is AddHook: the Machine is read anew, and changed if it is the same and live.
+func (s *state) putHook(a act) bool {
+	o := &s.at[a.slot]
+	if a.about() != recHere || o.get(machine) != live {
+		return false
+	}
+	if a.has(putHook) {
+		o.set(hook, 1)
+	}
+	if a.has(putLatch) {
+		o.set(latch, 1)
+	}
+	if a.has(putEvidence) {
+		o.set(evidence, 1)
+	}
+	if a.has(oldEvidence) {
+		o.set(evidence, 0)
+	}
+	return true
+}
+
+// apply makes an action happen. That its answer may be lost needs no state of its own: a reconciler
+// that got it remembers no more than one that did not.
+func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	ev := event{what: applies, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing}
+	next := *s
+	next.forget(r)
+	if a.kind() == q.ReleaseHook {
+		o := &next.at[a.slot]
+		answer := e.replies(v, s)[a.slot][askRelease]
+		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
+			return
+		}
+		hooked := o.is(hook)
+		*o = answer.slot | *o&hidden
+		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
+			fail(q.I3, "its member is listed", ev)
+		}
+		emit(&next, ev)
+		return
+	}
+	if a.kind() == q.AddHook {
+		if next.putHook(a) {
+			emit(&next, ev)
+		}
+		return
+	}
+	if a.kind() == q.RemoveLearner && a.has(givesWay) {
+		next.giveWay(int(a.slot))
+		emit(&next, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+	}
+	wasUp := a.kind() == q.RemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
+	if !next.etcd(e.c, a) {
+		return
+	}
+	switch voters, healthy := next.tally(); {
+	case healthy <= voters/2:
+		fail(q.I1, "no quorum is left", ev)
+	case a.kind() == q.Promote && voters > e.c.desired+1:
+		fail(q.I4, "too many voters", ev)
+	case wasUp && voters < e.c.desired:
+		fail(q.I4, "too few voters", ev)
+	}
+	emit(&next, ev)
+}
+
+// requests are what people, automation and custodians ask for.
+func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	replies, going := e.replies(v, s), 0
+	for _, o := range s.at {
+		if o.get(machine) == deleting {
+			going++
+		}
+	}
+	var deletes [slots]bool
+	for i, o := range s.at {
+		if !o.is(machine) || i > 0 && o == s.at[i-1] {
+			continue
+		}
+		for r := range askRelease {
+			answer := replies[i][r]
+			if answer.slot == 0 || answer.slot == o&^hidden || !e.c.allows(r) {
+				continue
+			}
+			if (r == askDelete || r == askLifted) && e.c.deletes > 0 && going >= e.c.deletes {
+				continue
+			}
+			if (r == askEscape || r == askForced) && s.inHand(i) && !e.c.windows {
+				continue
+			}
+			next := *s
+			next.at[i] = answer.slot | o&hidden
+			if answer.lifted && (r == askForced || !o.hooked()) {
+				if !e.c.beyond {
+					continue
+				}
+				next.ctl |= beyond
+			}
+			ev := event{what: asks, slot: int8(i), request: r}
+			if o.doomed() && answer.slot.is(hook) {
+				fail(q.I6, "the hook returns", ev)
+			}
+			if r == askDelete {
+				deletes[i] = true
+			}
+			emit(&next, ev)
+		}
+	}
+	if e.c.deletes > 0 && going+2 > e.c.deletes {
+		return
+	}
+	for i := range s.at {
+		for k := i + 1; k < slots && deletes[i]; k++ {
+			if answer := replies[k][askDelete]; answer.slot != 0 {
+				next := *s
+				next.at[i].set(machine, deleting)
+				next.at[k].set(machine, deleting)
+				emit(&next, event{what: asksBoth, slot: int8(i), to: int8(k)})
+			}
+		}
+	}
+}
+
+func (c *config) allows(r request) bool {
+	switch r {
+	case askDelete, askRelease:
+		return true
+	case askLifted:
+		return c.lifted
+	case askEscape:
+		return c.escape
+	case askForced:
+		return c.beyond
+	case askStrip, askReadd, askCustodian, requests:
+	}
+	return c.hostile
+}
+
+// nature is what hosts, etcd and the machine controller do by themselves.
+func (e *explorer) nature(s *state, emit func(*state, event)) {
+	quorate, machines, broke := s.quorate(), 0, 0
+	for _, o := range s.at {
+		if o.is(machine) {
+			machines++
+		}
+		broke += int(o.get(broken))
+	}
+	empty := true // no Machine was put at an empty slot yet: they are all alike
+	for i, o := range s.at {
+		if i > 0 && o == s.at[i-1] {
+			continue
+		}
+		then := func(w what, change func(*state)) {
+			next := *s
+			change(&next)
+			emit(&next, event{what: w, slot: int8(i)})
+		}
+		if vacant := o&^15 == 0; !o.is(machine) && s.spares() > 0 && machines < e.c.voters+e.c.spares && (!vacant || empty) {
+			empty = empty && !vacant
+			for k := range 2 {
+				if k == 1 && broke >= e.c.broken {
+					break
+				}
+				then(creates+what(k), func(n *state) {
+					n.ctl -= 1 << spareShift
+					n.create(i, e.c.born)
+					n.at[i].set(broken, uint32(k))
+				})
+			}
+		}
+		if o.is(machine) && !o.is(instance) && o.get(machine) == live {
+			then(arrives, func(n *state) { n.arrive(i) })
+		}
+		if e.c.released(o) && (e.c.windows || !s.inHand(i)) {
+			if o.get(member) != noMember && o.is(own) && o.get(answers) == up {
+				then(drains, func(n *state) { n.stop(i) })
+			}
+			then(goes, func(n *state) { n.terminate(i, false) })
+			if e.c.stays && o.is(node) {
+				then(goesLeavingNode, func(n *state) { n.terminate(i, true) })
+			}
+		}
+		e.etcdLives(s, i, quorate, then)
+	}
+}
+
+// released says whether the machine controller may terminate a Machine. It takes it minutes, so that
+// Holdfast has looked since a learner was added there, unless the configuration says otherwise. A
+// voter was looked at before it was promoted, or when its control plane was adopted.
+func (c *config) released(o slot) bool {
+	return o.get(machine) == deleting && !o.is(hook) && !o.is(latch) && (c.flees || o.get(member) == noMember || o.is(record) || o.votes() && !c.bare)
+}
+
+// inHand says whether a reconciler is between second look and call of a change of the member at a slot.
+func (s *state) inHand(i int) bool {
+	for r := range 2 {
+		if d := s.rec(r); d.stage() == confirmed && d.kind().Membership() && s.at[i].is(target(r)) {
+			return true
+		}
+	}
+	return false
+}
+
+// etcdLives is what the member at one slot does by itself.
+func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func(*state))) {
+	o := s.at[i]
+	m, runs := o.get(member), o.is(own) && o.is(machine) && o.is(instance) && !o.is(broken)
+	if m == noMember {
+		return
+	}
+	free := e.c.windows || !s.inHand(i)
+	switch {
+	case m == unstarted && runs && quorate:
+		then(starts, func(n *state) { n.run(i, behind) })
+	case m == behind && o.get(answers) == up && quorate:
+		then(catchesUp, func(n *state) { n.run(i, caughtUp) })
+	case o.get(answers) != up && runs && m != unstarted && free:
+		then(returns, func(n *state) { n.at[i].set(answers, up) })
+	}
+	if o.get(answers) == down || m == behind && !o.is(stalled) {
+		then(passes, func(n *state) { n.age(i) })
+	}
+	if o.get(answers) == up && s.faults() > 0 && free {
+		over := o.votes() && !s.survives(i)
+		if !over || e.c.beyond {
+			then(dies, func(n *state) {
+				n.ctl -= 1 << faultShift
+				if over {
+					n.ctl |= beyond
+				}
+				n.stop(i)
+			})
+		}
+	}
+	leader := s.find(leads)
+	if o.healthy() && quorate && (leader < 0 || e.c.moves && leader != i) {
+		then(elects, func(n *state) {
+			if leader >= 0 {
+				n.at[leader].set(leads, 0)
+			}
+			n.at[i].set(leads, 1)
+		})
+	}
+}
+
+// create puts a new Machine at an address.
+func (s *state) create(i int, hooked bool) {
+	s.at[i].set(machine, live)
+	if hooked {
+		s.at[i].set(hook, 1)
+		s.at[i].set(latch, 1)
+	}
+}
+
+// run lets a learner get on.
+func (s *state) run(i int, as uint32) {
+	s.at[i].set(member, as)
+	s.at[i].set(answers, up)
+	s.at[i].set(stalled, 0)
+}
+
+// age lets a member that does not answer be dead, and a learner that does not get on be stalled.
+func (s *state) age(i int) {
+	o := &s.at[i]
+	if o.get(answers) == down {
+		o.set(answers, dead)
+	}
+	if o.learner() {
+		o.set(stalled, 1)
+	}
+}
+
+// survives says whether etcd stands the loss of a voter beside all that is lost, or let go, already.
+func (s *state) survives(i int) bool {
+	voters, left := 0, 0
+	for k, o := range s.at {
+		if !o.votes() {
+			continue
+		}
+		voters++
+		if o.healthy() && k != i && !o.doomed() {
+			left++
+		}
+	}
+	return left > voters/2
+}

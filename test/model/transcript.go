@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// transcript is a violation as a scenario: the way to it as comments, then the cluster as it is, in
+// the words of internal/quorum/testdata, and what to ask about it.
+func (e *explorer) transcript(v *violation) string {
+	var path []uint32
+	for at := v.at; ; at = e.seen.from[at] {
+		path = append(path, at)
+		if at == 0 {
+			break
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s, %s: %s.\n", e.c.name, v.invariant, v.what)
+	var names [slots]int // of the host at each slot
+	for i := range names {
+		names[i] = i
+	}
+	for k := len(path) - 1; k > 0; k-- {
+		from, to := e.seen.get(path[k]), e.seen.get(path[k-1])
+		found := false
+		e.steps(from, func(next *state, ev event) {
+			moved := names
+			if next.canon(&moved); !found && *next == *to {
+				found = true
+				fmt.Fprintf(&b, "# %2d. %s\n", len(path)-k, ev.text(&names))
+				names = moved
+			}
+		}, func(q.Invariant, string, event) {})
+	}
+	if v.event != nil {
+		fmt.Fprintf(&b, "# %2d. %s: this breaks %s\n", len(path), v.event.text(&names), v.invariant)
+	}
+	b.WriteString(e.c.cluster(e.seen.get(v.at), &names) + "run\n----\n")
+	if v.hung != nil {
+		for i := range names {
+			names[i] = i
+		}
+		b.WriteString("\n# Where it hangs; the names of the hosts are others.\n" + e.c.cluster(v.hung, &names) + "plan\n----\n" + q.Decide(e.c.snapshot(v.hung, 0)).Describe())
+	}
+	return b.String()
+}
+
+// cluster is a state in the words of internal/quorum/testdata.
+func (c *config) cluster(s *state, names *[slots]int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cluster\n")
+	for i, o := range s.at {
+		if !o.is(machine) {
+			if o.is(node) {
+				fmt.Fprintf(&b, "node master-%d 10.0.0.%d not-ready\n", names[i], 10+names[i])
+			}
+			continue
+		}
+		fmt.Fprintf(&b, "machine master-%d 10.0.0.%d", names[i], 10+names[i])
+		option := func(on bool, text string) {
+			if on {
+				b.WriteString(" " + text)
+			}
+		}
+		option(!o.is(hook) && !o.is(latch), "bare")
+		option(!o.is(hook) && o.is(latch), "hook=none")
+		option(o.is(hook) && !o.is(latch), "latch=none")
+		option(!o.is(instance), "no-instance")
+		option(o.get(node) == notReady, "not-ready")
+		option(o.get(record) == recGone, "uid=new")
+		option(o.get(machine) == deleting, "deleting")
+		b.WriteString("\n")
+	}
+	lead := ""
+	for i, o := range s.at {
+		if o.get(member) == noMember {
+			continue
+		}
+		fmt.Fprintf(&b, "member a%d 10.0.0.%d", names[i], 10+names[i])
+		b.WriteString([...]string{unstarted: " learner unstarted", behind: " learner lag=9000", caughtUp: " learner", voter: ""}[o.get(member)])
+		if o.is(stalled) {
+			b.WriteString(" idle=1h")
+		}
+		if o.get(member) != unstarted {
+			b.WriteString([...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)])
+		}
+		b.WriteString("\n")
+		if o.is(leads) {
+			lead = fmt.Sprintf("leader a%d\n", names[i])
+		}
+	}
+	for i, o := range s.at {
+		if o.get(record) != recNone {
+			fmt.Fprintf(&b, "record a%d master-%d uid-master-%d\n", names[i], names[i], names[i])
+		}
+		if o.is(broken) {
+			fmt.Fprintf(&b, "broken master-%d\n", names[i])
+		}
+	}
+	fmt.Fprintf(&b, "%sdesired %d\netcd %s\n----\nok\n\n", lead, c.desired, c.version)
+	return b.String()
+}
+
+// text is an event in words.
+func (ev event) text(names *[slots]int) string {
+	who, at := fmt.Sprintf("reconciler %c", 'A'+ev.rec), fmt.Sprintf("master-%d", names[ev.slot])
+	action := ev.doing.kind()
+	switch ev.what {
+	case decides:
+		if ev.doing == 0 {
+			return who + " decides"
+		}
+		return fmt.Sprintf("%s decides: %s %s", who, action, at)
+	case records:
+		return who + " looks, and writes its records"
+	case crashes:
+		return fmt.Sprintf("%s gives up: %s %s", who, action, at)
+	case confirms:
+		return fmt.Sprintf("%s looks again: %s %s", who, action, at)
+	case applies:
+		return fmt.Sprintf("%s does it: %s %s", who, action, at)
+	case marks:
+		return fmt.Sprintf("%s marks Node %s as having given way, and gives up", who, at)
+	case asks:
+		return fmt.Sprintf("request for %s: %s", at, ev.request)
+	case asksBoth:
+		return fmt.Sprintf("request for %s and master-%d at once: delete", at, names[ev.to])
+	case creates:
+		return "Machine " + at + " is created"
+	case createsBroken:
+		return "Machine " + at + " is created, where etcd never starts"
+	case arrives:
+		return at + " gets its instance and a ready Node"
+	case starts:
+		return "the learner on " + at + " starts"
+	case catchesUp:
+		return "the learner on " + at + " catches up"
+	case passes:
+		return "time passes for the member on " + at
+	case dies:
+		return "the member on " + at + " dies"
+	case returns:
+		return "the member on " + at + " comes back"
+	case drains:
+		return "the instance of " + at + " stops"
+	case goes:
+		return at + " is terminated and gone"
+	case goesLeavingNode:
+		return at + " is terminated and gone, but for its Node"
+	case elects:
+		return "the member on " + at + " becomes the leader"
+	}
+	return "?"
+}

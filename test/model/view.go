@@ -1,0 +1,349 @@
+package main
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// act is one action of a plan: what it does, at which slot.
+type act struct {
+	doing
+	slot, to int8
+}
+
+func (a *act) flag(f doing, on bool) {
+	if on {
+		a.doing |= f
+	}
+}
+
+// plan is what Decide says of a state.
+type plan struct {
+	acts     []act
+	records  [slots]uint8
+	writes   bool // records are written
+	violated q.Invariant
+	changes  int // of membership
+}
+
+// view is what can be asked about all states that look alike.
+type view struct {
+	plan  [2]*plan // with ties between hosts decided one way and the other
+	asked *[slots][requests]reply
+}
+
+// order is how ties are decided: what a Snapshot orders hosts by (age, deletion time,
+// name, ID) is no part of a state, so both orders are tried.
+func order(i, way int) int {
+	if way == 1 {
+		return slots - 1 - i
+	}
+	return i
+}
+
+func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
+
+// host is what a slot is called in Snapshots.
+type host struct {
+	name, uid, instance string
+	addresses           []netip.Addr
+	peerURLs            []string
+	members             []uint64
+	gone                q.Evidence // of a Machine that stood here before
+}
+
+func hosts() (out [slots]host) {
+	for i := range out {
+		n := strconv.Itoa(i)
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
+		out[i] = host{
+			name: "master-" + n, uid: "uid-" + n, instance: "cloud:///" + n, addresses: []netip.Addr{addr}, peerURLs: []string{"https://" + addr.String() + ":2380"},
+			members: []uint64{firstID + uint64(i)},
+		}
+		out[i].gone = q.Evidence{MachineUID: "gone-" + n, Machine: "old-" + n, MemberIDs: out[i].members, Addresses: out[i].addresses}
+	}
+	return out
+}
+
+const (
+	firstID   = 0xa0
+	raftIndex = 10000
+)
+
+// snapshot is what Holdfast sees of a state.
+func (c *config) snapshot(s *state, way int) *q.Snapshot {
+	now := noon()
+	long := now.Add(-time.Hour)
+	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: c.desired, Limits: q.DefaultLimits()}
+	voters, healthy := s.tally()
+	out.Ring.Known = healthy > voters/2
+	if !out.Ring.Known {
+		out.Ring.Why = "no quorum"
+	} else {
+		out.Ring.Index, out.Ring.Version = raftIndex, c.version
+	}
+	for k := range slots {
+		i := order(k, way)
+		o := s.at[i]
+		h, when := &c.hosts[k], long.Add(time.Duration(k)*time.Minute)
+		if o.is(machine) {
+			m := q.Machine{
+				Name: h.name, UID: h.uid, Role: "master", Type: "master", CreatedAt: when, Hook: entry(o.is(hook)), Latch: entry(o.is(latch)),
+				Finalizer: true, Phase: "Provisioning",
+			}
+			if o.is(instance) {
+				m.ProviderID, m.NodeName, m.InstanceID, m.Addresses, m.Phase = h.instance, h.name, true, h.addresses, "Running"
+			}
+			if o.get(machine) == deleting {
+				m.DeletedAt, m.Phase = when, "Deleting"
+			}
+			if o.is(evidence) {
+				m.Evidence, m.EvidenceRaw = q.Evidence{MachineUID: h.uid, Machine: h.name, MemberIDs: h.members, Addresses: h.addresses}, "{}"
+			}
+			out.Machines = append(out.Machines, m)
+		}
+		if o.is(node) {
+			n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.addresses, CreatedAt: when}
+			switch o.get(gave) {
+			case 1:
+				n.GaveWayAt = when
+			case 2:
+				n.GaveWayAt = now.Add(-time.Second)
+			}
+			out.Nodes = append(out.Nodes, n)
+		}
+		if o.get(member) == noMember || !out.Ring.Known {
+			continue
+		}
+		id := firstID + uint64(k)
+		m := q.Member{ID: id, Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, Since: now, ProgressAt: now}
+		if o.get(answers) != down {
+			m.Since = long
+		}
+		if o.is(stalled) {
+			m.ProgressAt = long
+		}
+		switch o.get(member) {
+		case unstarted:
+			m.Name = ""
+		case caughtUp, voter:
+			m.Applied, m.CaughtUpAt = raftIndex, long
+		}
+		if o.is(leads) {
+			out.Ring.Leader = id
+		}
+		out.Ring.Members = append(out.Ring.Members, m)
+	}
+	for k := range slots {
+		h := &c.hosts[k]
+		switch s.at[order(k, way)].get(record) {
+		case recHere:
+			out.Records = append(out.Records, q.Evidence{MachineUID: h.uid, Machine: h.name, MemberIDs: h.members, Addresses: h.addresses})
+		case recGone:
+			out.Records = append(out.Records, h.gone)
+		}
+	}
+	return out
+}
+
+func entry(on bool) q.Entry {
+	if on {
+		return q.Ours
+	}
+	return q.Absent
+}
+
+// about tells what a UID of a Snapshot says: which Machine of which slot.
+func about(uid string) (which uint32, k int) {
+	if uid == "" {
+		return recNone, -1
+	}
+	kind, number, _ := strings.Cut(uid, "-")
+	k, err := strconv.Atoi(number)
+	if err != nil {
+		panic("no UID of this model: " + uid)
+	}
+	if kind == "gone" {
+		return recGone, k
+	}
+	return recHere, k
+}
+
+// decide asks Decide, and packs its answer.
+func (c *config) decide(s *state, way int) *plan {
+	p := q.Decide(c.snapshot(s, way))
+	out := &plan{writes: p.Records != nil, violated: p.Violated}
+	for _, r := range p.Records {
+		which, _ := about(r.MachineUID)
+		out.records[order(int(r.MemberIDs[0]-firstID), way)] = uint8(which)
+	}
+	for _, a := range p.Actions {
+		which, k := about(a.UID)
+		if a.Member != 0 {
+			k = int(a.Member - firstID)
+		}
+		x := act{doing: do(a.Kind, which, 0), slot: int8(order(k, way))}
+		if a.Kind == q.MoveLeader {
+			x.to = int8(order(int(a.To-firstID), way))
+		}
+		x.flag(putHook, a.Hook)
+		x.flag(putLatch, a.Latch)
+		x.flag(putEvidence, len(a.Evidence.MemberIDs) > 0)
+		x.flag(givesWay, a.GivesWay)
+		if a.Kind.Membership() {
+			out.changes++
+		}
+		out.acts = append(out.acts, x)
+	}
+	return out
+}
+
+// request is what somebody asks of a Machine.
+type request int
+
+const (
+	askDelete    request = iota // DELETE, by anybody
+	askLifted                   // a person lifts the rule that denies it, and deletes
+	askEscape                   // a person takes the hook off a deleting Machine
+	askForced                   // the same, where a rule has to be lifted first
+	askStrip                    // automation writes the Machine without hook, latch and evidence
+	askReadd                    // a person puts hook and latch on
+	askCustodian                // cluster-etcd-operator takes its hook off
+	askRelease                  // Holdfast takes hook and latch off
+	requests
+)
+
+func (r request) String() string {
+	return [...]string{"delete", "delete, the rule lifted,", "take the hook off", "take the hook off, the rule lifted,", "strip", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release"}[r]
+}
+
+// reply is what comes of a request: the slot as it is then, 0 if nothing.
+type reply struct {
+	slot   slot
+	lifted bool // a rule was overridden
+}
+
+const holdfast = "system:serviceaccount:holdfast-system:holdfast"
+
+func users() [requests]q.User {
+	alice := q.User{Name: "alice"}
+	return [...]q.User{
+		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askReadd: alice,
+		askStrip:     {Name: "system:serviceaccount:argocd:application-controller"},
+		askCustodian: {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
+		askRelease:   {Name: holdfast},
+	}
+}
+
+// asks says whether a request could change anything of a slot.
+func (o slot) asks(r request) bool {
+	held := o.is(hook) || o.is(latch)
+	switch r {
+	case askDelete, askLifted:
+		return o.get(machine) == live
+	case askEscape, askForced, askRelease:
+		return o.get(machine) == deleting && held
+	case askStrip, askCustodian:
+		return o.is(machine) && (held || o.is(evidence))
+	case askReadd:
+		return o.is(machine) && !o.hooked()
+	case requests:
+	}
+	return false
+}
+
+// ask sends all requests to Admit.
+func (c *config) ask(s *state) (out [slots][requests]reply) {
+	snapshot := c.snapshot(s, 0)
+	for n := range snapshot.Machines {
+		old := snapshot.Machines[n]
+		_, i := about(old.UID)
+		o := s.at[i] &^ hidden
+		if i > 0 && o == s.at[i-1]&^hidden {
+			out[i] = out[i-1] // by symmetry
+			continue
+		}
+		for r := range requests {
+			if c.allows(r) && o.asks(r) {
+				out[i][r] = c.admit(snapshot, old, o, r)
+			}
+		}
+	}
+	return out
+}
+
+// admit sends one request to Admit, as often as a rule has to be lifted before it goes through.
+func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out reply) {
+	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old}
+	next := old
+	switch r {
+	case askDelete, askLifted:
+		req.Operation = q.Delete
+	case askEscape, askForced, askRelease:
+		next.Hook, next.Latch = q.Absent, q.Absent
+	case askStrip:
+		next.Hook, next.Latch, next.Evidence, next.EvidenceRaw = q.Absent, q.Absent, q.Evidence{}, ""
+	case askCustodian:
+		next.Hook = q.Absent
+	case askReadd:
+		next.Hook, next.Latch = q.Ours, q.Ours
+	case requests:
+	}
+	if req.Operation == q.Update {
+		req.New = &next
+	}
+	given := s
+	if c.ids.Needs(req) == q.NeedNothing {
+		given = nil
+	}
+	d := c.ids.Admit(req, given)
+	if no := d.Denial(); no != nil {
+		if r != askLifted && r != askForced {
+			return reply{}
+		}
+		old.Override, old.OverrideBy = string(no.Rule)+": the model", "alice"
+		next.Override, next.OverrideBy = old.Override, old.OverrideBy
+		given = s // Needs says the same whether a rule is lifted or not
+		if d = c.ids.Admit(req, given); d.Denial() != nil {
+			return reply{}
+		}
+		out.lifted = true
+	} else if r == askLifted || r == askForced {
+		return reply{} // there was nothing to lift
+	}
+	if req.Operation == q.Delete {
+		o.set(machine, deleting)
+	} else {
+		o.set(hook, bit(repaired(d.Repairs.Hook, next.Hook, old.Hook)))
+		o.set(latch, bit(repaired(d.Repairs.Latch, next.Latch, old.Latch)))
+		if next.EvidenceRaw == "" && d.Repairs.Evidence != q.AsOld {
+			o.set(evidence, 0)
+		}
+	}
+	out.slot = o
+	return out
+}
+
+func bit(e q.Entry) uint32 {
+	if e == q.Ours {
+		return 1
+	}
+	return 0
+}
+
+func repaired(f q.Fix, next, old q.Entry) q.Entry {
+	switch f {
+	case q.AsOld:
+		return old
+	case q.Dropped:
+		return q.Absent
+	case q.Put:
+		return q.Ours
+	case q.AsRequested:
+	}
+	return next
+}
