@@ -70,6 +70,28 @@ lint: ## Run the linters, and prove that those which keep internal/quorum pure f
 mutation: ## Switch off each rule and each plan step in turn; every one must fail a test
 	go run ./test/mutation
 
+FUZZTIME ?= 30s
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in testdata/fuzz
+	@go list -f '{{.Dir}}' ./... | while read -r dir; do \
+	  for target in $$(grep -hos '^func Fuzz[A-Za-z]*' "$$dir"/*_test.go | cut -c6-); do \
+	    (set -x; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$dir") </dev/null || exit 1; \
+	  done || exit 1; \
+	done
+
+# One table, and bin/bench.json. Take the numbers with nothing else running: docs/bench.md.
+BENCH_FLAGS ?=
+.PHONY: bench
+bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/bench.md)
+	set -o pipefail; go test -run '^$$' -bench . -count 6 ./internal/quorum | tee $(BIN)/bench-quorum.txt
+	go build -trimpath -o $(BIN)/ ./test/bench
+	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
+
+.PHONY: model
+model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/model.md)
+	go run ./test/model
+	go run ./test/model -mutants
+
 .PHONY: verify
 verify: ## Check formatting and go.mod files
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"net/url"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -58,26 +57,15 @@ func parseMode(value string) (quorum.Mode, error) {
 }
 
 // checkEndpoints wants https URLs with a host.
-func checkEndpoints(endpoints []string) error {
-	if len(endpoints) == 0 {
-		return usage("--endpoints is missing: etcd's client URLs, such as https://10.0.0.1:2379,https://10.0.0.2:2379")
-	}
-	for _, e := range endpoints {
-		if u, err := url.Parse(e); err != nil || u.Host == "" || u.Scheme != "https" {
-			return usage("--endpoints: %q is no https URL such as https://10.0.0.1:2379", e)
-		}
-	}
-	return nil
-}
+func checkEndpoints(endpoints []string) error { return typed(etcdflags.CheckEndpoints(endpoints)) }
 
 // readable wants a flag's file to be there and open.
-func readable(flag, path string) error {
-	if path == "" {
-		return usage("--%s is missing", flag)
+func readable(flag, path string) error { return typed(etcdflags.Readable(flag, path)) }
+
+// typed is an error about the command line.
+func typed(err error) error {
+	if err == nil {
+		return nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return usage("--%s: %v", flag, err)
-	}
-	return f.Close()
+	return usageError{err}
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/verify"
 )
@@ -40,34 +40,15 @@ The connection to etcd is described as to etcdctl, by flags or by its variables 
 	return cmd
 }
 
-// connection is how to reach etcd, as etcdctl is told.
-type connection struct {
-	endpoints         []string
-	caCert, cert, key string
-}
-
-func (c *connection) bind(f *pflag.FlagSet) {
-	f.StringVar(&c.caCert, "cacert", os.Getenv("ETCDCTL_CACERT"), "file with the CA of etcd's server certificates (ETCDCTL_CACERT)")
-	f.StringVar(&c.cert, "cert", os.Getenv("ETCDCTL_CERT"), "file with the client certificate for etcd (ETCDCTL_CERT)")
-	f.StringVar(&c.key, "key", os.Getenv("ETCDCTL_KEY"), "file with the key of --cert (ETCDCTL_KEY)")
-}
-
-func (c *connection) open() (*etcd.Client, error) {
-	for _, err := range []error{checkEndpoints(c.endpoints), readable("cacert", c.caCert), readable("cert", c.cert), readable("key", c.key)} {
-		if err != nil {
-			return nil, err
-		}
-	}
-	client, err := etcd.New(etcd.Config{Endpoints: c.endpoints, CACert: c.caCert, Cert: c.cert, Key: c.key})
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return client, nil
+// open connects to etcd as the flags say.
+func open(at *etcdflags.Flags) (*etcd.Client, error) {
+	client, err := at.Open()
+	return client, typed(err)
 }
 
 func verifyMembershipCommand() *cobra.Command {
 	var (
-		at         connection
+		at         etcdflags.Flags
 		values     = map[string]*string{}
 		peer, data string
 		timeout    time.Duration
@@ -114,7 +95,7 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 			if timeout <= 0 || quorumWait < 0 {
 				return usage("--timeout must be longer than 0, and --quorum-wait not negative")
 			}
-			client, err := at.open()
+			client, err := open(&at)
 			if err != nil {
 				return err
 			}
@@ -127,12 +108,8 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 		},
 	}
 	f := cmd.Flags()
-	at.bind(f)
-	var voters []string
-	if value := os.Getenv("ETCDCTL_ENDPOINTS"); value != "" {
-		voters = strings.Split(value, ",")
-	}
-	f.StringSliceVar(&at.endpoints, "endpoints", voters, "client URLs of etcd's voters (ETCDCTL_ENDPOINTS)")
+	at.Bind(f)
+	at.BindEndpoints(f)
 	for _, v := range []struct{ flag, variable, what string }{
 		{"initial-cluster", membership.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
 		{"initial-cluster-state", membership.StateVariable, "existing, or new for the first members of a ring"},
@@ -177,7 +154,7 @@ only with --max-fsync.`,
 }
 
 func verifyHealthCommand() *cobra.Command {
-	var at connection
+	var at etcdflags.Flags
 	var endpoint string
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -195,8 +172,8 @@ check, although it would still answer reads from its own data. A learner fails i
 			if timeout <= 0 {
 				return usage("--timeout must be longer than 0")
 			}
-			at.endpoints = []string{endpoint}
-			client, err := at.open()
+			at.Endpoints = []string{endpoint}
+			client, err := open(&at)
 			if err != nil {
 				return err
 			}
@@ -212,7 +189,7 @@ check, although it would still answer reads from its own data. A learner fails i
 		},
 	}
 	f := cmd.Flags()
-	at.bind(f)
+	at.Bind(f)
 	f.StringVar(&endpoint, "endpoint", os.Getenv("ETCDCTL_ENDPOINTS"), "client URL of this host's member (ETCDCTL_ENDPOINTS)")
 	f.DurationVar(&timeout, "timeout", 2*time.Second, "how long the member may take")
 	return cmd

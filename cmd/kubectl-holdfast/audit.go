@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -187,10 +188,7 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 // stdin is the FILE that means standard input.
 const stdin = "-"
 
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&fs.ModeCharDevice != 0
-}
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // files are the logs that the arguments name.
 func (o *auditOptions) files(args []string) ([]string, error) {

@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // usageError is what the person who typed the command can mend: exit status 2.
@@ -27,11 +29,13 @@ type terminal struct {
 	in       io.Reader
 	out, err io.Writer
 	now      func() time.Time
+	dial     dialer
 }
 
 func main() {
+	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains, with a stack trace, that it has none
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now})
+	status := execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now, network{}})
 	stop()
 	os.Exit(status)
 }
@@ -41,9 +45,10 @@ func execute(ctx context.Context, args []string, t terminal) int {
 	root := &cobra.Command{
 		Use:         "kubectl-holdfast",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
-		Short:       "See what Holdfast, the deletion guard of control-plane Machines, did and why",
+		Short:       "See what Holdfast, the deletion guard of control-plane Machines, does and why",
 		Long: `Holdfast keeps a control-plane Machine from taking etcd's quorum with it: it refuses or repairs
-changes to Machines that would. This plugin shows what it did, and why.`,
+changes to Machines that would. This plugin shows what it sees, what it did and why, and replaces or
+releases Machines the way that it expects.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -58,7 +63,7 @@ changes to Machines that would. This plugin shows what it did, and why.`,
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(auditCommand(t), versionCommand())
+	root.AddCommand(statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
@@ -77,16 +82,24 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("%s takes no arguments, but was given %q", cmd.CommandPath(), args)
-			}
-			return nil
-		},
+		Args:  exactly(0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
 			return err
 		},
+	}
+}
+
+// exactly wants that many arguments; what says which.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == n:
+			return nil
+		case n == 0:
+			return usage("%s takes no arguments, but was given %q", cmd.CommandPath(), args)
+		}
+		return usage("%s takes %s, but was given %q", cmd.CommandPath(), what, args)
 	}
 }
 

@@ -28,7 +28,7 @@ func cli(t *testing.T, in io.Reader, args ...string) (status int, stdout, stderr
 	t.Helper()
 	var out, errs bytes.Buffer
 	now := func() time.Time { return time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC) }
-	status = execute(t.Context(), args, terminal{in, &out, &errs, now})
+	status = execute(t.Context(), args, terminal{in, &out, &errs, now, network{}})
 	return status, out.String(), errs.String()
 }
 
@@ -180,7 +180,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	if status := execute(ctx, []string{"audit"}, terminal{endless{}, &out, &errs, time.Now}); status != 1 {
+	if status := execute(ctx, []string{"audit"}, terminal{endless{}, &out, &errs, time.Now, network{}}); status != 1 {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
 }

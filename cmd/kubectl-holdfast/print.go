@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -252,6 +253,7 @@ func printData(out io.Writer, format string, data any) error {
 	if err != nil {
 		return err
 	}
+	raw = escaped(raw)
 	if format == "yaml" {
 		if raw, err = yaml.JSONToYAML(raw); err != nil {
 			return err
@@ -261,6 +263,21 @@ func printData(out io.Writer, format string, data any) error {
 	}
 	_, err = out.Write(raw)
 	return err
+}
+
+// escaped is JSON with what a terminal would act on, or YAML does not take, as escapes: such runes stand
+// in strings alone, and users choose those.
+func escaped(raw []byte) []byte {
+	var out bytes.Buffer
+	for _, r := range string(raw) {
+		switch {
+		case unicode.IsPrint(r) || r == '\n' || r > 0xffff: // YAML takes no pairs of escapes
+			out.WriteRune(r)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.Bytes()
 }
 
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -106,7 +106,9 @@ func FromVariables(lookup func(name string) string) (e Environment, err error) {
 		}
 		e.Members[i].Key = FormatID(id)
 	}
-	return e, nil
+	// A person may write one ID in two ways; written in one, its URLs come together.
+	e.Members, err = ParsePeers(FormatPeers(e.Members))
+	return e, err
 }
 
 // Environments renders the environment of every control-plane Node of a Snapshot, by the Node's name.

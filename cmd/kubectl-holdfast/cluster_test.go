@@ -1,0 +1,367 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/etcdflags"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// TestSnapshots: what the commands say of snapshot files.
+func TestSnapshots(t *testing.T) {
+	for name, args := range map[string]string{
+		"status-rest":        "status -f rest",
+		"status-waiting":     "status -f waiting",
+		"status-replacing":   "status -o wide -f replacing",
+		"status-sick":        "status -f sick",
+		"status-unknown":     "status -f unknown",
+		"status-released":    "status -f released",
+		"status-yaml":        "status -o yaml -f waiting",
+		"explain-live":       "explain master-0 -f rest",
+		"explain-sick":       "explain master-0 -f sick",
+		"explain-one":        "explain master-0 -f waiting",
+		"explain-held":       "explain master-1 -f replacing",
+		"explain-last":       "explain master-1 -f last",
+		"explain-unknown":    "explain master-1 -f unknown",
+		"explain-bare":       "explain master-2 -f unknown",
+		"explain-released":   "explain master-1 -f released",
+		"simulate-rest":      "simulate -f rest",
+		"simulate-replacing": "simulate -f replacing",
+		"simulate-sick":      "simulate -f sick",
+		"simulate-unknown":   "simulate -f unknown",
+		"simulate-json":      "simulate -o json -f waiting",
+	} {
+		t.Run(name, func(t *testing.T) {
+			command, file, _ := strings.Cut(args, "-f ")
+			command += "-f testdata/snapshots/" + file + ".yaml"
+			status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(command)...)
+			if status != 0 {
+				t.Errorf("status %d: %s", status, stderr)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast "+command+"\n"+stdout+stderr)
+		})
+	}
+}
+
+// TestWrittenIsRead: status -o yaml and -o json of a file are that file again, from standard input as well.
+func TestWrittenIsRead(t *testing.T) {
+	_, want, _ := cli(t, nil, "status", "-o", "yaml", "-f", "testdata/snapshots/replacing.yaml")
+	for _, form := range []string{"json", "yaml"} {
+		_, written, _ := cli(t, nil, "status", "-o", form, "-f", "testdata/snapshots/replacing.yaml")
+		if status, got, stderr := cli(t, strings.NewReader(written), "status", "-o", "yaml", "-f", "-"); status != 0 || got != want {
+			t.Errorf("from %s: status %d, %s", form, status, stderr)
+		}
+	}
+}
+
+// TestEscaped: what users may choose is written so that YAML reads it again and no terminal acts on it.
+func TestEscaped(t *testing.T) {
+	const bad = "a\x7fb\u0085cde\x1b\"\\\n"
+	for _, form := range []string{"json", "yaml"} {
+		var out bytes.Buffer
+		if err := printData(&out, form, map[string]string{"x": bad}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%s: %q holds %q", form, out.String(), r)
+			}
+		}
+		var got map[string]string
+		if err := yaml.Unmarshal(out.Bytes(), &got); err != nil || got["x"] != bad {
+			t.Errorf("%s: %q is read as %q, %v", form, out.String(), got["x"], err)
+		}
+	}
+}
+
+// fakes are a cluster in memory, and a ring as a snapshot file has it.
+type fakes struct {
+	client client.Client
+	ring   string
+}
+
+func (f fakes) api(*rest.Config) (client.Client, error) { return f.client, nil }
+
+func (f fakes) etcd(*etcdflags.Flags) (controller.Ring, func(), error) {
+	v, err := readFile(terminal{}, "testdata/snapshots/"+f.ring+".yaml")
+	if err != nil {
+		return nil, nil, err
+	}
+	return fixed(v.Ring), func() {}, nil
+}
+
+type fixed quorum.Ring
+
+func (f fixed) Read(context.Context) quorum.Ring { return quorum.Ring(f) }
+
+// noon is when the tests' Machines were deleted.
+func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+
+// controlPlane are three Machines with their Nodes, of which number 1 is being deleted.
+func controlPlane() []client.Object {
+	var out []client.Object
+	for n := range 3 {
+		m := &machinev1beta1.Machine{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: defaultNamespace, Name: fmt.Sprintf("master-%d", n), UID: types.UID(fmt.Sprintf("uid-%d", n)),
+				Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master", "machine.openshift.io/instance-type": "m5.large"},
+				Annotations: map[string]string{
+					corev1.LastAppliedConfigAnnotation: "{}", "holdfast.dev/override": "held: x", "metal3.io/BareMetalHost": "a/b", "team": "etcd",
+				},
+				Finalizers: []string{quorum.Finalizer},
+			},
+			Spec: machinev1beta1.MachineSpec{
+				ProviderID: ptr.To(fmt.Sprintf("aws:///i-%d", n)),
+				ProviderSpec: machinev1beta1.ProviderSpec{Value: &runtime.RawExtension{
+					Raw: []byte(`{"kind":"AWSMachineProviderConfig","instanceType":"m5.large","ami":{"id":"ami-1"},"blockDevices":[{"ebs":{"volumeSize":120}}]}`),
+				}},
+			},
+			Status: machinev1beta1.MachineStatus{
+				Phase:     ptr.To("Running"),
+				NodeRef:   &corev1.ObjectReference{Name: fmt.Sprintf("node-%d", n)},
+				Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.0.0.%d", n+1)}},
+			},
+		}
+		machineapi.Put(m, true, true, nil)
+		if n == 1 {
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(noon()))
+		}
+		out = append(out, m, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", n), Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	return append(out, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: controller.RecordsName}})
+}
+
+// memory is that cluster, as alice meets it. Holdfast's part is done by the interceptor's functions.
+func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	create := funcs.Create
+	funcs.Create = func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+		if who, ok := o.(*authenticationv1.SelfSubjectReview); ok {
+			who.Status.UserInfo.Username = user
+			return nil
+		}
+		if create != nil {
+			return create(ctx, c, o, options...)
+		}
+		return c.Create(ctx, o, options...)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+}
+
+func machine(t *testing.T, c client.Client, name string) *machinev1beta1.Machine {
+	t.Helper()
+	m := &machinev1beta1.Machine{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: name}, m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestCluster: what the commands say to a cluster.
+func TestCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	denied := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return apierrors.NewForbidden(machinev1beta1.Resource("machines"), "master-0", errors.New(`admission webhook "x" denied the request: Refused (one-too-many): it is one too many.`))
+	}
+	fails := func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+		if m, ok := o.(*machinev1beta1.Machine); ok {
+			m.Status.Phase, m.Status.ErrorMessage = ptr.To("Failed"), ptr.To("no such\ninstance type")
+		}
+		return c.Create(ctx, o, options...)
+	}
+	dropsLatch := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		machineapi.Release(o.(*machinev1beta1.Machine), false, true)
+		return c.Patch(ctx, o, patch, options...)
+	}
+	putsBack := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		machineapi.Put(o.(*machinev1beta1.Machine), true, true, nil)
+		return c.Patch(ctx, o, patch, options...)
+	}
+	conflicts := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		return apierrors.NewConflict(machinev1beta1.Resource("machines"), "master-1", errors.New("it changed"))
+	}
+	const asked = " --endpoints https://10.0.0.1:2379"
+	for name, c := range map[string]struct {
+		args   string
+		in     string
+		user   string
+		ring   string
+		funcs  interceptor.Funcs
+		owned  bool
+		status int
+		then   func(t *testing.T, c client.Client)
+	}{
+		"cluster-status":      {args: "status" + asked},
+		"cluster-unasked":     {args: "status"},
+		"cluster-explain":     {args: "explain master-1"},
+		"cluster-nothing":     {args: "explain master-9", status: 1},
+		"release":             {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-confirmed":   {args: "release master-1 --reason ticket --confirm master-1" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-latched":     {args: "release master-1 --reason ticket --confirm master-1" + asked, then: latched},
+		"release-no":          {args: "release master-1 --reason ticket" + asked, in: "yes\n", status: 1, then: held},
+		"release-eof":         {args: "release master-1 --reason ticket" + asked, status: 1, then: held},
+		"release-live":        {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
+		"release-last":        {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
+		"release-automation":  {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", status: 1, then: held},
+		"release-unasked":     {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-put-back":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
+		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},
+		"release-dry-run":     {args: "release master-1 --reason ticket --dry-run" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: held},
+		"replace-dry-run":     {args: "replace master-0 --instance-type m5.2xlarge --set blockDevices[0].ebs.volumeSize=200 --set placement.tenancy=dedicated --dry-run"},
+		"replace-denied":      {args: "replace master-0", funcs: interceptor.Funcs{Delete: denied}, status: 1},
+		"replace-failed":      {args: "replace master-0 --name new-0", funcs: interceptor.Funcs{Create: fails}, status: 1},
+		"replace-owned":       {args: "replace master-0", owned: true, status: 1},
+		"replace-interrupted": {args: "replace master-0 --name new-0 --timeout 500ms", status: 1},
+		"replace-same-name":   {args: "replace master-0 --name master-0", status: 2},
+		"replace-bad-name":    {args: "replace master-0 --name Master_0", status: 2},
+		"replace-bad-path":    {args: "replace master-0 --set blockDevices[1].ebs=x", status: 2},
+		"replace-bad-set":     {args: "replace master-0 --set blockDevices", status: 2},
+		"replace-taken":       {args: "replace master-0 --name master-2", status: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := controlPlane()
+			if c.owned {
+				objects[0].SetOwnerReferences([]metav1.OwnerReference{{Kind: "ControlPlaneMachineSet", Name: "cluster", Controller: ptr.To(true)}})
+			}
+			user, ring := c.user, c.ring
+			if user == "" {
+				user = "alice"
+			}
+			if ring == "" {
+				ring = "waiting"
+			}
+			api := memory(t, user, c.funcs, objects...)
+			var out, errs bytes.Buffer
+			now := func() time.Time { return noon().Add(time.Minute) }
+			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(c.in), &out, &errs, now, fakes{api, ring}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+out.String()+errs.String())
+			if c.then != nil {
+				c.then(t, api)
+			}
+		})
+	}
+}
+
+func released(t *testing.T, c client.Client) {
+	m := machine(t, c, "master-1")
+	if seen := machineapi.Machine(m); seen.Hook != quorum.Absent || seen.Latch != quorum.Absent || m.Annotations[releaseReasonAnnotation] != "ticket" {
+		t.Errorf("it is not released: %+v, %v", m.Spec.LifecycleHooks, m.Annotations)
+	}
+}
+
+func latched(t *testing.T, c client.Client) {
+	if m := machineapi.Machine(machine(t, c, "master-1")); m.Hook != quorum.Absent || m.Latch != quorum.Ours {
+		t.Errorf("the patch takes off more or less than the hook: %+v", m)
+	}
+}
+
+func held(t *testing.T, c client.Client) {
+	if m := machine(t, c, "master-1"); m.Annotations[releaseReasonAnnotation] != "" || !func() bool { s := machineapi.Machine(m); return s.Protected() }() {
+		t.Errorf("something was sent: %+v", m)
+	}
+}
+
+// TestNextName: the same Machine gets the same name each time, and a name does not grow.
+func TestNextName(t *testing.T) {
+	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "master-0", UID: "a"}}
+	first := nextName(m)
+	if first != nextName(m) || len(first) != len("master-0-12345") {
+		t.Errorf("%s, then %s", first, nextName(m))
+	}
+	m = &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: first, UID: "b", Labels: map[string]string{replacesLabel: "a"}}}
+	if second := nextName(m); second == first || len(second) != len(first) {
+		t.Errorf("%s becomes %s", first, second)
+	}
+}
+
+// TestWatch: elsewhere than on a terminal only what changed is shown again, and the end is no failure.
+func TestWatch(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &stopper{stop: cancel}
+	status := execute(ctx, []string{"status", "--watch"}, terminal{nil, out, io.Discard, noon, fakes{memory(t, "alice", interceptor.Funcs{}, controlPlane()...), ""}})
+	if status != 0 || strings.Count(out.String(), "master-2") != 1 {
+		t.Errorf("status %d:\n%s", status, out.String())
+	}
+}
+
+// stopper is a screen before which somebody presses Ctrl-C once there is something on it.
+type stopper struct {
+	bytes.Buffer
+	stop func()
+}
+
+func (s *stopper) Write(p []byte) (int, error) {
+	s.stop()
+	return s.Buffer.Write(p)
+}
+
+// TestNoCluster: an API server that is not there, a context or a file that does not exist.
+func TestNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	bad := t.TempDir() + "/bad.yaml"
+	if err := os.WriteFile(bad, []byte("apiVersion: holdfast.dev/v1alpha1\nkind: Snapshot\nmode: full\nnow: noon\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]struct {
+		status int
+		words  string
+	}{
+		"status":                           {1, "connection refused"},
+		"status --context nope":            {2, `"nope"`},
+		"status --kubeconfig nope":         {2, "--kubeconfig"},
+		"status --mode half":               {2, "--mode"},
+		"status --endpoints http://a":      {2, "--endpoints"},
+		"status --endpoints https://a:1":   {2, "--cacert is missing"},
+		"status -o table -w -f x":          {2, "--watch"},
+		"status -o xml":                    {2, "--output"},
+		"status -f nope.yaml":              {1, "nope.yaml"},
+		"simulate":                         {2, "--filename"},
+		"simulate -f " + bad:               {1, "now:"},
+		"explain":                          {2, "name of a Machine"},
+		"release master-0":                 {2, "--reason"},
+		"release a --reason x --confirm b": {2, "--confirm"},
+		"replace master-0 --timeout 0s":    {2, "--timeout"},
+	} {
+		status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(args)...)
+		if status != want.status || stdout != "" || !strings.Contains(stderr, want.words) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %q", args, status, stderr)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+const (
+	// releaseReasonAnnotation on a Machine is why a person released it.
+	releaseReasonAnnotation = "holdfast.dev/release-reason"
+	// fieldManager is what the API server and the audit records know this plugin's writes by.
+	fieldManager = client.FieldOwner("kubectl-holdfast")
+	longest      = 1000 // bytes of a reason
+)
+
+type releaseOptions struct {
+	clusterFlags
+	reason, confirm string
+	dryRun          bool
+}
+
+func releaseCommand(t terminal) *cobra.Command {
+	var o releaseOptions
+	cmd := &cobra.Command{
+		Use:   "release MACHINE --reason REASON",
+		Short: "Let go of a Machine that is being deleted, without a replacement: the escape hatch",
+		Long: `Take etcd's hook off a Machine that is being deleted, so that it is drained and terminated although no
+replacement votes in etcd. It cannot be taken back.
+
+The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
+it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast judges that
+patch like any other, takes the latch off with the hook, and records who sent it. Where etcd would
+lose quorum it refuses, and says how to override that.
+
+It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
+		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'
+
+  # What would happen, by the cluster's own answer
+  kubectl holdfast release master-0 --reason test --dry-run`,
+		Args: exactly(1, "the name of a Machine"),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
+	}
+	f := cmd.Flags()
+	o.bind(f)
+	f.StringVar(&o.reason, "reason", "", "why it must go without a replacement; required")
+	f.StringVar(&o.confirm, "confirm", "", "the Machine's name, so that it is not asked for")
+	f.BoolVar(&o.dryRun, "dry-run", false, "send the patch as a trial: the server judges it and changes nothing")
+	return cmd
+}
+
+func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error {
+	switch o.reason = strings.Join(strings.Fields(o.reason), " "); {
+	case o.reason == "":
+		return usage("--reason is missing: say why Machine %s must go without a replacement", name)
+	case len(o.reason) > longest || !utf8.ValidString(o.reason):
+		return usage("--reason is longer than %d bytes or no text", longest)
+	case o.confirm != "" && o.confirm != name:
+		return usage("--confirm is %q, and the Machine is %q", o.confirm, name)
+	}
+	c, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	// The Machine first: the view is then newer than what the patch is based on, and a change in between
+	// fails the patch.
+	m, err := c.machine(ctx, name)
+	if err != nil {
+		return err
+	}
+	v, err := c.look(ctx)
+	if err != nil {
+		return err
+	}
+	i, err := v.machine(name)
+	if err != nil {
+		return err
+	}
+	if err := releasable(v, i); err != nil {
+		return err
+	}
+	d := v.release(i)
+	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(i))
+	indented(t.out, v.hosts(i)...)
+	fmt.Fprintf(t.out, "\nIf you (%s) released it now, it would be %s\n", plain(c.user.Name), verdictWords(&d))
+	indented(t.out, lines(&d)...)
+	v.guess(t.out)
+	fmt.Fprintln(t.out)
+	if refused(&d) {
+		return fmt.Errorf("Machine %s is not released, and nothing was sent", name)
+	}
+	if !o.dryRun && o.confirm == "" {
+		if err := ask(ctx, t, name); err != nil {
+			return err
+		}
+	}
+	return o.send(ctx, t, c, m)
+}
+
+// releasable says why there is nothing to release.
+func releasable(v *view, i int) error {
+	switch m := &v.Machines[i]; {
+	case m.Mirrored:
+		return fmt.Errorf("Machine %s is mirrored from another API, which Holdfast leaves alone; release it there", m.Name)
+	case m.Hook == quorum.Absent && m.Latch != quorum.Ours:
+		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
+	case !m.Deleting():
+		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine %s", m.Name, v.namespace, m.Name)
+	}
+	return nil
+}
+
+// ask has somebody type the name.
+func ask(ctx context.Context, t terminal, name string) error {
+	if f, ok := t.in.(*os.File); ok && !isTerminal(f) {
+		return usage("there is no terminal to ask at; to go ahead: --confirm %s", name)
+	}
+	fmt.Fprintf(t.out, "This cannot be taken back. To release Machine %s, type its name: ", name)
+	answer := make(chan string, 1)
+	go func() { // a read of a terminal cannot be interrupted: Ctrl-C leaves it behind, and the process ends
+		line, err := bufio.NewReader(t.in).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			line = ""
+		}
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(t.out)
+		return errors.New("interrupted; nothing was sent")
+	case typed := <-answer:
+		if typed != name {
+			return fmt.Errorf("that is not %s; nothing was sent", name)
+		}
+	}
+	return nil
+}
+
+// send removes what holds the Machine, in one patch that fails if the Machine changed since it was read.
+func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
+	before := m.DeepCopy()
+	// Holdfast takes the latch off with its own hook; while it is down the latch goes on holding. One that
+	// stands alone, or beside somebody else's hook, is all that there is to take off.
+	was := machineapi.Machine(m)
+	machineapi.Release(m, was.Hook != quorum.Absent, was.Hook != quorum.Ours)
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[releaseReasonAnnotation] = o.reason
+	options := []client.PatchOption{fieldManager}
+	if o.dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	err := c.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
+	switch {
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("Machine %s changed meanwhile, and nothing was done; look again and repeat the command", before.Name)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("Machine %s is gone already", before.Name)
+	case err != nil:
+		return fmt.Errorf("release Machine %s: %s", before.Name, saidBy(err))
+	}
+	if now := machineapi.Machine(m); now.Hook != quorum.Absent {
+		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)
+	} else if now.Latch == quorum.Ours {
+		fmt.Fprintf(t.out, "The hook of Machine %s is off, and its latch is still on: Holdfast takes it off. If Holdfast is down for good, repeat this command.\n", m.Name)
+		return nil
+	}
+	if o.dryRun {
+		fmt.Fprintf(t.out, "A trial: Machine %s would be released; nothing was changed.\n", m.Name)
+		return nil
+	}
+	fmt.Fprintf(t.out, "Machine %s is released. It is drained and terminated now; provide a replacement soon.\n", m.Name)
+	return nil
+}
+
+// saidBy is what the server said, without what its admission chain puts before.
+func saidBy(err error) string {
+	text := err.Error()
+	if _, rest, ok := strings.Cut(text, "denied the request: "); ok {
+		text = rest
+	}
+	return text
+}

@@ -1,0 +1,460 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// replacesLabel on a Machine is the UID of the Machine that it was made to replace.
+const replacesLabel = "holdfast.dev/replaces"
+
+type replaceOptions struct {
+	clusterFlags
+	instanceType, name string
+	set                []string
+	dryRun             bool
+	timeout            time.Duration
+}
+
+func replaceCommand(t terminal) *cobra.Command {
+	var o replaceOptions
+	cmd := &cobra.Command{
+		Use:   "replace MACHINE",
+		Short: "Replace a control-plane Machine, with another instance type for one",
+		Long: `Replace a control-plane Machine by the documented procedure, in one command: create a copy of it, under
+a new name and with what --instance-type and --set change in its providerSpec, wait until the copy is
+Running, delete the old one, and follow until that is gone. Holdfast holds the old Machine meanwhile,
+until the new one votes in etcd.
+
+It may be interrupted at any time: the same command goes on where it was. It finds the copy by its label
+` + replacesLabel + `, which names the old Machine's UID; a copy that is there already is taken as
+it is. If the copy fails, the old Machine stays as it was.
+
+Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. A Machine that a ControlPlaneMachineSet looks after is left to that.`,
+		Example: `  kubectl holdfast replace master-0 --instance-type m5.2xlarge
+
+  # See the manifest first
+  kubectl holdfast replace master-0 --set rootVolume.size=200 --set tags[0].value=b --dry-run
+
+  # The same again: a host that is to be made anew
+  kubectl holdfast replace master-0 --name master-3`,
+		Args: exactly(1, "the name of a Machine"),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
+	}
+	f := cmd.Flags()
+	o.bind(f)
+	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
+	f.StringArrayVar(&o.set, "set", nil, "PATH=VALUE in spec.providerSpec.value, such as rootVolume.size=200; may be repeated")
+	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing")
+	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")
+	return cmd
+}
+
+func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error {
+	if o.timeout <= 0 {
+		return usage("--timeout must be longer than 0")
+	}
+	c, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	old, err := c.machine(ctx, name)
+	if err != nil {
+		return err
+	}
+	if owner := metav1.GetControllerOf(old); owner != nil {
+		return fmt.Errorf("Machine %s is looked after by %s %s, which would make a replacement of its own; change its template instead: kubectl -n %s edit %s %s",
+			name, owner.Kind, owner.Name, c.namespace, strings.ToLower(owner.Kind), owner.Name)
+	}
+	next, err := o.manifest(t, old)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return printManifest(t, next)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	r := replacing{cluster: c, t: t, old: old}
+	err = r.run(ctx, next)
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return err
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("Machine %s is not replaced after %s; nothing is lost: the same command goes on", name, o.timeout)
+	}
+	return errors.New("interrupted; nothing is lost: the same command goes on")
+}
+
+// manifest is the replacement of a Machine as it is to be created.
+func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
+	next := &machinev1beta1.Machine{
+		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: old.Namespace, Name: cmp.Or(o.name, nextName(old)),
+			Labels: maps.Clone(old.Labels), Annotations: maps.Clone(old.Annotations),
+		},
+		Spec: *old.Spec.DeepCopy(),
+	}
+	if problems := validation.IsDNS1123Subdomain(next.Name); problems != nil {
+		return nil, usage("%q is no name for a Machine: %s", next.Name, strings.Join(problems, ", "))
+	}
+	if next.Name == old.Name {
+		return nil, usage("--name is the old Machine's own name; the new one needs another")
+	}
+	// What says where the old one runs, or what was written on it by those who look after it.
+	maps.DeleteFunc(next.Annotations, func(key, _ string) bool {
+		return strings.HasPrefix(key, "holdfast.dev/") || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" ||
+			slices.ContainsFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
+	})
+	delete(next.Labels, "machine.openshift.io/instance-type")
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+	next.Labels[replacesLabel] = string(old.UID)
+	next.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
+	next.Spec.ProviderID = nil
+
+	changes, err := o.changes(old)
+	if err != nil {
+		return nil, err
+	}
+	if len(changes) == 0 {
+		return next, nil
+	}
+	var value any
+	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &value); err != nil {
+		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	}
+	for _, change := range changes {
+		path, text, _ := strings.Cut(change, "=")
+		fresh, err := setPath(value, path, text)
+		if err != nil {
+			return nil, usage("--set %s: %v", change, err)
+		}
+		if fresh {
+			fmt.Fprintf(t.err, "Note: Machine %s has no %s in its providerSpec; it is added.\n", plain(old.Name), plain(path))
+		}
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("write providerSpec of Machine %s: %w", next.Name, err)
+	}
+	next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+	return next, nil
+}
+
+// changes are those of the providerSpec, each PATH=VALUE.
+func (o *replaceOptions) changes(old *machinev1beta1.Machine) ([]string, error) {
+	for _, change := range o.set {
+		if path, _, ok := strings.Cut(change, "="); !ok || path == "" {
+			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
+		}
+	}
+	if o.instanceType == "" && len(o.set) == 0 {
+		return nil, nil
+	}
+	if old.Spec.ProviderSpec.Value == nil {
+		return nil, fmt.Errorf("Machine %s has no providerSpec that could be changed", old.Name)
+	}
+	if o.instanceType == "" {
+		return o.set, nil
+	}
+	var has map[string]json.RawMessage
+	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &has); err != nil {
+		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	}
+	for _, field := range [...]string{"instanceType", "vmSize", "machineType", "flavor"} {
+		if _, ok := has[field]; ok {
+			return append([]string{field + "=" + o.instanceType}, o.set...), nil
+		}
+	}
+	return nil, usage("the providerSpec of Machine %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", old.Name)
+}
+
+// nextName is the old name with five characters that follow from the old UID, so that the command makes
+// the same name each time. Those that it made before are cut off.
+func nextName(old *machinev1beta1.Machine) string {
+	base := old.Name
+	if _, ours := old.Labels[replacesLabel]; ours {
+		base = regexp.MustCompile(`-[0-9a-z]{5}$`).ReplaceAllString(base, "")
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(old.UID)) // it never fails
+	tail := rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")
+	return base + "-" + tail[:5]
+}
+
+// setPath sets what a path such as a.b[0].c leads to, and says whether it was not there before. A value
+// keeps the type of the one that it replaces where that is a string, else it is what YAML makes of it.
+func setPath(root any, path, text string) (fresh bool, err error) {
+	steps := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "[", "."), "]", ""), ".")
+	at := root
+	for i, step := range steps {
+		last := i == len(steps)-1
+		if step == "" {
+			return false, fmt.Errorf("the path has an empty step")
+		}
+		switch here := at.(type) {
+		case map[string]any:
+			is, ok := here[step]
+			if last {
+				here[step], err = typedLike(is, text)
+				return !ok, err
+			}
+			if !ok || is == nil {
+				is = map[string]any{}
+				here[step] = is
+			}
+			at = is
+		case []any:
+			n, err := strconv.Atoi(step)
+			if err != nil || n < 0 || n >= len(here) {
+				return false, fmt.Errorf("%s is a list of %d, and %q is no place in it", strings.Join(steps[:i], "."), len(here), step)
+			}
+			if last {
+				here[n], err = typedLike(here[n], text)
+				return false, err
+			}
+			at = here[n]
+		default:
+			return false, fmt.Errorf("%s is neither an object nor a list", strings.Join(steps[:i], "."))
+		}
+	}
+	return false, nil
+}
+
+func typedLike(was any, text string) (any, error) {
+	if _, ok := was.(string); ok {
+		return text, nil
+	}
+	var value any
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		return nil, fmt.Errorf("%q is no value", text)
+	}
+	return value, nil
+}
+
+// printManifest prints what would be created, without the empty fields that Go's types add.
+func printManifest(t terminal, m *machinev1beta1.Machine) error {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(m)
+	if err != nil {
+		return fmt.Errorf("write the manifest of Machine %s: %w", m.Name, err)
+	}
+	delete(object, "status")
+	if metadata, ok := object["metadata"].(map[string]any); ok {
+		delete(metadata, "creationTimestamp")
+	}
+	if spec, ok := object["spec"].(map[string]any); ok {
+		delete(spec, "lifecycleHooks")
+		if empty, ok := spec["metadata"].(map[string]any); ok && len(empty) == 0 {
+			delete(spec, "metadata")
+		}
+	}
+	return printData(t.out, "yaml", object)
+}
+
+// replacing is a replacement under way.
+type replacing struct {
+	*cluster
+	t    terminal
+	old  *machinev1beta1.Machine
+	told string // the line that was printed last
+}
+
+func (r *replacing) say(format string, args ...any) {
+	if line := fmt.Sprintf(format, args...); line != r.told {
+		r.told = line
+		fmt.Fprintf(r.t.out, "%s  %s\n", r.t.now().UTC().Format("15:04:05"), plain(line))
+	}
+}
+
+func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
+	if r.old.DeletionTimestamp == nil {
+		uid := r.old.UID
+		if err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid}, client.DryRunAll); err != nil {
+			return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
+		}
+	}
+	next, err := r.create(ctx, next)
+	if err != nil {
+		return err
+	}
+	if r.old.DeletionTimestamp == nil {
+		if err := r.running(ctx, next); err != nil {
+			return err
+		}
+	}
+	if err := r.remove(ctx); err != nil {
+		return err
+	}
+	return r.gone(ctx, next.Name)
+}
+
+// create makes the replacement, or finds the one that was made before.
+func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
+	var found machinev1beta1.MachineList
+	if err := r.List(ctx, &found, client.InNamespace(r.namespace), client.MatchingLabels{replacesLabel: string(r.old.UID)}); err != nil {
+		return nil, fmt.Errorf("look for the replacement of Machine %s: %w", r.old.Name, err)
+	}
+	for i := range found.Items {
+		if m := &found.Items[i]; m.DeletionTimestamp == nil {
+			r.say("Machine %s is there already to replace %s; going on with it as it is.", m.Name, r.old.Name)
+			return m, nil
+		}
+	}
+	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
+	} else if err != nil {
+		return nil, fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+	}
+	r.say("Machine %s is created.", next.Name)
+	return next, nil
+}
+
+// running waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
+func (r *replacing) running(ctx context.Context, next *machinev1beta1.Machine) error {
+	return r.each(ctx, func() (bool, error) {
+		m, err := r.machine(ctx, next.Name)
+		if errors.Is(err, errGone) {
+			return false, fmt.Errorf("Machine %s was deleted meanwhile; Machine %s is as it was", next.Name, r.old.Name)
+		}
+		if err != nil {
+			return false, err
+		}
+		phase := ""
+		if m.Status.Phase != nil {
+			phase = *m.Status.Phase
+		}
+		switch phase {
+		case machinev1beta1.PhaseRunning:
+			r.say("Machine %s is Running.", m.Name)
+			return true, nil
+		case machinev1beta1.PhaseFailed:
+			why := ""
+			if m.Status.ErrorMessage != nil {
+				why = ": " + strings.Join(strings.Fields(*m.Status.ErrorMessage), " ")
+			}
+			return false, fmt.Errorf("Machine %s has failed%s; Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine %s",
+				m.Name, why, r.old.Name, r.namespace, m.Name)
+		}
+		r.say("Machine %s: %s", m.Name, cmp.Or(phase, "waiting for the Machine API"))
+		return false, nil
+	})
+}
+
+// remove deletes the old Machine, if it is still that one.
+func (r *replacing) remove(ctx context.Context) error {
+	if r.old.DeletionTimestamp != nil {
+		return nil
+	}
+	uid := r.old.UID
+	err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid})
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("Machine %s is another one by now; look again", r.old.Name)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Machine %s: %s. Its replacement stays; the same command tries again", r.old.Name, strings.TrimRight(saidBy(err), "."))
+	}
+	r.say("Machine %s is deleted, and held until its replacement votes.", r.old.Name)
+	return nil
+}
+
+// gone follows until the old Machine is.
+func (r *replacing) gone(ctx context.Context, next string) error {
+	return r.each(ctx, func() (bool, error) {
+		m, err := r.machine(ctx, r.old.Name)
+		if errors.Is(err, errGone) || err == nil && m.UID != r.old.UID {
+			r.say("Machine %s is gone. Machine %s has replaced it.", r.old.Name, next)
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		v, err := r.look(ctx)
+		if err != nil {
+			return false, err
+		}
+		i, err := v.machine(r.old.Name)
+		if err != nil {
+			return false, nil //nolint:nilerr // it went in between, which the next look tells
+		}
+		switch seen := &v.Machines[i]; {
+		case seen.Hook == quorum.Absent && seen.Latch != quorum.Ours:
+			r.say("Machine %s is released: it is drained and terminated.", r.old.Name)
+		case !v.Ring.Known:
+			r.say("Machine %s is held (etcd: %s).", r.old.Name, shorten(v.Ring.Why, 200))
+		default:
+			for _, one := range quorum.Replacements(v.Snapshot) {
+				if one.Machine == r.old.Name {
+					r.say("Machine %s is held: it waits for %s.", r.old.Name, phaseWords(one.Phase))
+				}
+			}
+		}
+		return false, nil
+	})
+}
+
+// each looks every second until it is done. What the API server fails to answer now and then is no
+// reason to stop: while etcd's leader moves it answers late.
+func (r *replacing) each(ctx context.Context, look func() (done bool, err error)) error {
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	failures := 0
+	for {
+		done, err := look()
+		switch {
+		case done:
+			return nil
+		case err == nil:
+			failures = 0
+		case ctx.Err() != nil:
+		case !transient(err):
+			return err
+		default:
+			if failures++; failures >= 30 {
+				return err
+			}
+			r.say("Not seen, trying again: %s", shorten(err.Error(), 200))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+		}
+	}
+}
+
+// transient says whether an error is the API server's or the network's of the moment.
+func transient(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return errors.As(err, new(interface{ Timeout() bool })) || errors.Is(err, context.DeadlineExceeded)
+	}
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+func simulateCommand(t terminal) *cobra.Command {
+	var file, output string
+	cmd := &cobra.Command{
+		Use:   "simulate -f FILE",
+		Short: "Decide on a snapshot file: the plan, the conditions, and what each deletion would do",
+		Long: `Decide on a snapshot file as Holdfast would: what it does next, the conditions that it tells, and for
+each control-plane Machine what it would answer to a deletion. No cluster is needed. The file is what
+status -o yaml writes; docs/kubectl-holdfast.md lists its fields, so that it can be written or changed
+by hand to ask what would be.`,
+		Example: `  kubectl holdfast status -o yaml > snapshot.yaml
+  kubectl holdfast simulate -f snapshot.yaml
+
+  # What if two are wanted less?
+  sed 's/^desired: 5/desired: 3/' snapshot.yaml | kubectl holdfast simulate -f -`,
+		Args: exactly(0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			if err := oneOf("output", output, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			if file == "" {
+				return usage("--filename is missing: a snapshot file, or - for standard input")
+			}
+			v, err := readFile(t, file)
+			if err != nil {
+				return err
+			}
+			return v.simulate(t, output)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "filename", "f", "", "the snapshot file, - for standard input")
+	f.StringVarP(&output, "output", "o", "text", "text, json or yaml")
+	return cmd
+}
+
+// simulation is what simulate finds, as data.
+type simulation struct {
+	Actions    []simulatedAction    `json:"actions"`
+	Notes      []simulatedNote      `json:"notes"`
+	Conditions []simulatedCondition `json:"conditions"`
+	Deletions  []simulatedDeletion  `json:"deletions"`
+}
+
+type simulatedAction struct {
+	Step   int    `json:"step"`
+	Kind   string `json:"kind"`
+	Action string `json:"action"`
+	Why    string `json:"why"`
+}
+
+type simulatedNote struct {
+	Reason  quorum.Reason `json:"reason"`
+	Machine string        `json:"machine,omitempty"`
+	Message string        `json:"message"`
+}
+
+type simulatedCondition struct {
+	Type    quorum.ConditionType `json:"type"`
+	Status  quorum.Status        `json:"status"`
+	Reason  string               `json:"reason"`
+	Message string               `json:"message"`
+}
+
+type simulatedDeletion struct {
+	Machine string      `json:"machine"`
+	Allowed bool        `json:"allowed"`
+	Rule    quorum.Rule `json:"rule,omitempty"` // that denies it
+	Says    []string    `json:"says,omitempty"`
+}
+
+func (v *view) simulate(t terminal, output string) error {
+	conditions := quorum.Conditions(v.Snapshot, &v.plan)
+	if output != "text" {
+		out := simulation{Actions: []simulatedAction{}, Notes: []simulatedNote{}, Deletions: []simulatedDeletion{}}
+		for _, a := range v.plan.Actions {
+			out.Actions = append(out.Actions, simulatedAction{a.Step, a.Kind.String(), a.Describe(), a.Why})
+		}
+		for _, n := range v.plan.Notes {
+			out.Notes = append(out.Notes, simulatedNote(n))
+		}
+		for _, c := range conditions {
+			out.Conditions = append(out.Conditions, simulatedCondition{c.Type, c.Status, c.Reason, c.Message})
+		}
+		for i := range v.Machines {
+			d := v.deletion(i)
+			one := simulatedDeletion{Machine: v.Machines[i].Name, Allowed: d.Denial() == nil, Says: lines(&d)}
+			if denial := d.Denial(); denial != nil {
+				one.Rule = denial.Rule
+			}
+			out.Deletions = append(out.Deletions, one)
+		}
+		return printData(t.out, output, out)
+	}
+	fmt.Fprintf(t.out, "Etcd: %s\nMode: %s\nTaken: %s\n\n", plain(v.etcdLine()), v.modeLine(), at(v.Now))
+	v.next(t.out)
+	fmt.Fprintln(t.out, "\nConditions:")
+	for _, c := range conditions {
+		fmt.Fprintf(t.out, "  %s=%s %s\n", c.Type, c.Status, c.Reason)
+		for _, line := range strings.Split(c.Message, "\n") {
+			fmt.Fprintf(t.out, "    %s\n", plain(line))
+		}
+	}
+	fmt.Fprintln(t.out, "\nIf a person deleted one of the Machines now:")
+	for i := range v.Machines {
+		if v.Machines[i].Deleting() {
+			fmt.Fprintf(t.out, "  %s: it is being deleted already.\n", plain(v.Machines[i].Name))
+			continue
+		}
+		d := v.deletion(i)
+		fmt.Fprintf(t.out, "  %s: %s\n", plain(v.Machines[i].Name), verdictWords(&d))
+		for _, line := range lines(&d) {
+			fmt.Fprintf(t.out, "    %s\n", plain(line))
+		}
+	}
+	return nil
+}

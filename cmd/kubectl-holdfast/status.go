@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+)
+
+type statusOptions struct {
+	source
+	output string
+	watch  bool
+}
+
+func statusCommand(t terminal) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show etcd's ring, each control-plane Machine, and what it waits for",
+		Long: `Show etcd's ring, and each control-plane Machine with its Node, etcd member, hook and latch, and what
+it waits for. What stands below is what Holdfast does next by what this look sees, and what a person
+should know.
+
+etcd is asked directly, with flags or variables as for etcdctl. Without them the Machines and Nodes
+are shown all the same. A single look does not know for how long a member has been as it is, so what
+takes some time (a dead voter, a learner that keeps up) shows with --watch.
+
+-o yaml and -o json write all that a decision is made on: simulate, explain and status read it with -f.`,
+		Example: `  kubectl holdfast status
+
+  # With etcd's members, while a replacement is under way
+  export ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.crt ETCDCTL_CERT=client.crt ETCDCTL_KEY=client.key
+  kubectl holdfast status --watch
+
+  # For a support case
+  kubectl holdfast status -o yaml > snapshot.yaml`,
+		Args: exactly(0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
+	}
+	f := cmd.Flags()
+	o.bind(f)
+	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
+	f.BoolVarP(&o.watch, "watch", "w", false, "show it anew every 2 s, until Ctrl-C")
+	return cmd
+}
+
+func (o *statusOptions) run(ctx context.Context, t terminal) error {
+	if err := oneOf("output", o.output, "table", "wide", "json", "yaml"); err != nil {
+		return err
+	}
+	if !o.watch {
+		v, err := o.take(ctx, t)
+		if err != nil {
+			return err
+		}
+		return o.print(t.out, v)
+	}
+	if o.file != "" || o.output == "json" || o.output == "yaml" {
+		return usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
+	}
+	c, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return o.follow(ctx, t, c)
+}
+
+// follow shows the cluster until the context ends. On a terminal each look replaces the one before;
+// elsewhere those that differ follow each other.
+func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) error {
+	again := time.NewTicker(2 * time.Second)
+	defer again.Stop()
+	var before string
+	for {
+		var screen bytes.Buffer
+		if v, err := c.look(ctx); err == nil {
+			if err := o.print(&screen, v); err != nil {
+				return err
+			}
+		} else {
+			fmt.Fprintf(&screen, "Not seen: %s\n", plain(err.Error())) // it may well answer the next time
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		text := screen.String()
+		switch {
+		case live(t.out):
+			text = "\x1b[H\x1b[2J" + at(t.now()) + "\n" + text
+		case text == before:
+			text = ""
+		default:
+			before, text = text, at(t.now())+"\n"+text+"\n"
+		}
+		if _, err := fmt.Fprint(t.out, text); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+	}
+}
+
+func (o *statusOptions) print(out io.Writer, v *view) error {
+	if o.output == "json" || o.output == "yaml" {
+		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
+	}
+	fmt.Fprintf(out, "Etcd: %s\n", plain(v.etcdLine()))
+	fmt.Fprintf(out, "Mode: %s\n\n", v.modeLine())
+	if err := printRows(out, v.rows(o.output == "wide")); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	v.next(out)
+	return nil
+}
+
+// rows are the Machines, then the members and the Nodes that belong to none.
+func (v *view) rows(wide bool) [][]string {
+	head := []string{"MACHINE", "PHASE", "NODE", "MEMBER", "ID", "ROLE", "HEALTH", "HOOK", "LATCH", "WAITS FOR"}
+	if wide {
+		head = append(head, "ZONE", "ADDRESSES", "EVIDENCE", "INSTANCE", "OVERRIDE")
+	}
+	rows := [][]string{head}
+	for i := range v.Machines {
+		m := &v.Machines[i]
+		node := "" // the Machine API's link may name a Node that is gone
+		if n := v.join.Node(i); n >= 0 {
+			node = nodeCell(&v.Nodes[n])
+		} else if m.NodeName != "" {
+			node = m.NodeName + " (gone)"
+		}
+		phase := m.Phase
+		if m.Deleting() {
+			phase = "Deleting (" + v.age(m.DeletedAt) + ")"
+		}
+		members := v.join.Members(i)
+		if len(members) == 0 {
+			members = []int{-1}
+		}
+		for _, k := range members {
+			row := append([]string{m.Name, phase, node}, v.memberCells(k)...)
+			row = append(row, entryWord(m.Hook), entryWord(m.Latch), v.waits(i))
+			if wide {
+				row = append(row, m.Zone, joined(m.Addresses), ids(m.OwnEvidence().MemberIDs), m.ProviderID, shorten(m.Override, 60))
+			}
+			rows = append(rows, row)
+		}
+	}
+	for k := range v.Ring.Members {
+		host := &v.join.Hosts[k]
+		if len(host.Machines) > 0 {
+			continue
+		}
+		node, what := "", ""
+		if len(host.Nodes) == 1 {
+			node = nodeCell(&v.Nodes[host.Nodes[0]])
+		}
+		switch {
+		case host.Departed != nil:
+			what = "its Machine " + host.Departed.Machine + " is gone"
+		case host.Bootstrap:
+			what = "the installer's bootstrap member"
+		case !host.Known():
+			what = "its host is not known"
+		}
+		rows = append(rows, append(append([]string{"", "", node}, v.memberCells(k)...), "", "", what))
+	}
+	for n := range v.Nodes {
+		owned := slices.ContainsFunc(v.join.Hosts, func(h quorum.Host) bool { return slices.Contains(h.Nodes, n) })
+		for i := range v.Machines {
+			owned = owned || v.join.Node(i) == n
+		}
+		if !owned {
+			rows = append(rows, []string{"", "", nodeCell(&v.Nodes[n]), "", "", "", "", "", "", "neither Machine nor member"})
+		}
+	}
+	return rows
+}
+
+// memberCells are name, ID, role and health of a member, empty for -1.
+func (v *view) memberCells(k int) []string {
+	if k < 0 {
+		if !v.Ring.Known {
+			return []string{"?", "?", "?", "?"}
+		}
+		return []string{"", "", "", ""}
+	}
+	m := &v.Ring.Members[k]
+	name, health := m.Name, "healthy"
+	if !m.Started() {
+		name = "(not started)"
+	}
+	if !m.Healthy {
+		health = "unhealthy"
+		if m.Why != "" {
+			health += ": " + shorten(m.Why, 40)
+		}
+	}
+	return []string{name, strconv.FormatUint(m.ID, 16), v.role(m), health}
+}
+
+func nodeCell(n *quorum.Node) string {
+	var marks []string
+	if !n.Ready {
+		marks = append(marks, "not ready")
+	}
+	if n.Cordoned {
+		marks = append(marks, "cordoned")
+	}
+	if marks == nil {
+		return n.Name
+	}
+	return n.Name + " (" + strings.Join(marks, ", ") + ")"
+}
+
+func entryWord(e quorum.Entry) string {
+	switch e {
+	case quorum.Ours:
+		return "on"
+	case quorum.Foreign:
+		return "foreign"
+	case quorum.Absent:
+	}
+	return "off"
+}
+
+func ids(all []uint64) string {
+	var out []string
+	for _, id := range all {
+		out = append(out, strconv.FormatUint(id, 16))
+	}
+	return strings.Join(out, ",")
+}
+
+func joined[T fmt.Stringer](all []T) string {
+	var out []string
+	for _, one := range all {
+		out = append(out, one.String())
+	}
+	return strings.Join(out, ",")
+}

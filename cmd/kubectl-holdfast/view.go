@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+)
+
+// source is where a command takes its Snapshot from: a cluster, or a file that status -o yaml wrote.
+type source struct {
+	clusterFlags
+	file string
+}
+
+func (o *source) bind(f *pflag.FlagSet) {
+	o.clusterFlags.bind(f)
+	f.StringVarP(&o.file, "filename", "f", "", "read this snapshot file instead of a cluster, - for standard input")
+}
+
+// view is a Snapshot with who looks at it.
+type view struct {
+	*quorum.Snapshot
+	namespace string
+	user      quorum.User // the zero User for a file: somebody
+	plan      quorum.Plan
+	join      *quorum.Join
+}
+
+func viewOf(s *quorum.Snapshot, namespace string, user quorum.User) *view {
+	return &view{Snapshot: s, namespace: namespace, user: user, plan: quorum.Decide(s), join: quorum.NewJoin(s)}
+}
+
+// take reads the file, or looks at the cluster once.
+func (o *source) take(ctx context.Context, t terminal) (*view, error) {
+	if o.file != "" {
+		return readFile(t, o.file)
+	}
+	c, err := o.open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	return c.look(ctx)
+}
+
+// look takes a Snapshot of the cluster.
+func (c *cluster) look(ctx context.Context) (*view, error) {
+	s, err := c.gatherer.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return viewOf(s, c.namespace, c.user), nil
+}
+
+func readFile(t terminal, path string) (*view, error) {
+	var (
+		raw  []byte
+		err  error
+		name = path
+	)
+	if path == stdin {
+		name = "standard input"
+		raw, err = io.ReadAll(t.in)
+	} else {
+		raw, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := snapshotfile.Parse(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	s, err := f.Snapshot()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return viewOf(s, cmp.Or(f.Namespace, defaultNamespace), quorum.User{}), nil
+}
+
+// unasked says whether the one who took the Snapshot was not told how to reach etcd.
+func (v *view) unasked() bool { return !v.Ring.Known && v.Ring.Why == unaskedWhy }
+
+// machine is the index of a Machine, or an error that says which there are.
+func (v *view) machine(name string) (int, error) {
+	i := slices.IndexFunc(v.Machines, func(m quorum.Machine) bool { return m.Name == name })
+	if i >= 0 {
+		return i, nil
+	}
+	var names []string
+	for i := range v.Machines {
+		names = append(names, v.Machines[i].Name)
+	}
+	if len(names) == 0 {
+		return -1, fmt.Errorf("there is no control-plane Machine in namespace %s", v.namespace)
+	}
+	return -1, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s", name, v.namespace, strings.Join(names, ", "))
+}
+
+// deletion is what Holdfast would say to a DELETE of the Machine by who looks.
+func (v *view) deletion(i int) quorum.Decision {
+	old := v.Machines[i]
+	return identities().Admit(&quorum.Request{Operation: quorum.Delete, User: v.user, Namespace: v.namespace, Old: &old}, v.Snapshot)
+}
+
+// release is what Holdfast would say to taking the Machine's hook off, by who looks.
+func (v *view) release(i int) quorum.Decision {
+	old := v.Machines[i]
+	next := old
+	if old.Hook != quorum.Ours {
+		next.Latch = quorum.Absent
+	}
+	next.Hook = quorum.Absent
+	return identities().Admit(&quorum.Request{Operation: quorum.Update, User: v.user, Namespace: v.namespace, Old: &old, New: &next}, v.Snapshot)
+}
+
+// role is what a member is in the ring.
+func (v *view) role(m *quorum.Member) string {
+	switch {
+	case m.Learner:
+		return "learner"
+	case m.ID == v.Ring.Leader:
+		return "leader"
+	}
+	return "voter"
+}
+
+// age is for how long something has been so.
+func (v *view) age(since time.Time) string {
+	d := max(v.Now.Sub(since), 0)
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// etcdLine is the ring in a line.
+func (v *view) etcdLine() string {
+	if v.unasked() {
+		return "not asked. To let it be asked: --endpoints, --cacert, --cert and --key, or ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY as for etcdctl"
+	}
+	if !v.Ring.Known {
+		return "not known: " + cmp.Or(v.Ring.Why, "its members could not be read")
+	}
+	voters, healthy := v.Ring.Voters()
+	wanted := "how many are wanted is not known (" + v.DesiredWhy + ")"
+	if v.Desired > 0 {
+		wanted = fmt.Sprintf("%d wanted", v.Desired)
+	}
+	line := fmt.Sprintf("%d of %d voters healthy, %s; quorum is %d, ", healthy, voters, wanted, quorum.Size(voters))
+	if spare := healthy - quorum.Size(voters); spare >= 0 {
+		line += fmt.Sprintf("so %d more may fail", spare)
+	} else {
+		line += "so quorum is lost"
+	}
+	if leader := v.Ring.Member(v.Ring.Leader); leader != nil {
+		line += fmt.Sprintf("; leader %s", leader)
+	} else {
+		line += "; no leader"
+	}
+	if v.Ring.Version != "" {
+		line += "; version " + v.Ring.Version
+	}
+	return line
+}
+
+func (v *view) modeLine() string {
+	if v.Mode == quorum.Full {
+		return "full: Holdfast enforces, and drives etcd's membership"
+	}
+	return "guard: Holdfast enforces, and leaves etcd's membership to others"
+}
+
+// waits says in a few words what a Machine waits for, "" for nothing.
+func (v *view) waits(i int) string {
+	m := &v.Machines[i]
+	var out []string
+	switch {
+	case m.Mirrored:
+		out = append(out, "left alone: it is mirrored")
+	case v.unasked():
+		return ""
+	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.Absent || m.Latch == quorum.Ours):
+		out = append(out, "etcd to answer")
+	case m.Deleting():
+		for _, r := range quorum.Replacements(v.Snapshot) {
+			if r.Machine == m.Name {
+				out = append(out, phaseWords(r.Phase))
+			}
+		}
+	}
+	for _, a := range v.plan.Actions {
+		if a.Machine == m.Name {
+			out = append(out, fmt.Sprintf("step %d: %s", a.Step, a.Kind))
+		}
+	}
+	for _, n := range v.plan.Notes {
+		if n.Machine == m.Name && n.Reason != quorum.ReplacementWaits && n.Reason != quorum.MachineMirrored {
+			out = append(out, string(n.Reason))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func phaseWords(p quorum.Phase) string {
+	switch p {
+	case quorum.AwaitNode:
+		return "a new Machine's Node"
+	case quorum.AwaitLearner:
+		return "the new member to be added"
+	case quorum.AwaitStart:
+		return "the new member to start"
+	case quorum.AwaitPromotion:
+		return "the new member's promotion"
+	case quorum.AwaitRemoval:
+		return "its member's removal"
+	case quorum.AwaitRelease:
+		return "its release"
+	}
+	return p.String()
+}
+
+// next prints what is to be done and what a person should know.
+func (v *view) next(out io.Writer) {
+	if v.unasked() {
+		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd was not asked.")
+		return
+	}
+	if len(v.plan.Actions)+len(v.plan.Notes) == 0 {
+		fmt.Fprintln(out, "Nothing is to be done.")
+	}
+	for _, a := range v.plan.Actions {
+		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))
+	}
+	for _, n := range v.plan.Notes {
+		fmt.Fprintf(out, "%s: %s\n", n.Reason, plain(n.Message))
+	}
+}
+
+// guess says that an answer was given without etcd.
+func (v *view) guess(out io.Writer) {
+	if v.unasked() {
+		indented(out, "This was decided without etcd, which Holdfast asks: it may answer otherwise.")
+	}
+}
+
+// indented prints lines that are not trusted.
+func indented(out io.Writer, lines ...string) {
+	for _, line := range lines {
+		fmt.Fprintf(out, "  %s\n", plain(line))
+	}
+}
+
+// oneOf checks the value of a flag.
+func oneOf(flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return usage("--%s is %q; it is one of %s", flag, value, strings.Join(known, ", "))
+}

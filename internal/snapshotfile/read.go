@@ -1,0 +1,215 @@
+package snapshotfile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Parse reads YAML or JSON. A field that the format does not have is an error, and an error names the field.
+func Parse(raw []byte) (*File, error) {
+	f := &File{}
+	if err := yaml.UnmarshalStrict(raw, f); err != nil {
+		// The library's lists of what is wrong have several lines, and an error is a sentence.
+		return nil, fmt.Errorf("not a snapshot file: %s", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	if f.APIVersion != APIVersion || f.Kind != Kind {
+		return nil, fmt.Errorf("not a snapshot file: apiVersion and kind are %q and %q, not %s and %s", f.APIVersion, f.Kind, APIVersion, Kind)
+	}
+	return f, nil
+}
+
+// Snapshot is what the file says. The error names the first field that is wrong.
+func (f *File) Snapshot() (*quorum.Snapshot, error) {
+	var r reader
+	s := &quorum.Snapshot{
+		Now: r.time("now", f.Now), Desired: f.Desired, DesiredWhy: f.DesiredWhy, Bootstrap: r.addr("bootstrap", f.Bootstrap),
+		Ring: quorum.Ring{
+			Known: f.Etcd.Known, Why: f.Etcd.Why, ReadAt: r.time("etcd.readAt", f.Etcd.ReadAt),
+			Leader: r.id("etcd.leader", f.Etcd.Leader), Index: f.Etcd.Index, Version: f.Etcd.Version,
+		},
+		Limits: quorum.DefaultLimits(),
+	}
+	switch f.Mode {
+	case "full":
+		s.Mode = quorum.Full
+	case "guard":
+		s.Mode = quorum.Guard
+	default:
+		r.fail("mode", "%q is neither full nor guard", f.Mode)
+	}
+	if s.Now.IsZero() {
+		r.fail("now", "it is missing: when the snapshot was taken")
+	}
+	if f.Desired < 0 {
+		r.fail("desired", "%d is negative", f.Desired)
+	}
+	for i := range f.Etcd.Members {
+		s.Ring.Members = append(s.Ring.Members, r.member(fmt.Sprintf("etcd.members[%d]", i), &f.Etcd.Members[i]))
+	}
+	for i := range f.Machines {
+		m := r.machine(fmt.Sprintf("machines[%d]", i), &f.Machines[i])
+		if slices.ContainsFunc(s.Machines, func(o quorum.Machine) bool { return o.Name == m.Name }) {
+			r.fail(fmt.Sprintf("machines[%d].name", i), "%q is there twice", m.Name)
+		}
+		s.Machines = append(s.Machines, m)
+	}
+	for i := range f.Nodes {
+		n, at := &f.Nodes[i], fmt.Sprintf("nodes[%d]", i)
+		r.wants(at+".name", n.Name)
+		s.Nodes = append(s.Nodes, quorum.Node{
+			Name: n.Name, ProviderID: n.ProviderID, Ready: n.Ready, Cordoned: n.Cordoned, Addresses: r.addrs(at+".addresses", n.Addresses),
+			HostNames: n.HostNames, Zone: n.Zone, CreatedAt: r.time(at+".createdAt", n.CreatedAt), GaveWayAt: r.time(at+".gaveWayAt", n.GaveWayAt),
+		})
+	}
+	for i, value := range f.Records {
+		record, err := machineapi.ParseEvidence(value)
+		if err != nil {
+			r.fail(fmt.Sprintf("records[%d]", i), "%v", err)
+		}
+		s.Records = append(s.Records, record)
+	}
+	if g := f.Guard; g != nil {
+		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, MinAvailable: g.MinAvailable, Replicas: g.Replicas, Intact: g.Intact}
+		for _, p := range g.Pods {
+			s.Guard.Pods = append(s.Guard.Pods, quorum.GuardPod(p))
+		}
+	}
+	if l := f.Limits; l != nil {
+		s.Limits = quorum.Limits{
+			MaxDeleting: l.MaxDeleting, MaxLag: l.MaxLag, SteadyFor: r.duration("limits.steadyFor", l.SteadyFor),
+			StallAfter: r.duration("limits.stallAfter", l.StallAfter), DeadAfter: r.duration("limits.deadAfter", l.DeadAfter),
+			GoneAfter: r.duration("limits.goneAfter", l.GoneAfter), SettledAfter: r.duration("limits.settledAfter", l.SettledAfter),
+		}
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return s, nil
+}
+
+// reader keeps the first error.
+type reader struct{ err error }
+
+func (r *reader) fail(field, format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *reader) wants(field, value string) {
+	if value == "" {
+		r.fail(field, "it is missing")
+	}
+}
+
+func (r *reader) time(field, value string) time.Time {
+	if value == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, value)
+	if err != nil {
+		r.fail(field, "%q is not a time such as 2026-03-01T12:00:00Z", value)
+	}
+	return t
+}
+
+func (r *reader) duration(field, value string) time.Duration {
+	if value == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 {
+		r.fail(field, "%q is not a duration such as 5m or 200ms", value)
+	}
+	return d
+}
+
+func (r *reader) id(field, value string) uint64 {
+	if value == "" {
+		return 0
+	}
+	id, err := strconv.ParseUint(value, 16, 64)
+	if err != nil || id == 0 {
+		r.fail(field, "%q is not an etcd member ID in hex", value)
+	}
+	return id
+}
+
+func (r *reader) addr(field, value string) netip.Addr {
+	if value == "" {
+		return netip.Addr{}
+	}
+	addr, err := netip.ParseAddr(value)
+	if err != nil {
+		r.fail(field, "%q is not an IP address", value)
+	}
+	return addr
+}
+
+func (r *reader) addrs(field string, values []string) []netip.Addr {
+	var out []netip.Addr
+	for i, value := range values {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		r.wants(at, value)
+		out = append(out, r.addr(at, value))
+	}
+	return out
+}
+
+func (r *reader) entry(field, value string) quorum.Entry {
+	switch value {
+	case "ours":
+		return quorum.Ours
+	case "foreign":
+		return quorum.Foreign
+	case "absent", "":
+		return quorum.Absent
+	}
+	r.fail(field, "%q is none of ours, foreign, absent", value)
+	return quorum.Absent
+}
+
+func (r *reader) member(at string, m *Member) quorum.Member {
+	r.wants(at+".id", m.ID)
+	return quorum.Member{
+		ID: r.id(at+".id", m.ID), Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Learner: m.Learner,
+		Healthy: m.Healthy, Since: r.time(at+".since", m.Since), Why: m.Why, Leader: r.id(at+".leader", m.Leader), Applied: m.Applied,
+		ProgressAt: r.time(at+".progressAt", m.ProgressAt), CaughtUpAt: r.time(at+".caughtUpAt", m.CaughtUpAt), CatchUp: r.duration(at+".catchUp", m.CatchUp),
+	}
+}
+
+func (r *reader) machine(at string, m *Machine) quorum.Machine {
+	r.wants(at+".name", m.Name)
+	out := quorum.Machine{
+		Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, Mirrored: m.Mirrored,
+		CreatedAt: r.time(at+".createdAt", m.CreatedAt), DeletedAt: r.time(at+".deletedAt", m.DeletedAt),
+		Hook: r.entry(at+".hook", m.Hook), Latch: r.entry(at+".latch", m.Latch), Finalizer: m.Finalizer, EvidenceRaw: m.Evidence,
+		Override: m.Override, OverrideBy: m.OverrideBy, ProviderID: m.ProviderID, Phase: m.Phase, NodeName: m.Node,
+		InstanceID: m.InstanceID, Addresses: r.addrs(at+".addresses", m.Addresses), HostNames: m.HostNames, Zone: m.Zone,
+	}
+	if m.Evidence != "" {
+		// As from the API: an annotation that does not parse joins nothing, and is kept as it stands.
+		out.Evidence, _ = machineapi.ParseEvidence(m.Evidence)
+	}
+	for _, o := range m.Owners {
+		out.Owners = append(out.Owners, quorum.Owner(o))
+	}
+	for key, value := range m.Instance {
+		i := slices.IndexFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
+		if i < 0 {
+			r.fail(at+".instance", "%q is no annotation that names an instance", key)
+			continue
+		}
+		out.Instance[i] = value
+	}
+	return out
+}

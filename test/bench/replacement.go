@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/writer"
+)
+
+// replaced is one replacement.
+type replaced struct {
+	phases  map[string]float64 // seconds, by the manager's own metric
+	whole   time.Duration      // from the deletion until the old Machine is gone
+	release time.Duration      // from the learner that caught up to the old hook's release
+	stall   time.Duration      // the writer's longest wait
+	api     float64
+	lost    int
+}
+
+// replacement replaces one Machine after the other, while somebody writes to etcd.
+func (b *bench) replacement(ctx context.Context) (err error) {
+	c, err := b.start(ctx, "replacement", "full")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	names := masters()
+	var all []replaced
+	for i := range b.replacements {
+		next := fmt.Sprintf("master-%d", len(names)+i)
+		r, err := c.replace(ctx, names[i%len(names)], next)
+		if err != nil {
+			return fmt.Errorf("replacement %d, of %s: %w", i+1, names[i%len(names)], err)
+		}
+		names[i%len(names)] = next
+		all = append(all, r)
+		progress("replacement %d of %d: %.1f s, caught up to released %d ms, longest stall %d ms, %.0f API requests", i+1, b.replacements, r.whole.Seconds(), r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
+	}
+	column := func(of func(*replaced) float64) (out []float64) {
+		for i := range all {
+			out = append(out, of(&all[i]))
+		}
+		return out
+	}
+	add := func(what, unit string, part, bar float64, of func(*replaced) float64) {
+		b.report.figure("replacement", what, quantile(column(of), part), unit, bar)
+	}
+	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
+	for _, p := range quorum.Phases() {
+		add("phase "+p.String()+", median", "s", .5, 0, func(r *replaced) float64 { return r.phases[p.String()] })
+	}
+	add("from the learner that caught up to the old hook's release, median", "ms", .5, 1000, func(r *replaced) float64 { return ms(r.release) })
+	add("the same, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.release) })
+	add("the writer's longest wait, median", "ms", .5, 0, func(r *replaced) float64 { return ms(r.stall) })
+	add("the writer's longest wait, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.stall) })
+	add("API requests, median", "requests", .5, 0, func(r *replaced) float64 { return r.api })
+	lost := 0
+	for i := range all {
+		lost += all[i].lost
+	}
+	b.report.figure("replacement", "acknowledged writes that are lost", float64(lost), "writes", 0)
+	if lost > 0 {
+		return fmt.Errorf("%d acknowledged writes are lost", lost)
+	}
+	return nil
+}
+
+// replace deletes a Machine, creates its replacement, and waits until the one is gone and the other votes.
+func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if err := until(ctx, "all Machines guarded", c.guarded); err != nil {
+		return r, err
+	}
+	var was machinev1beta1.Machine
+	key := client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: old}
+	if err := c.admin.Get(ctx, key, &was); err != nil {
+		return r, err
+	}
+	m, err := sandbox.Replacement(&was, next, "m5.2xlarge")
+	if err != nil {
+		return r, err
+	}
+	etcd, err := c.EtcdClient()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, etcd.Close()) }()
+	before, err := scrape(ctx, c.plain, c.MetricsURL())
+	if err != nil {
+		return r, err
+	}
+
+	var work sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	defer work.Wait()
+	defer stop()
+	w := writer.New(etcd)
+	var caughtUp, released time.Time
+	work.Go(func() { w.Run(watching) })
+	work.Go(func() { caughtUp = catchesUp(watching, etcd, next) })
+	watcher, err := c.admin.Watch(watching, &machinev1beta1.MachineList{}, client.InNamespace(sandbox.MachineNamespace), client.MatchingFields{"metadata.name": old})
+	if err != nil {
+		return r, err
+	}
+	work.Go(func() {
+		for event := range watcher.ResultChan() {
+			if m, ok := event.Object.(*machinev1beta1.Machine); ok && released.IsZero() && machineapi.Machine(m).Hook == quorum.Absent {
+				released = time.Now()
+			}
+		}
+	})
+
+	began := time.Now()
+	if err := c.admin.Delete(ctx, &was); err != nil {
+		return r, err
+	}
+	if err := c.admin.Create(ctx, m); err != nil {
+		return r, err
+	}
+	err = until(ctx, "Machine "+old+" gone", func(ctx context.Context) error {
+		err := c.admin.Get(ctx, key, &machinev1beta1.Machine{})
+		if err == nil {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return r, err
+	}
+	r.whole = time.Since(began)
+	after, err := scrape(ctx, c.plain, c.MetricsURL())
+	if err != nil {
+		return r, err
+	}
+	stop()
+	watcher.Stop()
+	work.Wait()
+	r.stall = w.Stats().Longest
+	if caughtUp.IsZero() || released.IsZero() {
+		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !caughtUp.IsZero(), !released.IsZero())
+	}
+	r.release = released.Sub(caughtUp)
+	r.api = after.sum("rest_client_requests_total") - before.sum("rest_client_requests_total")
+	const histogram = "holdfast_replacement_phase_duration_seconds_sum"
+	r.phases = map[string]float64{}
+	for _, p := range quorum.Phases() {
+		label := `phase="` + p.String() + `"`
+		r.phases[p.String()] = after.sum(histogram, label) - before.sum(histogram, label)
+	}
+	r.lost, err = lost(ctx, w)
+	return r, err
+}
+
+// lost asks the writer, again while its client looks for a member that is still there.
+func lost(ctx context.Context, w *writer.Writer) (n int, err error) {
+	err = until(ctx, "the writes to be read back", func(ctx context.Context) error {
+		n, err = w.Lost(ctx)
+		return err
+	})
+	return n, err
+}
+
+// catchesUp is when the learner of that name has applied all but what it may lack to be promoted.
+func catchesUp(ctx context.Context, etcd *clientv3.Client, name string) time.Time {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	allowed := quorum.DefaultLimits().MaxLag
+	for {
+		if at, ok := caughtUp(ctx, etcd, name, allowed); ok {
+			return at
+		}
+		select {
+		case <-ctx.Done():
+			return time.Time{}
+		case <-tick.C:
+		}
+	}
+}
+
+func caughtUp(ctx context.Context, etcd *clientv3.Client, name string, allowed uint64) (time.Time, bool) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	list, err := etcd.MemberList(ctx)
+	if err != nil {
+		return time.Time{}, false
+	}
+	var own, most uint64
+	for _, m := range list.Members {
+		for _, endpoint := range m.GetClientURLs() {
+			status, err := etcd.Status(ctx, endpoint)
+			if err != nil {
+				continue
+			}
+			if most = max(most, status.RaftIndex); m.GetName() == name {
+				own = status.RaftAppliedIndex
+			}
+		}
+	}
+	return time.Now(), own > 0 && own+allowed >= most
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// routine measures requests that touch nothing guarded, with and without the guard registered. They are
+// real writes, sent one at a time and in turn, and among them are some that no webhook could see: what
+// differs for those is the noise of this run.
+func (b *bench) routine(ctx context.Context) (err error) {
+	c, err := b.start(ctx, "routine", "guard")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	if err := c.quiet(ctx); err != nil {
+		return err
+	}
+	if err := c.admin.Create(ctx, worker("worker-0")); err != nil {
+		return err
+	}
+	control := &corev1.ConfigMap{}
+	control.Namespace, control.Name = "default", "control"
+	if err := c.admin.Create(ctx, control); err != nil {
+		return err
+	}
+	s, err := newSwitcher(ctx, c, nil)
+	if err != nil {
+		return err
+	}
+	kinds := []struct{ name, path, body string }{
+		{"control, a ConfigMap", "/api/v1/namespaces/default/configmaps/control", `{"data":{"n":"%d"}}`},
+		{"Machine, an annotation", machine("master-1"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
+		{"Machine status", machine("master-1") + "/status", `{"status":{"errorMessage":"%d"}}`},
+		{"worker Machine", machine("worker-0"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
+	}
+	took := map[string][][]time.Duration{withNone: make([][]time.Duration, len(kinds)), withGuard: make([][]time.Duration, len(kinds))}
+	calls, n, spent := 0.0, 0, time.Duration(0)
+	pid := c.Holdfast.Process().PID()
+	turns := (b.rounds*b.requests + b.block - 1) / b.block
+	for turn := range turns {
+		order := []string{withNone, withGuard}
+		if turn%2 == 1 {
+			order = []string{withGuard, withNone}
+		}
+		for _, with := range order {
+			if err := s.to(ctx, with); err != nil {
+				return err
+			}
+			before, err := c.webhookCalls(ctx)
+			if err != nil {
+				return err
+			}
+			used, err := cpu(pid)
+			if err != nil {
+				return err
+			}
+			for i := range b.block + 10 { // the first ones warm up
+				for k, kind := range kinds {
+					n++
+					r := request{as: sandbox.MachineAPI, method: http.MethodPatch, path: kind.path, body: fmt.Sprintf(kind.body, n)}
+					d, err := c.send(ctx, &r)
+					if err != nil {
+						return err
+					}
+					if i >= 10 {
+						took[with][k] = append(took[with][k], d)
+					}
+				}
+			}
+			after, err := c.webhookCalls(ctx)
+			if err != nil {
+				return err
+			}
+			now, err := cpu(pid)
+			if err != nil {
+				return err
+			}
+			if spent += now - used; with == withGuard {
+				calls += after - before
+			}
+		}
+		progress("routine: turn %d of %d", turn+1, turns)
+	}
+	for k, kind := range kinds {
+		for _, with := range []string{withNone, withGuard} {
+			l := summary("routine", kind.name, with, 1, took[with][k], 0)
+			if with == withGuard {
+				l.Ratio = l.P50 / ms(quantile(took[withNone][k], .5))
+			}
+			b.report.Latencies = append(b.report.Latencies, l)
+		}
+	}
+	b.report.figure("routine", "webhook calls of requests that touch nothing guarded", calls, "calls", 0)
+	b.report.figure("routine", "the manager's CPU for each write of a Machine", ms(spent)/float64(2*turns*(b.block+10)*3), "ms", 0)
+	return nil
+}
+
+// summary puts samples of one kind together. With more than one client, over is how long all took.
+func summary(section, name, with string, clients int, took []time.Duration, over time.Duration) latency {
+	if over == 0 {
+		for _, d := range took {
+			over += d
+		}
+	}
+	return latency{
+		Section: section, Request: name, With: with, Clients: clients, Count: len(took),
+		P50: ms(quantile(took, .5)), P99: ms(quantile(took, .99)), PerSecond: float64(len(took)) / over.Seconds(),
+	}
+}

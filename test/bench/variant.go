@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// What stands between a request and its object.
+const (
+	withNone    = "none"
+	withGuard   = "holdfast"
+	withNothing = "nothing" // a webhook that does nothing, registered as Holdfast is
+	withPolicy  = "policy"  // the ValidatingAdmissionPolicies alone
+)
+
+// switcher registers one thing or the other.
+type switcher struct {
+	*cluster
+	nothing *nothing
+	objects map[string][]client.Object // to be there, by what is registered
+	now     string
+}
+
+// newSwitcher takes Holdfast's registrations as the sandbox has applied them.
+func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error) {
+	s := &switcher{cluster: c, nothing: n, objects: map[string][]client.Object{}, now: withGuard}
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	hooks := []client.Object{&mutating, &validating}
+	var policies []client.Object
+	for _, name := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+		p, b := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+		p.Name, b.Name = name, name
+		policies = append(policies, p, b)
+	}
+	mutating.Name, validating.Name = serving.Name, serving.Name
+	for _, o := range append(policies, hooks...) {
+		if err := c.admin.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return nil, err
+		}
+		name := o.GetName()
+		o.SetResourceVersion("")
+		o.SetUID("")
+		o.SetManagedFields(nil)
+		o.SetName(name)
+	}
+	s.objects[withGuard] = append(policies, hooks...)
+	s.objects[withPolicy] = policies
+	if n != nil {
+		at := admissionregistrationv1.WebhookClientConfig{URL: new(n.url + "/"), CABundle: n.ca}
+		m, v := mutating.DeepCopy(), validating.DeepCopy()
+		for i := range m.Webhooks {
+			m.Webhooks[i].ClientConfig = at
+		}
+		for i := range v.Webhooks {
+			v.Webhooks[i].ClientConfig = at
+		}
+		s.objects[withNothing] = []client.Object{m, v}
+	}
+	return s, nil
+}
+
+// to registers what is named, and returns when the API server acts by it.
+func (s *switcher) to(ctx context.Context, with string) error {
+	if s.now == with {
+		return nil
+	}
+	for _, o := range s.objects[s.now] {
+		if err := s.admin.Delete(ctx, o.DeepCopyObject().(client.Object)); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	for _, o := range s.objects[with] {
+		if err := s.admin.Create(ctx, o.DeepCopyObject().(client.Object)); err != nil {
+			return err
+		}
+	}
+	s.now = with
+	status := request{as: sandbox.Alice, method: http.MethodPatch, path: machine("master-1") + "/status" + dryRun, body: `{"status":{"addresses":[]}}`, refused: with == withGuard || with == withPolicy}
+	strip := strip(with)
+	return until(ctx, "the API server to act with "+with, func(ctx context.Context) error {
+		before, err := s.calls(ctx)
+		if err != nil {
+			return err
+		}
+		for range 3 { // nothing is half in place
+			if _, err := s.send(ctx, &strip); err != nil {
+				return err
+			}
+			if _, err := s.send(ctx, &status); err != nil {
+				return err
+			}
+		}
+		after, err := s.calls(ctx)
+		if calls := after - before; err == nil && (with == withNothing) != (calls == 6) {
+			err = fmt.Errorf("the webhook that does nothing had %.0f calls", calls)
+		}
+		return err
+	})
+}
+
+func (s *switcher) calls(ctx context.Context) (float64, error) {
+	if s.nothing == nil {
+		return 0, nil
+	}
+	raw, err := scrape(ctx, trusting(s.nothing.ca), s.nothing.url+"/calls")
+	return raw["calls"], err
+}
+
+// strip takes hook and latch off a live Machine.
+func strip(with string) request {
+	r := request{as: sandbox.Alice, method: http.MethodPatch, path: machine("master-1") + dryRun, body: `{"spec":{"lifecycleHooks":null}}`}
+	switch with {
+	case withPolicy:
+		r.refused = true
+	default:
+		r.want = hooked(with == withGuard)
+	}
+	return r
+}
+
+// webhookCalls is how often the API server has called Holdfast.
+func (c *cluster) webhookCalls(ctx context.Context) (float64, error) {
+	m, err := scrape(ctx, c.http[sandbox.Admin], c.Server()+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	const name = "apiserver_admission_webhook_admission_duration_seconds_count"
+	if m.sum(name) == 0 {
+		return 0, errors.New("the API server does not count webhook calls")
+	}
+	return m.sum(name, `machines.holdfast.dev"`), nil
+}
