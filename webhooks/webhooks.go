@@ -205,7 +205,11 @@ func (g *Guard) mutate(ctx context.Context, r *review) admission.Response {
 		return g.deny(ctx, r, denial)
 	}
 	g.record(ctx, r, func(v quorum.Verdict) bool { return v == quorum.Repaired })
-	return admission.Patched("", r.due()...).WithWarnings(lines(r.decision.Warnings())...)
+	patch := r.due()
+	if r.old != nil {
+		patch = machineapi.KeepOwnership(r.OldObject.Raw, r.Object.Raw, patch)
+	}
+	return admission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
 }
 
 // validate denies, also what ought to have been repaired by now. Warnings were given by mutate,
