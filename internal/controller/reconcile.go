@@ -121,14 +121,13 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 	if plan.Moving || !s.Ring.Known {
 		again = lookSoon
 	}
-	if !r.Publisher.Publish(ctx, s) {
-		again = lookSoon
-	}
+	hurry := false
 	for _, a := range plan.Actions {
 		switch err := r.apply(ctx, a); {
 		case err == nil:
 			r.done(a)
 			again = lookNow
+			hurry = hurry || a.Kind.Membership() || a.Kind == quorum.ReleaseHook
 		case errors.As(err, new(notYet)):
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
@@ -138,7 +137,13 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 			again = lookRetry
 		}
 	}
-	r.ClusterOperator.tell(ctx, s, &plan) // last: nothing waits for what is told
+	if hurry {
+		return again // one change of members follows another: what is published and told of them comes after
+	}
+	if !r.Publisher.Publish(ctx, s) {
+		again = min(again, lookSoon)
+	}
+	r.ClusterOperator.tell(ctx, s, &plan)
 	return again
 }
 
