@@ -34,10 +34,14 @@ var errChanged = notYet{errors.New("a second look leads to another plan")}
 
 // apply makes one action happen. A notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
-	switch {
-	case a.Kind.Membership():
-		return r.changeMembership(ctx, a)
-	case a.Kind == quorum.ReleaseHook:
+	if a.Kind.Membership() {
+		return r.changeMembership(ctx, a) // which bounds itself
+	}
+	// An API server that hangs, with an etcd member say, is not waited for: the next round looks again.
+	ctx, cancel := context.WithTimeout(ctx, writeBound)
+	defer cancel()
+	switch a.Kind {
+	case quorum.ReleaseHook:
 		if err := r.confirm(ctx, a); err != nil {
 			return err
 		}
@@ -48,7 +52,7 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
 			machineapi.Release(m, a.Hook, a.Latch)
 			return nil
 		})
-	case a.Kind == quorum.AddHook:
+	case quorum.AddHook:
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 			if !m.DeletionTimestamp.IsZero() {
 				return fmt.Errorf("Machine %s is deleting: %w", m.Name, errChanged)
@@ -60,13 +64,14 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
 			machineapi.Put(m, a.Hook, a.Latch, evidence)
 			return nil
 		})
-	case a.Kind == quorum.SizeGuard:
+	case quorum.SizeGuard:
 		return r.Guard.size(ctx, a.Guards)
-	case a.Kind == quorum.DeleteGuardPod:
+	case quorum.DeleteGuardPod:
 		if err := r.confirm(ctx, a); err != nil {
 			return err
 		}
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
+	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // above
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
