@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	slowly  = 60 * time.Second // a whole replacement; it takes seconds
-	quickly = 20 * time.Second
+	slowly  = 120 * time.Second // a whole replacement; it takes seconds, unless the API server hangs with a member
+	quickly = 40 * time.Second
 	glimpse = 100 * time.Millisecond
 	attempt = 5 * time.Second // what is asked of something that hangs
 )
