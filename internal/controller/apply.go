@@ -32,11 +32,8 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("a second look leads to another plan")}
 
-// apply makes one action happen. A notYet is no failure.
+// apply makes one action happen that is no change of etcd's membership. A notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
-	if a.Kind.Membership() {
-		return r.changeMembership(ctx, a) // which bounds itself
-	}
 	// An API server that hangs, with an etcd member say, is not waited for: the next round looks again.
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
@@ -71,7 +68,7 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
 			return err
 		}
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
-	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // above
+	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
@@ -117,25 +114,47 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 }
 
 // changeMembership makes one change of etcd's membership. Kubernetes leader election does not fence,
-// so the change is made under a lock in etcd, and only if a look taken under that lock leads to it.
-func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action) error {
-	held, err := r.Etcd.Lock(ctx)
-	if err != nil {
-		return notYet{err}
-	}
-	defer func() {
-		if err := held.Unlock(ctx); err != nil {
-			r.Log.V(1).Info("the membership lock goes with its lease", "reason", err.Error())
+// so the change is made under a lock in etcd, and only if a look taken under that lock leads to it: held is
+// the lock under which the round looked, nil to take it and look a second time. keep is the lock where
+// another change usually follows this one at once. Not after a removal: the lock may have been taken at
+// the endpoint of the member that has left.
+func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action, held *etcd.Held) (keep *etcd.Held, err error) {
+	if held == nil {
+		if held, err = r.Etcd.Lock(ctx); err != nil {
+			return nil, notYet{err}
 		}
-	}()
-	ctx, release, err := held.Context(ctx)
-	if err != nil {
-		return notYet{err}
+		defer func() {
+			if keep == nil {
+				r.unlock(ctx, held)
+			}
+		}()
+		within, release, err := held.Context(ctx)
+		if err != nil {
+			return nil, notYet{err}
+		}
+		defer release()
+		ctx = within
+		if err := r.confirm(ctx, a); err != nil {
+			return nil, err
+		}
 	}
-	defer release()
-	if err := r.confirm(ctx, a); err != nil {
-		return err
+	if err := r.change(ctx, a, held); err != nil {
+		return nil, passing(err)
 	}
+	if a.Kind == quorum.Promote || a.Kind == quorum.MoveLeader {
+		return held, nil
+	}
+	return nil, nil
+}
+
+func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {
+	if err := held.Unlock(ctx); err != nil {
+		r.Log.V(1).Info("the membership lock goes with its lease", "reason", err.Error())
+	}
+}
+
+// change makes a change of etcd's membership under the lock.
+func (r *Reconciler) change(ctx context.Context, a quorum.Action, held *etcd.Held) (err error) {
 	if a.GivesWay && a.Node != "" {
 		if err := r.markGaveWay(ctx, a.Node); err != nil {
 			return err
@@ -153,7 +172,7 @@ func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action) erro
 	case quorum.AddHook, quorum.ReleaseHook, quorum.SizeGuard, quorum.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}
-	return passing(err)
+	return err
 }
 
 // passing tells what etcd refuses for now, or may have done, from failures.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -129,45 +129,66 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 
 // Machines lists the guarded Machines: those with a control-plane role or type label.
 func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
-	found := map[string]*machinev1beta1.Machine{}
-	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+	var lists [2]machinev1beta1.MachineList
+	group, ctx := errgroup.WithContext(ctx)
+	for i, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 		selector, err := in(label, "master", "control-plane", "arbiter")
 		if err != nil {
 			return nil, err
 		}
-		var list machinev1beta1.MachineList
-		if err := g.API.List(ctx, &list, client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-			return nil, fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
-		}
+		group.Go(func() error {
+			if err := g.API.List(ctx, &lists[i], client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+				return fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	found := map[string]quorum.Machine{}
+	for _, list := range lists {
 		for i := range list.Items {
-			found[list.Items[i].Name] = &list.Items[i]
+			m := &list.Items[i]
+			found[m.Name] = machineapi.Machine(m)
 		}
 	}
-	out := make([]quorum.Machine, 0, len(found))
-	for _, m := range found {
-		out = append(out, machineapi.Machine(m))
-	}
-	slices.SortFunc(out, func(a, b quorum.Machine) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
+	return sorted(found), nil
 }
 
+// nodes lists the control-plane Nodes. The lists of one type are asked for at once: an API server that
+// serves them from its cache has each wait, for up to 100 ms, until the cache is known to be up to date.
 func (g *Gatherer) nodes(ctx context.Context) ([]quorum.Node, error) {
-	found := map[string]*corev1.Node{}
-	for _, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
-		var list corev1.NodeList
-		if err := g.API.List(ctx, &list, client.HasLabels{label}); err != nil {
-			return nil, fmt.Errorf("list Nodes with label %s: %w", label, err)
-		}
+	var lists [3]corev1.NodeList
+	group, ctx := errgroup.WithContext(ctx)
+	for i, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
+		group.Go(func() error {
+			if err := g.API.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
+				return fmt.Errorf("list Nodes with label %s: %w", label, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	found := map[string]quorum.Node{}
+	for _, list := range lists {
 		for i := range list.Items {
-			found[list.Items[i].Name] = &list.Items[i]
+			n := &list.Items[i]
+			found[n.Name] = machineapi.Node(n)
 		}
 	}
-	out := make([]quorum.Node, 0, len(found))
-	for _, n := range found {
-		out = append(out, machineapi.Node(n))
+	return sorted(found), nil
+}
+
+// sorted are the values in the order of their keys.
+func sorted[T any](m map[string]T) []T {
+	out := make([]T, 0, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[key])
 	}
-	slices.SortFunc(out, func(a, b quorum.Node) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
+	return out
 }
 
 // desired is the number of voters wanted, or 0 and why it is not known. A number that cannot be read

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -92,20 +93,38 @@ func (r *Reconciler) watch(api client.WithWatch, request reconcile.Request) func
 	}
 }
 
-// Reconcile runs one round.
+// Reconcile runs one round, and more while one change of etcd's members follows another.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	return reconcile.Result{RequeueAfter: r.round(ctx)}, nil
+	again, held := r.round(ctx, nil)
+	for held != nil {
+		again, held = r.round(ctx, held)
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// round looks, decides and acts once, and says when to look again.
-func (r *Reconciler) round(ctx context.Context) time.Duration {
+// round looks, decides and acts once, and says when to look again. held is the membership lock where the
+// round before kept it: what is seen now is seen under it. keep is the lock for the next round, if any.
+func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Duration, keep *etcd.Held) {
+	if held != nil {
+		defer func() {
+			if keep == nil {
+				r.unlock(ctx, held)
+			}
+		}()
+		within, release, err := held.Context(ctx)
+		if err != nil {
+			return lookNow, nil
+		}
+		defer release()
+		ctx = within
+	}
 	s, err := r.look(ctx)
 	if err != nil {
 		if ctx.Err() == nil { // else this is the end, not a failure
 			r.Log.Error(err, "the cluster could not be read, so nothing is done")
 			r.Metrics.unread(r.readRing(ctx)) // the API server may be down because etcd is
 		}
-		return lookRetry
+		return lookRetry, nil
 	}
 	plan := quorum.Decide(s)
 	r.Metrics.observe(s, &plan)
@@ -114,16 +133,22 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 		// Before any action: once a Machine is gone, nothing else says what it hosted.
 		if err := r.keepRecords(ctx, plan.Records); err != nil {
 			r.Log.Error(err, "nothing is done without records")
-			return lookRetry
+			return lookRetry, nil
 		}
 	}
-	again := lookLater
+	again = lookLater
 	if plan.Moving || !s.Ring.Known {
 		again = lookSoon
 	}
 	hurry := false
 	for _, a := range plan.Actions {
-		switch err := r.apply(ctx, a); {
+		var err error
+		if a.Kind.Membership() {
+			keep, err = r.changeMembership(ctx, a, held)
+		} else {
+			err = r.apply(ctx, a)
+		}
+		switch {
 		case err == nil:
 			r.done(a)
 			again = lookNow
@@ -138,13 +163,13 @@ func (r *Reconciler) round(ctx context.Context) time.Duration {
 		}
 	}
 	if hurry {
-		return again // one change of members follows another: what is published and told of them comes after
+		return again, keep // one change of members follows another: what is published and told of them comes after
 	}
 	if !r.Publisher.Publish(ctx, s) {
 		again = min(again, lookSoon)
 	}
 	r.ClusterOperator.tell(ctx, s, &plan)
-	return again
+	return again, nil
 }
 
 func (r *Reconciler) readRing(ctx context.Context) quorum.Ring {
