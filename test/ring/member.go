@@ -103,6 +103,8 @@ func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 			"--client-cert-auth", "--trusted-ca-file=" + caFile, "--cert-file=" + certFile, "--key-file=" + keyFile,
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + caFile,
 			"--peer-cert-file=" + certFile, "--peer-key-file=" + keyFile,
+			// It speaks to its peers from its own address, as from a host of its own: who cuts off the one cuts off the other.
+			"--feature-gates=SetMemberLocalAddr=true",
 		}, spec.Extra...),
 	})
 	if err != nil {
