@@ -87,6 +87,12 @@ bench: binaries parts ## Measure what the guard costs, against none, a webhook t
 	go build -trimpath -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 
+CHAOS_SEED   ?= $(shell date +%s)
+CHAOS_ROUNDS ?= 20
+.PHONY: chaos
+chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hostile requests by a schedule made of CHAOS_SEED (docs/chaos.md)
+	CHAOS_SEED=$(CHAOS_SEED) CHAOS_ROUNDS=$(CHAOS_ROUNDS) go test -count 1 -timeout 6h -run '^TestChaos$$' -v ./test/scenario
+
 .PHONY: model
 model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/model.md)
 	go run ./test/model

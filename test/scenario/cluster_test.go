@@ -183,10 +183,10 @@ func (c *cluster) replacement(ctx context.Context, of, name string) error {
 }
 
 // remove deletes a Machine as a person does.
-func (c *cluster) remove(ctx context.Context, name string, how ...client.DeleteOption) error {
+func (c *cluster) remove(ctx context.Context, name string) error {
 	m := &machinev1beta1.Machine{}
 	m.Namespace, m.Name = sandbox.MachineNamespace, name
-	return c.as(sandbox.Alice).Delete(ctx, m, how...)
+	return c.as(sandbox.Alice).Delete(ctx, m)
 }
 
 // strip takes the preDrain hooks off a Machine, and nothing else.
