@@ -205,6 +205,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
 		Events: mgr.GetEventRecorder("holdfast"), Metrics: meters, Log: log.WithName("reconciler"),
 		Publisher: &controller.Publisher{Gatherer: gatherer, API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
+		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
 	}
 	if o.clusterOperator != "" {
 		reconciler.ClusterOperator = o.conditions(mgr, log)

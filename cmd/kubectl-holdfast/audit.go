@@ -23,7 +23,8 @@ type auditOptions struct {
 	machines, users, rules, verdicts []string
 	since, until                     string
 	output, by                       string
-	rotated                          bool
+	rotated, follow                  bool
+	cluster                          clusterFlags
 
 	from, to time.Time // since and until
 }
@@ -33,27 +34,36 @@ func auditCommand(t terminal) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit [FILE...]",
 		Short: "Show what Holdfast refused, repaired and let pass",
-		Long: `Show what Holdfast refused, repaired and let pass, out of its audit log (--audit-log-path of
-holdfast run). A FILE is such a log; the ones rotated from it, compressed or not, are read with it,
-and of a folder all logs. Without a FILE, or for -, standard input is read.
+		Long: `Show what Holdfast refused, repaired and let pass, out of its audit records.
+
+Without a FILE they are read from the logs of Holdfast's pods (label ` + holdfastPods + `),
+where they stand among other lines if holdfast run has --audit-log-path=-. The records of all replicas
+are merged by time, and what is there twice is shown once. --follow goes on with what is written.
+
+A FILE is such a log, or one that --audit-log-path names; the ones rotated from it, compressed or not, are
+read with it, and of a folder all logs. For - standard input is read. A line of a FILE that is no audit
+event is reported and left out; the API server's own events are left out without a word.
 
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
 deletion that is held, an escape hatch that was used). A repair that goes on and on is summed up
-every few minutes: "repaired x29" stands for 29 of them.
-
-Other audit events in a log are left out. A line that is none is reported and left out.`,
+every few minutes: "repaired x29" stands for 29 of them. "(abandoned)" stands behind a verdict for which
+the API server did not wait: it went by the webhook's failure policy, and what became of the request is
+not in the record.`,
 		Example: `  # What was refused in the last hour
-  kubectl holdfast audit /var/log/holdfast/audit.log --verdict denied --since 1h
+  kubectl holdfast audit --verdict denied --since 1h
+
+  # See it as it happens
+  kubectl holdfast audit --follow --since 10m
 
   # All there is on one Machine, with what etcd looked like each time
-  kubectl holdfast audit audit.log --machine master-0 -o wide
+  kubectl holdfast audit --machine master-0 -o wide
 
-  # Which tools fight over which hooks, from the standard output of all replicas
-  kubectl -n holdfast-system logs deploy/holdfast --all-pods | kubectl holdfast audit --by user
+  # Which tools fight over which hooks, from a file that was brought along
+  kubectl holdfast audit /var/log/holdfast/audit.log --by user
 
-  # Every escape hatch used in March, for a report
-  kubectl holdfast audit audit.log --rule escape-hatch --since 2026-03-01T00:00:00Z --until 2026-04-01T00:00:00Z -o json`,
+  # Every escape hatch used in March and the reasons given, for a report
+  kubectl holdfast audit --rule escape-hatch --since 2026-03-01T00:00:00Z --until 2026-04-01T00:00:00Z -o json`,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args) },
 	}
 	f := cmd.Flags()
@@ -66,6 +76,13 @@ Other audit events in a log are left out. A line that is none is reported and le
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
 	f.StringVar(&o.by, "by", "", "sum up by user, rule or machine, the busiest first")
 	f.BoolVar(&o.rotated, "rotated", true, "read the logs that were rotated from a FILE, too")
+	f.BoolVar(&o.follow, "follow", false, "go on with what Holdfast's pods write, until Ctrl-C; with -o json one record a line")
+	f.StringVar(&o.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
+	o.cluster.bindAPI(f, "user", "namespace") // the first is a filter here, and --holdfast-namespace says where the pods are
+	among(cmd, "rule", ruleNames()...)
+	among(cmd, "verdict", verdictNames()...)
+	among(cmd, "output", "table", "wide", "json", "yaml")
+	among(cmd, "by", byUser, byRule, byMachine)
 	return cmd
 }
 
@@ -142,15 +159,73 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 	if err := o.check(t.now()); err != nil {
 		return err
 	}
-	paths, err := o.files(args)
+	if len(args) == 0 {
+		return o.ofPods(ctx, t)
+	}
+	if o.follow {
+		return usage("--follow reads the logs of Holdfast's pods; it does not go with a FILE")
+	}
+	entries, err := o.ofFiles(ctx, t, args)
 	if err != nil {
 		return err
 	}
-	if len(paths) == 0 {
-		if f, ok := t.in.(*os.File); ok && isTerminal(f) {
-			return usage("name a log, or pipe one in; see kubectl holdfast audit --help")
+	return o.print(t, entries)
+}
+
+func (o *auditOptions) print(t terminal, entries []audit.Entry) error {
+	if o.by != "" {
+		return printSummary(t.out, o.output, o.by, summarize(o.by, entries))
+	}
+	return printEntries(t.out, o.output, entries)
+}
+
+// ofPods shows the records in the logs of Holdfast's pods.
+func (o *auditOptions) ofPods(ctx context.Context, t terminal) error {
+	if o.follow && (o.by != "" || o.until != "" || o.output == "yaml") {
+		return usage("--follow shows records as they come; it does not go with --by, --until or -o yaml")
+	}
+	logs, err := o.logs(t)
+	if err != nil {
+		return err
+	}
+	var (
+		entries []audit.Entry
+		since   time.Duration
+	)
+	if !o.from.IsZero() {
+		since = max(t.now().Sub(o.from), time.Second)
+	}
+	failed := logs.all(ctx, since, func(e audit.Entry) {
+		if o.wants(&e) {
+			entries = append(entries, e)
 		}
-		paths = []string{stdin}
+	})
+	if entries = audit.Merge(entries); len(entries) == 0 && failed != nil && !o.follow {
+		return failed // and not "No records."
+	}
+	if !o.follow {
+		return errors.Join(o.print(t, entries), failed)
+	}
+	if failed != nil {
+		fmt.Fprintf(t.err, "%s; trying again\n", plain(failed.Error()))
+	}
+	shown := newStream(t.out, o.output, entries)
+	for i := range entries {
+		shown.show(&entries[i])
+	}
+	logs.follow(ctx, t.now, func(e audit.Entry) {
+		if o.wants(&e) {
+			shown.show(&e)
+		}
+	})
+	return shown.err
+}
+
+// ofFiles are the records in files.
+func (o *auditOptions) ofFiles(ctx context.Context, t terminal, args []string) ([]audit.Entry, error) {
+	paths, err := o.files(args)
+	if err != nil {
+		return nil, err
 	}
 	var (
 		entries []audit.Entry
@@ -160,7 +235,7 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 	for _, path := range paths {
 		in, name, err := seen.open(t, path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if in == nil {
 			continue // read already
@@ -171,18 +246,14 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 			}
 		})
 		if err := errors.Join(err, in.Close()); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
+			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
 	}
 	if sum.Bad > 0 && sum.Ours+sum.Foreign == 0 {
-		return fmt.Errorf("there is no audit event in %s", strings.Join(paths, ", "))
+		return nil, fmt.Errorf("there is no audit event in %s", strings.Join(paths, ", "))
 	}
-	audit.Sort(entries)
-	if o.by != "" {
-		return printSummary(t.out, o.output, o.by, summarize(o.by, entries))
-	}
-	return printEntries(t.out, o.output, entries)
+	return audit.Merge(entries), nil
 }
 
 // stdin is the FILE that means standard input.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
@@ -25,6 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
 const (
@@ -38,6 +41,7 @@ const (
 type dialer interface {
 	api(config *rest.Config) (client.Client, error)
 	etcd(flags *etcdflags.Flags) (ring controller.Ring, stop func(), err error)
+	pods(config *rest.Config) (corev1client.PodsGetter, error)
 }
 
 // network is the dialer of a process.
@@ -51,6 +55,10 @@ func (network) api(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
+func (network) pods(config *rest.Config) (corev1client.PodsGetter, error) {
+	return corev1client.NewForConfig(config)
+}
+
 func (network) etcd(flags *etcdflags.Flags) (controller.Ring, func(), error) {
 	c, err := flags.Open()
 	if err != nil {
@@ -59,72 +67,95 @@ func (network) etcd(flags *etcdflags.Flags) (controller.Ring, func(), error) {
 	return c, c.Close, nil
 }
 
-// unasked is the Ring of a command that was not told how to reach etcd.
-type unasked struct{}
-
-const unaskedWhy = "it was not asked"
-
-func (unasked) Read(context.Context) quorum.Ring { return quorum.Ring{Why: unaskedWhy} }
-
 // clusterFlags say which cluster a command is about, and how to see its etcd.
 type clusterFlags struct {
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
+	holdfast   string // Holdfast's namespace
 	etcd       etcdflags.Flags
 	mode       string
 	desired    int
 }
 
-func (c *clusterFlags) bind(f *pflag.FlagSet) {
+// bindAPI adds the flags of the connection to the API server, but for those with the names of others.
+func (c *clusterFlags) bindAPI(f *pflag.FlagSet, taken ...string) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ContextOverrideFlags.Namespace.Description = "namespace of the Machines (default " + defaultNamespace + ")"
+	for _, flag := range [...]*clientcmd.FlagInfo{&names.ContextOverrideFlags.Namespace, &names.ContextOverrideFlags.AuthInfoName} {
+		if slices.Contains(taken, flag.LongName) {
+			flag.LongName = "" // it is not bound then
+		}
+	}
 	clientcmd.BindOverrideFlags(&c.overrides, f, names)
+}
+
+func (c *clusterFlags) bind(f *pflag.FlagSet) {
+	c.bindAPI(f)
+	f.StringVar(&c.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast runs in, where it tells the ring (ConfigMap "+snapshotfile.RingName+")")
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
-	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted, as holdfast run was told; without it the install-config's number")
-	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it full where ConfigMap "+controller.RecordsName+" is in the Machine namespace, else guard")
+	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast told, or the install-config's")
+	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+controller.RecordsName+" is in the Machine namespace")
 }
 
 // cluster is a cluster as a command sees it.
 type cluster struct {
 	client.Client
-	namespace string
+	namespace string // of the Machines
+	holdfast  string // Holdfast's
 	user      quorum.User
+	mode      quorum.Mode     // by flag, 0 without
+	desired   int             // by flag, 0 without
+	ring      controller.Ring // etcd, nil where the command was not told how to reach it
+	clock     passive
 	gatherer  *controller.Gatherer
 	warnings  *warnings
 	close     func()
 }
 
-// open connects to the cluster, and finds out who is asking.
-func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
-	var mode quorum.Mode
-	switch c.mode {
-	case "":
-	case "guard":
-		mode = quorum.Guard
-	case "full":
-		mode = quorum.Full
-	default:
-		return nil, usage("--mode is %q; it is guard or full", c.mode)
-	}
+// config finds the cluster.
+func (c *clusterFlags) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &c.overrides).ClientConfig()
 	if err != nil {
 		return nil, usage("the cluster's address and credentials are not known: %v; set KUBECONFIG or --kubeconfig", err)
 	}
-	out := &cluster{namespace: defaultNamespace, warnings: &warnings{out: t.err}, close: func() {}}
+	config.QPS, config.Burst = 50, 100
+	return config, nil
+}
+
+// open connects to the cluster, and finds out who is asking.
+func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
+	out := &cluster{
+		namespace: defaultNamespace, holdfast: c.holdfast, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
+	}
+	switch c.mode {
+	case "":
+	case "guard":
+		out.mode = quorum.Guard
+	case "full":
+		out.mode = quorum.Full
+	default:
+		return nil, usage("--mode is %q; it is guard or full", c.mode)
+	}
+	if c.desired < 0 {
+		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
+	}
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
 	if c.overrides.Context.Namespace != "" {
 		out.namespace = c.overrides.Context.Namespace
 	}
-	config.WarningHandler, config.QPS, config.Burst = out.warnings, 50, 100
+	config.WarningHandler = out.warnings
 	if out.Client, err = t.dial.api(config); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	var ring controller.Ring = unasked{}
 	if e := &c.etcd; len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != "" {
-		if ring, out.close, err = t.dial.etcd(e); err != nil {
+		if out.ring, out.close, err = t.dial.etcd(e); err != nil {
 			return nil, err
 		}
 	}
@@ -140,38 +171,52 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 		return nil, fmt.Errorf("ask the API server who you are: %w", err)
 	}
 	out.user = quorum.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
+	out.clock.set(who.CreationTimestamp.Time)
 	var machines machinev1beta1.MachineList
 	if err := out.List(limited, &machines, client.InNamespace(out.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
 		return nil, errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io)")
 	} else if err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)
 	}
-	if mode == 0 {
-		var records corev1.ConfigMap
-		err := out.Get(limited, client.ObjectKey{Namespace: out.namespace, Name: controller.RecordsName}, &records)
-		switch {
-		case err == nil:
-			mode = quorum.Full
-		case apierrors.IsNotFound(err):
-			mode = quorum.Guard
-		default:
-			return nil, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", out.namespace, controller.RecordsName, err)
-		}
-	}
-	out.gatherer = &controller.Gatherer{
-		API: out.Client, Etcd: ring, Namespace: out.namespace, EtcdNamespace: etcdNamespace,
-		Mode: mode, Desired: c.desired, Limits: quorum.DefaultLimits(), Clock: passive{t.now},
-	}
+	out.gatherer = &controller.Gatherer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil
 }
 
-// passive is the terminal's clock.
-type passive struct{ now func() time.Time }
+// guessedMode is Holdfast's mode where it told none: only full mode keeps records.
+func (c *cluster) guessedMode(ctx context.Context) (quorum.Mode, error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	var records corev1.ConfigMap
+	switch err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: controller.RecordsName}, &records); {
+	case err == nil:
+		return quorum.Full, nil
+	case apierrors.IsNotFound(err):
+		return quorum.Guard, nil
+	default:
+		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", c.namespace, controller.RecordsName, err)
+	}
+}
+
+// passive is the terminal's clock, set by the API server's: ages are of times that the cluster's hosts wrote.
+type passive struct {
+	now    func() time.Time
+	offset time.Duration
+}
 
 var _ clock.PassiveClock = passive{}
 
-func (p passive) Now() time.Time                  { return p.now() }
-func (p passive) Since(t time.Time) time.Duration { return p.now().Sub(t) }
+// Now is the time in the cluster.
+func (p passive) Now() time.Time { return p.now().Add(p.offset) }
+
+// Since is how long ago that was.
+func (p passive) Since(t time.Time) time.Duration { return p.Now().Sub(t) }
+
+// set puts a clock right that is off by more than a request takes. A zero time tells nothing.
+func (p *passive) set(at time.Time) {
+	if off := at.Sub(p.now()); !at.IsZero() && off.Abs() > 5*time.Second {
+		p.offset = off
+	}
+}
 
 // machine reads a Machine.
 func (c *cluster) machine(ctx context.Context, name string) (*machinev1beta1.Machine, error) {

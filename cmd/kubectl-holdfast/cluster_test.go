@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,6 +45,8 @@ func TestSnapshots(t *testing.T) {
 		"status-released":    "status -f released",
 		"status-yaml":        "status -o yaml -f waiting",
 		"explain-live":       "explain master-0 -f rest",
+		"explain-json":       "explain master-0 -o json -f sick",
+		"explain-yaml":       "explain master-1 -o yaml -f replacing",
 		"explain-sick":       "explain master-0 -f sick",
 		"explain-one":        "explain master-0 -f waiting",
 		"explain-held":       "explain master-1 -f replacing",
@@ -113,12 +116,12 @@ func (f fakes) etcd(*etcdflags.Flags) (controller.Ring, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return fixed(v.Ring), func() {}, nil
+	return given(v.Ring), func() {}, nil
 }
 
-type fixed quorum.Ring
-
-func (f fixed) Read(context.Context) quorum.Ring { return quorum.Ring(f) }
+func (fakes) pods(*rest.Config) (corev1client.PodsGetter, error) {
+	return nil, errors.New("there are no pods here")
+}
 
 // noon is when the tests' Machines were deleted.
 func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
@@ -225,7 +228,7 @@ func TestCluster(t *testing.T) {
 		then   func(t *testing.T, c client.Client)
 	}{
 		"cluster-status":      {args: "status" + asked},
-		"cluster-unasked":     {args: "status"},
+		"cluster-untold":      {args: "status"},
 		"cluster-explain":     {args: "explain master-1"},
 		"cluster-nothing":     {args: "explain master-9", status: 1},
 		"release":             {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
@@ -236,7 +239,7 @@ func TestCluster(t *testing.T) {
 		"release-live":        {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
 		"release-last":        {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
 		"release-automation":  {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", status: 1, then: held},
-		"release-unasked":     {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-untold":      {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-put-back":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
 		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},
 		"release-dry-run":     {args: "release master-1 --reason ticket --dry-run" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: held},
@@ -347,6 +350,13 @@ func TestNoCluster(t *testing.T) {
 		"status --context nope":            {2, `"nope"`},
 		"status --kubeconfig nope":         {2, "--kubeconfig"},
 		"status --mode half":               {2, "--mode"},
+		"status --desired-replicas -3":     {2, "--desired-replicas"},
+		"explain a -o wide":                {2, "--output"},
+		"audit":                            {1, "connection refused"},
+		"audit --follow x.log":             {2, "--follow"},
+		"audit --follow --by user":         {2, "--by"},
+		"audit --follow -o yaml":           {2, "yaml"},
+		"completion tcsh":                  {2, "bash, zsh, fish and powershell"},
 		"status --endpoints http://a":      {2, "--endpoints"},
 		"status --endpoints https://a:1":   {2, "--cacert is missing"},
 		"status -o table -w -f x":          {2, "--watch"},

@@ -11,7 +11,10 @@ import (
 )
 
 func explainCommand(t terminal) *cobra.Command {
-	var o source
+	var (
+		o      source
+		output string
+	)
 	cmd := &cobra.Command{
 		Use:   "explain MACHINE",
 		Short: "Say why a Machine is held or free, what comes next, and what its deletion would do now",
@@ -19,22 +22,46 @@ func explainCommand(t terminal) *cobra.Command {
 would answer if you deleted it now (or released it, if it is being deleted), and what to type.
 
 Nothing is sent but reads: the answers come from the functions that Holdfast itself decides with, on
-what this look sees, with the rules as they are without flags of holdfast run. To have the cluster's own
-answer without consequences: kubectl delete machine MACHINE --dry-run=server`,
+what this look sees and with the flags that Holdfast tells of (its mode, the voters wanted, its limits).
+etcd is as Holdfast saw it last, unless --endpoints is set: see kubectl holdfast status --help. To have the
+cluster's own answer without consequences: kubectl delete machine MACHINE --dry-run=server`,
 		Example: `  kubectl holdfast explain master-0
+
+  # For a script: would a deletion have its way now?
+  kubectl holdfast explain master-0 -o json | jq .if.passes
 
   # In a support case, without the cluster
   kubectl holdfast explain master-0 -f snapshot.yaml`,
 		Args: exactly(1, "the name of a Machine"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneOf("output", output, "text", "json", "yaml"); err != nil {
+				return err
+			}
 			v, err := o.take(cmd.Context(), t)
 			if err != nil {
 				return err
+			}
+			if output != "text" {
+				return v.explainData(t.out, output, args[0])
 			}
 			return v.explain(t.out, args[0])
 		},
 	}
 	o.bind(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
+	among(cmd, "output", "text", "json", "yaml")
+	among(cmd, "mode", "guard", "full")
+	names := o.names(t, anyMachine)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if o.file == "" || len(args) > 0 {
+			return names(cmd, args, typed)
+		}
+		v, err := readFile(t, o.file)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return offered(v.Machines, typed, anyMachine), cobra.ShellCompDirectiveNoFileComp
+	}
 	return cmd
 }
 
@@ -46,6 +73,7 @@ func (v *view) explain(out io.Writer, name string) error {
 	m := &v.Machines[i]
 	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(i))
 	indented(out, v.hosts(i)...)
+	v.sourced(out)
 	indented(out, fmt.Sprintf("Hook %s: %s; latch %s: %s; finalizer: %s.", quorum.HookName, entryWord(m.Hook), quorum.LatchName, entryWord(m.Latch),
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
 	if m.Override != "" {
@@ -61,25 +89,79 @@ func (v *view) explain(out io.Writer, name string) error {
 	fmt.Fprintln(out)
 	v.next(out)
 
-	d, what := v.deletion(i), "deleted"
-	if m.Deleting() {
-		d, what = v.release(i), "released"
-	}
-	if m.Deleting() && m.Hook == quorum.Absent && m.Latch != quorum.Ours {
-		return nil // there is nothing to release
+	d, what := v.answer(i)
+	if what == "" {
+		return nil
 	}
 	who := "you"
 	if v.user.Name != "" {
 		who += " (" + plain(v.user.Name) + ")"
 	}
-	fmt.Fprintf(out, "\nIf %s %s it now, it would be %s\n", who, what, verdictWords(&d))
-	indented(out, lines(&d)...)
-	v.guess(out)
+	v.verdict(out, who, what, &d)
 	if typed := v.commands(i, &d); typed != nil {
 		fmt.Fprintln(out, "\nWhat to type:")
 		indented(out, typed...)
 	}
 	return nil
+}
+
+// answer is what Holdfast would say to a deletion, or to the release of a Machine that is being deleted, and
+// which of the two; "" if there is nothing to release.
+func (v *view) answer(i int) (quorum.Decision, string) {
+	switch m := &v.Machines[i]; {
+	case !m.Deleting():
+		return v.deletion(i), "deleted"
+	case m.Hook == quorum.Absent && m.Latch != quorum.Ours:
+		return quorum.Decision{}, ""
+	}
+	return v.release(i), "released"
+}
+
+// explanation is what explain says, as data.
+type explanation struct {
+	Machine  string            `json:"machine"`
+	Standing string            `json:"standing"` // follows the name in a sentence
+	Hosts    []string          `json:"hosts"`
+	Hook     string            `json:"hook"`
+	Latch    string            `json:"latch"`
+	WaitsFor string            `json:"waitsFor,omitempty"`
+	Etcd     string            `json:"etcd"`
+	Source   string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
+	Actions  []simulatedAction `json:"actions"`
+	Notes    []simulatedNote   `json:"notes"`
+	If       *explainedAnswer  `json:"if,omitempty"`
+}
+
+type explainedAnswer struct {
+	Request string      `json:"request"` // deleted or released
+	User    string      `json:"user,omitempty"`
+	Passes  *bool       `json:"passes"` // it would have its way: it is neither denied nor put back; null where etcd is not known
+	Rule    quorum.Rule `json:"rule,omitempty"`
+	Says    []string    `json:"says,omitempty"`
+	Type    []string    `json:"type,omitempty"` // commands
+}
+
+func (v *view) explainData(out io.Writer, format, name string) error {
+	i, err := v.machine(name)
+	if err != nil {
+		return err
+	}
+	m := &v.Machines[i]
+	data := explanation{
+		Machine: name, Standing: v.standing(i), Hosts: v.hosts(i), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch),
+		WaitsFor: v.waits(i), Etcd: v.etcdLine(), Source: v.source,
+	}
+	data.Actions, data.Notes = v.planData()
+	if d, what := v.answer(i); what != "" {
+		data.If = &explainedAnswer{Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(i, &d)}
+		if passes := !refused(&d); v.Ring.Known {
+			data.If.Passes = &passes
+		}
+		if denial := d.Denial(); denial != nil {
+			data.If.Rule = denial.Rule
+		}
+	}
+	return printData(out, format, data)
 }
 
 // standing is whether the Machine is held, and why, in words that follow its name.
@@ -103,6 +185,16 @@ func (v *view) standing(i int) string {
 		return "is live, and its hook is on."
 	}
 	return "is live and not protected: nothing would hold its deletion."
+}
+
+// sourced says where what follows of etcd comes from, or how to get it.
+func (v *view) sourced(out io.Writer) {
+	switch {
+	case v.silent:
+		indented(out, v.source+".")
+	case v.source != "":
+		indented(out, "Etcd is "+v.source+".")
+	}
 }
 
 // hosts are sentences on where the Machine runs and what it hosts.

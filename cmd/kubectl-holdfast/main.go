@@ -62,8 +62,7 @@ releases Machines the way that it expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), versionCommand())
+	root.AddCommand(statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), completionCommand(t), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
@@ -80,9 +79,10 @@ releases Machines the way that it expects.`,
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  exactly(0, ""),
+		Use:     "version",
+		Short:   "Print the version",
+		Example: `  kubectl holdfast version`,
+		Args:    exactly(0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
 			return err

@@ -56,7 +56,7 @@ func TestGolden(t *testing.T) {
 		"by-user-yaml":   {args: "audit --by user -o yaml " + log},
 		"by-nothing":     {args: "audit --by user --user nobody " + log},
 		"mixed":          {args: "audit " + mixed},
-		"standard-input": {in: mixed, args: "audit --by machine"},
+		"standard-input": {in: mixed, args: "audit --by machine -"},
 		"both":           {in: mixed, args: "audit --rule held - " + log},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestFailures(t *testing.T) {
 		"no file":          {nil, []string{"/nowhere/audit.log"}, "/nowhere/audit.log"},
 		"an empty folder":  {nil, []string{t.TempDir()}, "no log"},
 		"cut off":          {nil, []string{half}, half},
-		"nothing but junk": {strings.NewReader("a\nb\n"), nil, "there is no audit event in -"},
-		"broken pipe":      {io.MultiReader(strings.NewReader("\n"), broken{}), nil, "standard input: the pipe broke"},
+		"nothing but junk": {strings.NewReader("a\nb\n"), []string{"-"}, "there is no audit event in -"},
+		"broken pipe":      {io.MultiReader(strings.NewReader("\n"), broken{}), []string{"-"}, "standard input: the pipe broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, stdout, stderr := cli(t, c.in, append([]string{"audit"}, c.args...)...)
@@ -166,7 +166,7 @@ func TestFailures(t *testing.T) {
 			}
 		})
 	}
-	if status, stdout, stderr := cli(t, strings.NewReader(""), "audit"); status != 0 || stdout != "No records.\n" || stderr != "" {
+	if status, stdout, stderr := cli(t, strings.NewReader(""), "audit", "-"); status != 0 || stdout != "No records.\n" || stderr != "" {
 		t.Errorf("an empty log: status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
 }
@@ -180,7 +180,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	if status := execute(ctx, []string{"audit"}, terminal{endless{}, &out, &errs, time.Now, network{}}); status != 1 {
+	if status := execute(ctx, []string{"audit", "-"}, terminal{endless{}, &out, &errs, time.Now, network{}}); status != 1 {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
 }
@@ -195,7 +195,7 @@ func TestHelpTeaches(t *testing.T) {
 		want []string
 	}{
 		{[]string{}, []string{"audit", "version", "kubectl holdfast"}},
-		{[]string{"audit", "--help"}, []string{"--by", "--since", "kubectl holdfast audit audit.log --machine", "overridden"}},
+		{[]string{"audit", "--help"}, []string{"--by", "--since", "kubectl holdfast audit --machine", "overridden"}},
 		{[]string{"version"}, []string{"kubectl-holdfast "}},
 	} {
 		status, stdout, stderr := cli(t, nil, c.args...)
@@ -220,7 +220,7 @@ func FuzzAudit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, args := range [][]string{{"-o", "wide"}, {"-o", "yaml"}, {"--by", "rule"}} {
-			status, stdout, stderr := cli(t, bytes.NewReader(data), append([]string{"audit"}, args...)...)
+			status, stdout, stderr := cli(t, bytes.NewReader(data), append([]string{"audit", "-"}, args...)...)
 			if status == 2 || args[1] != "yaml" && strings.ContainsRune(stdout+stderr, '\x1b') {
 				t.Errorf("%q: status %d, %q, %q", args, status, stdout, stderr)
 			}

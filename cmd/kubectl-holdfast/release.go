@@ -15,13 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 const (
-	// releaseReasonAnnotation on a Machine is why a person released it.
-	releaseReasonAnnotation = "holdfast.dev/release-reason"
+	releaseReasonAnnotation = audit.ReleaseReasonAnnotation
 	// fieldManager is what the API server and the audit records know this plugin's writes by.
 	fieldManager = client.FieldOwner("kubectl-holdfast")
 	longest      = 1000 // bytes of a reason
@@ -56,6 +56,8 @@ It is for a Machine whose replacement cannot come. A live Machine is not release
 	}
 	f := cmd.Flags()
 	o.bind(f)
+	among(cmd, "mode", "guard", "full")
+	cmd.ValidArgsFunction = o.names(t, func(m *quorum.Machine) bool { return m.Deleting() })
 	f.StringVar(&o.reason, "reason", "", "why it must go without a replacement; required")
 	f.StringVar(&o.confirm, "confirm", "", "the Machine's name, so that it is not asked for")
 	f.BoolVar(&o.dryRun, "dry-run", false, "send the patch as a trial: the server judges it and changes nothing")
@@ -96,9 +98,8 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	d := v.release(i)
 	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(i))
 	indented(t.out, v.hosts(i)...)
-	fmt.Fprintf(t.out, "\nIf you (%s) released it now, it would be %s\n", plain(c.user.Name), verdictWords(&d))
-	indented(t.out, lines(&d)...)
-	v.guess(t.out)
+	v.sourced(t.out)
+	v.verdict(t.out, "you ("+plain(c.user.Name)+")", "released", &d)
 	fmt.Fprintln(t.out)
 	if refused(&d) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent", name)

@@ -66,6 +66,8 @@ Before anything is created it asks the server, by a trial, whether the old Machi
 	}
 	f := cmd.Flags()
 	o.bind(f)
+	among(cmd, "mode", "guard", "full")
+	cmd.ValidArgsFunction = o.names(t, anyMachine)
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringArrayVar(&o.set, "set", nil, "PATH=VALUE in spec.providerSpec.value, such as rootVolume.size=200; may be repeated")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
@@ -282,9 +284,10 @@ func printManifest(t terminal, m *machinev1beta1.Machine) error {
 // replacing is a replacement under way.
 type replacing struct {
 	*cluster
-	t    terminal
-	old  *machinev1beta1.Machine
-	told string // the line that was printed last
+	t       terminal
+	old     *machinev1beta1.Machine
+	told    string // the line that was printed last
+	sourced bool   // where etcd's part comes from was printed
 }
 
 func (r *replacing) say(format string, args ...any) {
@@ -403,6 +406,10 @@ func (r *replacing) gone(ctx context.Context, next string) error {
 		i, err := v.machine(r.old.Name)
 		if err != nil {
 			return false, nil //nolint:nilerr // it went in between, which the next look tells
+		}
+		if !r.sourced && v.source != "" && !v.silent {
+			r.sourced = true
+			r.say("Etcd is %s.", v.source)
 		}
 		switch seen := &v.Machines[i]; {
 		case seen.Hook == quorum.Absent && seen.Latch != quorum.Ours:

@@ -41,6 +41,7 @@ by hand to ask what would be.`,
 	f := cmd.Flags()
 	f.StringVarP(&file, "filename", "f", "", "the snapshot file, - for standard input")
 	f.StringVarP(&output, "output", "o", "text", "text, json or yaml")
+	among(cmd, "output", "text", "json", "yaml")
 	return cmd
 }
 
@@ -79,16 +80,26 @@ type simulatedDeletion struct {
 	Says    []string    `json:"says,omitempty"`
 }
 
+// planData are the plan's actions and notes, lists also where they are empty.
+func (v *view) planData() ([]simulatedAction, []simulatedNote) {
+	actions, notes := []simulatedAction{}, []simulatedNote{}
+	if v.silent {
+		return actions, notes // Holdfast knows more
+	}
+	for _, a := range v.plan.Actions {
+		actions = append(actions, simulatedAction{a.Step, a.Kind.String(), a.Describe(), a.Why})
+	}
+	for _, n := range v.plan.Notes {
+		notes = append(notes, simulatedNote(n))
+	}
+	return actions, notes
+}
+
 func (v *view) simulate(t terminal, output string) error {
 	conditions := quorum.Conditions(v.Snapshot, &v.plan)
 	if output != "text" {
-		out := simulation{Actions: []simulatedAction{}, Notes: []simulatedNote{}, Deletions: []simulatedDeletion{}}
-		for _, a := range v.plan.Actions {
-			out.Actions = append(out.Actions, simulatedAction{a.Step, a.Kind.String(), a.Describe(), a.Why})
-		}
-		for _, n := range v.plan.Notes {
-			out.Notes = append(out.Notes, simulatedNote(n))
-		}
+		out := simulation{Deletions: []simulatedDeletion{}}
+		out.Actions, out.Notes = v.planData()
 		for _, c := range conditions {
 			out.Conditions = append(out.Conditions, simulatedCondition{c.Type, c.Status, c.Reason, c.Message})
 		}

@@ -31,16 +31,21 @@ func statusCommand(t terminal) *cobra.Command {
 it waits for. What stands below is what Holdfast does next by what this look sees, and what a person
 should know.
 
-etcd is asked directly, with flags or variables as for etcdctl. Without them the Machines and Nodes
-are shown all the same. A single look does not know for how long a member has been as it is, so what
-takes some time (a dead voter, a learner that keeps up) shows with --watch.
+etcd is shown as Holdfast saw it last, which it tells in a ConfigMap of its own namespace: every 30 s,
+and after each change. What is older than a minute is not gone by; the Machines and Nodes are shown all
+the same. With flags or variables as for etcdctl, etcd is asked directly. A single look of that kind does
+not know for how long a member has been as it is, so what takes some time (a dead voter, a learner that
+keeps up) shows with --watch.
 
 -o yaml and -o json write all that a decision is made on: simulate, explain and status read it with -f.`,
 		Example: `  kubectl holdfast status
 
-  # With etcd's members, while a replacement is under way
-  export ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.crt ETCDCTL_CERT=client.crt ETCDCTL_KEY=client.key
+  # While a replacement is under way
   kubectl holdfast status --watch
+
+  # While Holdfast is down: ask etcd itself
+  export ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.crt ETCDCTL_CERT=client.crt ETCDCTL_KEY=client.key
+  kubectl holdfast status
 
   # For a support case
   kubectl holdfast status -o yaml > snapshot.yaml`,
@@ -50,6 +55,8 @@ takes some time (a dead voter, a learner that keeps up) shows with --watch.
 	f := cmd.Flags()
 	o.bind(f)
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
+	among(cmd, "mode", "guard", "full")
+	among(cmd, "output", "table", "wide", "json", "yaml")
 	f.BoolVarP(&o.watch, "watch", "w", false, "show it anew every 2 s, until Ctrl-C")
 	return cmd
 }
@@ -97,7 +104,7 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 		text := screen.String()
 		switch {
 		case live(t.out):
-			text = "\x1b[H\x1b[2J" + at(t.now()) + "\n" + text
+			text = redrawn(at(t.now()) + "\n" + text)
 		case text == before:
 			text = ""
 		default:
@@ -114,11 +121,17 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 	}
 }
 
+// redrawn is a text that takes the place of the one before it on a terminal. Nothing is cleared first, so
+// that nothing flickers: each line ends with the clearing of its rest, the last one with that of the screen's.
+func redrawn(text string) string {
+	return "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
+}
+
 func (o *statusOptions) print(out io.Writer, v *view) error {
 	if o.output == "json" || o.output == "yaml" {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
-	fmt.Fprintf(out, "Etcd: %s\n", plain(v.etcdLine()))
+	v.etcdLines(out)
 	fmt.Fprintf(out, "Mode: %s\n\n", v.modeLine())
 	if err := printRows(out, v.rows(o.output == "wide")); err != nil {
 		return err

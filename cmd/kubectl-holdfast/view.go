@@ -34,10 +34,14 @@ type view struct {
 	user      quorum.User // the zero User for a file: somebody
 	plan      quorum.Plan
 	join      *quorum.Join
+
+	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
+	silent bool   // nobody told of etcd: neither it nor Holdfast
 }
 
-func viewOf(s *quorum.Snapshot, namespace string, user quorum.User) *view {
-	return &view{Snapshot: s, namespace: namespace, user: user, plan: quorum.Decide(s), join: quorum.NewJoin(s)}
+// decide fills in what follows from a Snapshot.
+func (v *view) decide(s *quorum.Snapshot) {
+	v.Snapshot, v.plan, v.join = s, quorum.Decide(s), quorum.NewJoin(s)
 }
 
 // take reads the file, or looks at the cluster once.
@@ -51,15 +55,6 @@ func (o *source) take(ctx context.Context, t terminal) (*view, error) {
 	}
 	defer c.close()
 	return c.look(ctx)
-}
-
-// look takes a Snapshot of the cluster.
-func (c *cluster) look(ctx context.Context) (*view, error) {
-	s, err := c.gatherer.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return viewOf(s, c.namespace, c.user), nil
 }
 
 func readFile(t terminal, path string) (*view, error) {
@@ -85,11 +80,10 @@ func readFile(t terminal, path string) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return viewOf(s, cmp.Or(f.Namespace, defaultNamespace), quorum.User{}), nil
+	v := &view{namespace: cmp.Or(f.Namespace, defaultNamespace)}
+	v.decide(s)
+	return v, nil
 }
-
-// unasked says whether the one who took the Snapshot was not told how to reach etcd.
-func (v *view) unasked() bool { return !v.Ring.Known && v.Ring.Why == unaskedWhy }
 
 // machine is the index of a Machine, or an error that says which there are.
 func (v *view) machine(name string) (int, error) {
@@ -151,9 +145,6 @@ func (v *view) age(since time.Time) string {
 
 // etcdLine is the ring in a line.
 func (v *view) etcdLine() string {
-	if v.unasked() {
-		return "not asked. To let it be asked: --endpoints, --cacert, --cert and --key, or ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY as for etcdctl"
-	}
 	if !v.Ring.Known {
 		return "not known: " + cmp.Or(v.Ring.Why, "its members could not be read")
 	}
@@ -179,6 +170,14 @@ func (v *view) etcdLine() string {
 	return line
 }
 
+// etcdLines are the ring, and where that comes from.
+func (v *view) etcdLines(out io.Writer) {
+	fmt.Fprintf(out, "Etcd: %s\n", plain(v.etcdLine()))
+	if v.source != "" {
+		fmt.Fprintf(out, "      %s\n", plain(v.source))
+	}
+}
+
 func (v *view) modeLine() string {
 	if v.Mode == quorum.Full {
 		return "full: Holdfast enforces, and drives etcd's membership"
@@ -193,7 +192,9 @@ func (v *view) waits(i int) string {
 	switch {
 	case m.Mirrored:
 		out = append(out, "left alone: it is mirrored")
-	case v.unasked():
+	case v.silent && m.Deleting() && (m.Hook != quorum.Absent || m.Latch == quorum.Ours):
+		return "not known"
+	case v.silent:
 		return ""
 	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.Absent || m.Latch == quorum.Ours):
 		out = append(out, "etcd to answer")
@@ -237,8 +238,8 @@ func phaseWords(p quorum.Phase) string {
 
 // next prints what is to be done and what a person should know.
 func (v *view) next(out io.Writer) {
-	if v.unasked() {
-		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd was not asked.")
+	if v.silent {
+		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd's members are not.")
 		return
 	}
 	if len(v.plan.Actions)+len(v.plan.Notes) == 0 {
@@ -252,11 +253,15 @@ func (v *view) next(out io.Writer) {
 	}
 }
 
-// guess says that an answer was given without etcd.
-func (v *view) guess(out io.Writer) {
-	if v.unasked() {
-		indented(out, "This was decided without etcd, which Holdfast asks: it may answer otherwise.")
+// verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,
+// that is what it would answer if etcd did not.
+func (v *view) verdict(out io.Writer, who, what string, d *quorum.Decision) {
+	if v.silent {
+		fmt.Fprintf(out, "\nIf %s %s it now, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, verdictWords(d))
+	} else {
+		fmt.Fprintf(out, "\nIf %s %s it now, it would be %s\n", who, what, verdictWords(d))
 	}
+	indented(out, lines(d)...)
 }
 
 // indented prints lines that are not trusted.

@@ -146,6 +146,7 @@ func TestEvent(t *testing.T) {
 	put.Received = record("").Received
 	late := record("abandoned") // by the API server, which did not wait any more
 	late.Abandoned = true
+	late.ReleaseReason = "the host burnt down"
 
 	synctest.Test(t, func(t *testing.T) { // for the clock
 		var out bytes.Buffer

@@ -45,6 +45,12 @@ func (e *Entry) Count() int {
 	return int(n)
 }
 
+// Abandoned says that nobody waited for the decision: the webhook's failure policy had its way instead.
+func (e *Entry) Abandoned() bool { return e.Annotations[AbandonedAnnotation] == "true" }
+
+// ReleaseReason is why a person released the Machine, in that person's words; "" if none were given.
+func (e *Entry) ReleaseReason() string { return e.Annotations[ReleaseReasonAnnotation] }
+
 // Last is when the decision was asked for, the last one of those that the record stands for.
 func (e *Entry) Last() time.Time { return e.RequestReceivedTimestamp.Time }
 
@@ -156,6 +162,36 @@ func parse(line []byte, tooLong bool) (*Entry, error) {
 // Sort orders entries by time; those of the same time stay as they are.
 func Sort(entries []Entry) {
 	slices.SortStableFunc(entries, func(a, b Entry) int { return a.Last().Compare(b.Last()) })
+}
+
+// Key is the same for two records of one decision. The API server asks again where an answer got lost,
+// maybe another replica; logs may be copied. A record without an ID is like no other: its key is "".
+func (e *Entry) Key() string {
+	if e.AuditID == "" {
+		return ""
+	}
+	return strings.Join([]string{string(e.AuditID), e.User.Username, e.Annotations[RuleAnnotation], e.Annotations[VerdictAnnotation], e.Annotations[RepeatedAnnotation]}, " ")
+}
+
+// Merge orders the entries of several logs by time and leaves out those that are there already. Of two
+// records of one decision the one that somebody waited for stays.
+func Merge(entries []Entry) []Entry {
+	Sort(entries)
+	at := map[string]int{}
+	out := entries[:0:0]
+	for _, e := range entries {
+		key := e.Key()
+		k, twice := at[key]
+		switch {
+		case !twice || key == "":
+			at[key] = len(out)
+			out = append(out, e)
+		case out[k].Abandoned() && !e.Abandoned():
+			out[k] = e
+		}
+	}
+	Sort(out)
+	return out
 }
 
 // Files are the files that belong to a log: the rotated ones, oldest first, and it. Of a folder they

@@ -29,6 +29,7 @@ type Record struct {
 
 	Decision             quorum.Decision
 	Override, OverrideBy string // the object's annotations, as they stood before the request
+	ReleaseReason        string // why a person releases it, in that person's words, as the request has it; "" without
 
 	Snapshot *quorum.Snapshot // what was decided on; nil where the request was enough
 }
@@ -40,9 +41,12 @@ const (
 	VerdictAnnotation      = "holdfast.dev/verdict"
 	FieldManagerAnnotation = "holdfast.dev/field-manager"
 	// AbandonedAnnotation is "true" on a decision that nobody waited for: its failure policy had its way.
-	AbandonedAnnotation  = "holdfast.dev/abandoned"
-	OverrideAnnotation   = quorum.OverrideAnnotation
-	OverrideByAnnotation = quorum.OverrideByAnnotation
+	AbandonedAnnotation = "holdfast.dev/abandoned"
+	// ReleaseReasonAnnotation is why a person released the Machine: on the Machine itself, where kubectl
+	// holdfast release writes it, and on the record of that release.
+	ReleaseReasonAnnotation = "holdfast.dev/release-reason"
+	OverrideAnnotation      = quorum.OverrideAnnotation
+	OverrideByAnnotation    = quorum.OverrideByAnnotation
 	// EvidenceAnnotation is the JSON of Evidence.
 	EvidenceAnnotation = "holdfast.dev/evidence"
 	// RepeatedAnnotation, on a record that stands for several, is how many; the Event is the last of them.
@@ -124,6 +128,7 @@ func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 	}
 	for key, value := range map[string]string{
 		FieldManagerAnnotation: r.FieldManager, OverrideAnnotation: r.Override, OverrideByAnnotation: r.OverrideBy,
+		ReleaseReasonAnnotation: r.ReleaseReason,
 	} {
 		if value != "" {
 			e.Annotations[key] = value

@@ -44,6 +44,8 @@ type Reconciler struct {
 	Log      logr.Logger
 	// Publisher tells etcd's hosts and clients of the membership; nil for nobody.
 	Publisher *Publisher
+	// RingView tells people of the ring; nil for nobody.
+	RingView *RingView
 	// ClusterOperator is where the conditions are told; nil for nowhere.
 	ClusterOperator *ClusterOperator
 
@@ -168,6 +170,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	if !r.Publisher.Publish(ctx, s) {
 		again = min(again, lookSoon)
 	}
+	r.RingView.tell(ctx, s)
 	r.ClusterOperator.tell(ctx, s, &plan)
 	return again, nil
 }

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -89,7 +91,7 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 	r.Audit.Write(audit.Record{
 		RequestUID: d.Admission.UID, Received: d.Received, User: d.Admission.UserInfo, Operation: d.Request.Operation,
 		Object: object, FieldManager: d.FieldManager(), Decision: d.Decision,
-		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot, Abandoned: ctx.Err() != nil,
+		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot, Abandoned: ctx.Err() != nil, ReleaseReason: releaseReason(&d),
 	})
 	if ctx.Err() != nil {
 		return
@@ -113,6 +115,23 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 			APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: rbacv1.UserKind, Name: d.Request.User.Name,
 		}, kind, reason, d.Request.Operation.String(), "%s", note(fmt.Sprintf("%s by %s: %s", d.Request.Operation, d.Request.User.Name, said)))
 	}
+}
+
+// releaseReason is what the request says of why, "" where it releases nothing by hand. The API server has
+// the annotation from the person, so it is cut.
+func releaseReason(d *webhooks.Record) string {
+	if !slices.ContainsFunc(d.Decision.Findings, func(f quorum.Finding) bool { return f.Rule == quorum.EscapeHatch }) {
+		return ""
+	}
+	var object struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(d.Admission.Object.Raw, &object) != nil {
+		return "" // the handler refused what is no Machine; without annotations there is no reason
+	}
+	return note(object.Metadata.Annotations[audit.ReleaseReasonAnnotation])
 }
 
 // noteLimit is the length of an Event's note, in bytes: the API server refuses an Event with a longer one.

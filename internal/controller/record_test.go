@@ -218,6 +218,35 @@ type records []audit.Record
 
 func (r *records) Write(one audit.Record) { *r = append(*r, one) }
 
+// TestReleaseReason: the record of a release has the reason that the person gave, and other records have none.
+func TestReleaseReason(t *testing.T) {
+	raw := func(reason string) []byte {
+		return []byte(`{"metadata":{"annotations":{"holdfast.dev/release-reason":"` + reason + `"}}}`)
+	}
+	for _, c := range []struct {
+		rule    quorum.Rule
+		verdict quorum.Verdict
+		raw     []byte
+		want    string
+	}{
+		{quorum.EscapeHatch, quorum.Allowed, raw("it burnt down"), "it burnt down"},
+		{quorum.EscapeHatch, quorum.Denied, raw("it burnt down"), "it burnt down"},
+		{quorum.EscapeHatch, quorum.Allowed, raw(strings.Repeat("x", 3000)), strings.Repeat("x", noteLimit-4) + " ..."},
+		{quorum.EscapeHatch, quorum.Allowed, []byte(`{"metadata":{}}`), ""},
+		{quorum.EscapeHatch, quorum.Allowed, []byte(`{"metadata":{"annotations":7}}`), ""},
+		{quorum.EscapeHatch, quorum.Allowed, nil, ""},
+		{quorum.AutomationRelease, quorum.Repaired, raw("an old one"), ""},
+	} {
+		kept := &records{}
+		request := decided(person, "master-0", c.rule, c.verdict, "x")
+		request.Admission.Object.Raw = c.raw
+		(&Recorder{Events: events.NewFakeRecorder(1), Audit: kept, Log: logr.Discard()}).Decided(t.Context(), request)
+		if got := (*kept)[0].ReleaseReason; got != c.want {
+			t.Errorf("%s of %s: %q, not %q", c.rule, c.raw, got, c.want)
+		}
+	}
+}
+
 // TestAbandoned: of a decision that nobody waited for any more nothing came, so it makes no Event, and
 // its record says so.
 func TestAbandoned(t *testing.T) {

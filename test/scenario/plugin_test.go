@@ -3,6 +3,7 @@ package scenario_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -37,10 +42,10 @@ func (c *cluster) plugin(t *testing.T, etcd bool, args ...string) (status int, s
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// says runs the plugin and wants an exit status and words.
+// says runs the plugin as somebody who has kubectl alone, and wants an exit status and words.
 func (c *cluster) says(t *testing.T, status int, words []string, args ...string) string {
 	t.Helper()
-	got, out, errs := c.plugin(t, true, args...)
+	got, out, errs := c.plugin(t, false, args...)
 	if got != status {
 		t.Errorf("kubectl holdfast %s exits %d, not %d", strings.Join(args, " "), got, status)
 	}
@@ -52,26 +57,64 @@ func (c *cluster) says(t *testing.T, status int, words []string, args ...string)
 	return out
 }
 
+// comesToSay runs the plugin until it says all the words.
+func (c *cluster) comesToSay(t *testing.T, words []string, args ...string) {
+	t.Helper()
+	eventually(t, slowly, "kubectl holdfast "+strings.Join(args, " "), func(context.Context) error {
+		_, out, errs := c.plugin(t, false, args...)
+		for _, word := range words {
+			if !strings.Contains(out+errs, word) {
+				return fmt.Errorf("it does not say %q: %s%s", word, out, errs)
+			}
+		}
+		return nil
+	})
+}
+
+// ring is the ConfigMap in which Holdfast tells the ring.
+func (c *cluster) ring(ctx context.Context) (*corev1.ConfigMap, error) {
+	var cm corev1.ConfigMap
+	err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Namespace: "holdfast-system", Name: snapshotfile.RingName}, &cm)
+	return &cm, err
+}
+
+// seenRow matches the row of a Machine in status.
+func seenRow(out, machine string, words ...string) error {
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, machine+" ") {
+			continue
+		}
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				return fmt.Errorf("the row of Machine %s has no %q: %s", machine, word, line)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("there is no row of Machine %s: %s", machine, out)
+}
+
 // TestPlugin is a resize and an escape by kubectl holdfast alone.
 func TestPlugin(t *testing.T) {
-	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s", "--max-learner-lag=400"}})
 	c.atRest(t)
 
 	t.Run("status", func(t *testing.T) {
-		c.says(t, 0, []string{"3 of 3 voters healthy, 3 wanted", "Mode: full", "master-2", "leader", "Nothing is to be done."}, "status")
-		status, out, errs := c.plugin(t, false, "status")
-		if status != 0 || !strings.Contains(out, "Etcd: not asked") || !strings.Contains(out, "--endpoints") || !strings.Contains(out, "master-1") {
-			t.Errorf("without etcd: status %d, %s", status, errs)
+		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "quorum is 2, so 1 more may fail", "as Holdfast saw it", "Mode: full", "master-2", "leader", "Nothing is to be done."}, "status")
+		if status, out, errs := c.plugin(t, true, "status"); status != 0 || !strings.Contains(out, "3 of 3 voters healthy, 3 wanted") || strings.Contains(out, "as Holdfast saw it") {
+			t.Errorf("with etcd: status %d, %s", status, errs)
 		}
-		// What it writes, simulate reads, without the cluster.
+		// What it writes, simulate reads, without the cluster, and Holdfast's own flags are in it.
 		file := filepath.Join(t.TempDir(), "snapshot.yaml")
-		must(t, os.WriteFile(file, []byte(c.says(t, 0, nil, "status", "-o", "yaml")), 0o600))
+		written := c.says(t, 0, []string{"deadAfter: 3s", "maxLag: 400"}, "status", "-o", "yaml")
+		must(t, os.WriteFile(file, []byte(written), 0o600))
 		c.says(t, 0, []string{"Available=True", "master-0: allowed, and Holdfast would say:", "(held)"}, "simulate", "-f", file)
 	})
 
 	t.Run("explain", func(t *testing.T) {
-		c.says(t, 0, []string{"is live and protected", "It hosts etcd", "If you (alice) deleted it now, it would be allowed", "kubectl holdfast replace master-0"}, "explain", "master-0")
+		c.says(t, 0, []string{"is live and protected", "It hosts etcd", "Etcd is as Holdfast saw it", "If you (alice) deleted it now, it would be allowed", "kubectl holdfast replace master-0"}, "explain", "master-0")
 		c.says(t, 1, []string{"no control-plane Machine master-9", "master-0, master-1, master-2"}, "explain", "master-9")
+		c.says(t, 0, []string{"master-1\tRunning"}, "__complete", "explain", "master-1")
 	})
 
 	t.Run("replace", func(t *testing.T) {
@@ -92,6 +135,25 @@ func TestPlugin(t *testing.T) {
 		c.atRest(t)
 	})
 
+	t.Run("during", func(t *testing.T) {
+		must(t, c.remove(t.Context(), "master-2"))
+		c.comesToSay(t, []string{"as Holdfast saw it", "ReplacementWaits"}, "status")
+		out := c.says(t, 0, nil, "status")
+		must(t, seenRow(out, "master-2", "Deleting", "healthy", "on     on", "a new Machine's Node"))
+		c.says(t, 0, []string{"and held", "Etcd is as Holdfast saw it", "It waits for: a new Machine's Node", "If you (alice) released it now, it would be allowed", "2 without this Machine"}, "explain", "master-2")
+		// Another voter's Machine has to wait.
+		c.says(t, 0, []string{"refused (one-too-many)", "master-2"}, "explain", "master-1")
+		c.says(t, 0, []string{"master-2\tDeleting"}, "__complete", "release", "")
+		must(t, c.replacement(t.Context(), "master-2", "fresh"))
+		eventually(t, slowly, "status shows the replacement's member", func(context.Context) error {
+			_, out, _ := c.plugin(t, false, "status")
+			return seenRow(out, "fresh", "Running", "fresh", "healthy", "on     on")
+		})
+		c.gone(t, slowly, "master-2")
+		c.atRest(t)
+		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "fresh", "Nothing is to be done."}, "status")
+	})
+
 	t.Run("release", func(t *testing.T) {
 		c.says(t, 1, []string{"is live", "delete it first: kubectl -n openshift-machine-api delete machine master-1"}, "release", "master-1", "--reason=test", "--confirm=master-1")
 		must(t, c.remove(t.Context(), "master-1"))
@@ -103,5 +165,36 @@ func TestPlugin(t *testing.T) {
 		c.says(t, 0, []string{"escape-hatch", "Machine master-1 is released"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
 		c.gone(t, slowly, "master-1")
 		c.tells(t, "master-1", "EscapeHatchUsed")
+		c.says(t, 0, []string{"escape-hatch", "alice", `"the host burnt down"`}, "audit", c.AuditLog(), "--rule=escape-hatch")
+		c.says(t, 1, []string{"there is no pod of Holdfast", "--holdfast-namespace"}, "audit")
+	})
+
+	t.Run("Holdfast is away", func(t *testing.T) {
+		must(t, c.Holdfast.Stop())
+		eventually(t, quickly, "a reading of a minute ago", func(ctx context.Context) error {
+			cm, err := c.ring(ctx)
+			if err != nil {
+				return err
+			}
+			told, err := snapshotfile.ParseRing(cm.Data)
+			if err != nil {
+				return err
+			}
+			told.Snapshot.Now = told.Snapshot.Now.Add(-2 * time.Minute)
+			if cm.Data, err = snapshotfile.RingData(told.Snapshot, told.By); err != nil {
+				return err
+			}
+			return c.as(sandbox.Admin).Update(ctx, cm)
+		})
+		c.says(t, 0, []string{"Etcd: not known: what Holdfast told last", "min old", "Is Holdfast running? kubectl -n holdfast-system get pods", "--endpoints"}, "status")
+		cm, err := c.ring(t.Context())
+		must(t, err)
+		cm.Data = map[string]string{"snapshot.yaml": "}{"}
+		must(t, c.as(sandbox.Admin).Update(t.Context(), cm))
+		c.says(t, 0, []string{"Etcd: not known", "cannot be understood"}, "status")
+		must(t, c.as(sandbox.Admin).Delete(t.Context(), cm))
+		c.says(t, 0, []string{"Etcd: not known: Holdfast has told nothing of it"}, "status")
+		must(t, c.Holdfast.Start())
+		c.comesToSay(t, []string{"as Holdfast saw it"}, "status")
 	})
 }

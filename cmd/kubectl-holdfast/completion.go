@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// patience is how long somebody who pressed TAB waits for the cluster.
+const patience = 3 * time.Second
+
+func completionCommand(t terminal) *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a script that completes this command's line in a shell",
+		Long: `Print a script that has a shell complete the line of kubectl-holdfast: commands, flags and their values,
+and the names of Machines.
+
+kubectl completes the lines of its plugins by itself, once it finds an executable of the name
+kubectl_complete-holdfast in the PATH. The second example makes it.`,
+		Example: `  # For kubectl-holdfast, in this shell
+  source <(kubectl holdfast completion bash)
+
+  # For kubectl holdfast, where kubectl's own completion is set up
+  printf '#!/bin/sh\nexec kubectl holdfast __complete "$@"\n' > ~/bin/kubectl_complete-holdfast
+  chmod +x ~/bin/kubectl_complete-holdfast
+
+  # The other shells
+  kubectl holdfast completion zsh > "${fpath[1]}/_kubectl-holdfast"
+  kubectl holdfast completion fish > ~/.config/fish/completions/kubectl-holdfast.fish
+  kubectl holdfast completion powershell | Out-String | Invoke-Expression`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      exactly(1, "the name of a shell"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(t.out, true)
+			case "zsh":
+				return root.GenZshCompletion(t.out)
+			case "fish":
+				return root.GenFishCompletion(t.out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(t.out)
+			}
+			return usage("there is no completion for %q; the shells are bash, zsh, fish and powershell", args[0])
+		},
+	}
+}
+
+// names completes the names of control-plane Machines, those that suit alone. Nothing is said of what goes
+// wrong: somebody is typing.
+func (c *clusterFlags) names(t terminal, suits func(*quorum.Machine) bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		defer cancel()
+		config, err := c.config()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		config.WarningHandler = &warnings{out: io.Discard}
+		api, err := t.dial.api(config)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		namespace := defaultNamespace
+		if c.overrides.Context.Namespace != "" {
+			namespace = c.overrides.Context.Namespace
+		}
+		machines, err := (&controller.Gatherer{API: api, Namespace: namespace}).Machines(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return offered(machines, toComplete, suits), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// offered are the names that begin as typed, each with what a person tells them by.
+func offered(machines []quorum.Machine, typed string, suits func(*quorum.Machine) bool) []string {
+	var out []string
+	for i := range machines {
+		m := &machines[i]
+		if !strings.HasPrefix(m.Name, typed) || !suits(m) {
+			continue
+		}
+		what := m.Phase
+		if m.Deleting() {
+			what = "Deleting"
+		}
+		out = append(out, plain(m.Name)+"\t"+plain(what))
+	}
+	return out
+}
+
+func anyMachine(*quorum.Machine) bool { return true }
+
+// among completes a flag's value, or the last of several by comma.
+func among(cmd *cobra.Command, flag string, known ...string) {
+	// It fails for a flag that does not exist, which a test of each flag would find.
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		before := ""
+		if i := strings.LastIndex(typed, ","); i >= 0 {
+			before = typed[:i+1]
+		}
+		given := strings.Split(before, ",")
+		var out []string
+		for _, value := range known {
+			if !slices.Contains(given, value) {
+				out = append(out, before+value)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
+}

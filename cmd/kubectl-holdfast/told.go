@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+)
+
+const (
+	// holdfastNamespace is where deploy/base installs Holdfast.
+	holdfastNamespace = "holdfast-system"
+	// oldest is how old what Holdfast told may be: it tells every 30 s, and after each change.
+	oldest = time.Minute
+	// bound is how long one read of a ConfigMap may take.
+	bound = 10 * time.Second
+)
+
+// given is a Ring that was read before.
+type given quorum.Ring
+
+func (g given) Read(context.Context) quorum.Ring { return quorum.Ring(g) }
+
+// told is what Holdfast told of the ring, and how far that can be gone by.
+type told struct {
+	// ring is nil where nothing was told that can be read. Its mode and limits hold however old it is.
+	ring *snapshotfile.Ring
+	// why the ring is not to be gone by; "" if it is.
+	why string
+	// mend is what to do about that, a sentence without its full stop.
+	mend string
+}
+
+// told reads what Holdfast told. It does not fail: what cannot be read is not known, and why says why.
+func (c *cluster) told(ctx context.Context) told {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	key := client.ObjectKey{Namespace: c.holdfast, Name: snapshotfile.RingName}
+	running := fmt.Sprintf("Is Holdfast running? kubectl -n %s get pods", c.holdfast)
+	var cm corev1.ConfigMap
+	switch err := c.Get(ctx, key, &cm); {
+	case apierrors.IsNotFound(err):
+		return told{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running}
+	case apierrors.IsForbidden(err):
+		return told{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
+	case err != nil:
+		return told{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, could not be read: %s", key, oneLine(err)), mend: "Try again"}
+	}
+	ring, err := snapshotfile.ParseRing(cm.Data)
+	if err != nil {
+		return told{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, cannot be understood: %s", key, oneLine(err)), mend: "A running Holdfast of this plugin's version writes it anew within 30 s: kubectl -n " + c.holdfast + " get pods"}
+	}
+	switch age := c.clock.Since(ring.Snapshot.Now); {
+	case age > oldest:
+		return told{ring, fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), running}
+	case age < -oldest:
+		return told{ring, fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), "See whether the clocks of the cluster's hosts are right"}
+	}
+	return told{ring: ring}
+}
+
+// oneLine is an error as part of a sentence.
+func oneLine(err error) string {
+	return shorten(strings.TrimRight(strings.Join(strings.Fields(err.Error()), " "), "."), 300)
+}
+
+// ago is an age in words.
+func ago(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", d.Round(time.Second)/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// look takes a Snapshot of the cluster. etcd is asked, if the command was told how to; else it is as
+// Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
+func (c *cluster) look(ctx context.Context) (*view, error) {
+	heard := c.told(ctx)
+	g := c.gatherer
+	g.Mode, g.Desired, g.Limits = c.mode, c.desired, quorum.DefaultLimits()
+	if heard.ring != nil {
+		g.Limits = heard.ring.Snapshot.Limits
+		if g.Mode == 0 {
+			g.Mode = heard.ring.Snapshot.Mode
+		}
+	}
+	if g.Mode == 0 {
+		var err error
+		if g.Mode, err = c.guessedMode(ctx); err != nil {
+			return nil, err
+		}
+	}
+	fresh := heard.ring != nil && heard.why == ""
+	if fresh && g.Desired == 0 {
+		g.Desired = heard.ring.Snapshot.Desired
+	}
+	v := &view{namespace: c.namespace, user: c.user}
+	switch {
+	case c.ring != nil:
+		g.Etcd = c.ring
+	case fresh:
+		g.Etcd = given(heard.ring.Snapshot.Ring)
+		v.source = fmt.Sprintf("as Holdfast saw it %s ago (%s)", ago(c.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
+	default:
+		g.Etcd = given(quorum.Ring{Why: heard.why})
+		v.silent = true
+		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl"
+	}
+	s, err := g.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if fresh && c.desired == 0 {
+		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
+	}
+	if fresh && c.ring == nil {
+		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows
+	}
+	v.decide(s)
+	return v, nil
+}
+
+func orNobody(by string) string {
+	if by == "" {
+		return "it does not say which process"
+	}
+	return by
+}

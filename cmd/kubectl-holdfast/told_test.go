@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+)
+
+// telling is the ConfigMap that Holdfast writes of a snapshot file's ring, as of a time.
+func telling(t *testing.T, ring string, at time.Time, change func(*quorum.Snapshot)) *corev1.ConfigMap {
+	t.Helper()
+	v, err := readFile(terminal{}, "testdata/snapshots/"+ring+".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Now = at
+	if change != nil {
+		change(v.Snapshot)
+	}
+	data, err := snapshotfile.RingData(v.Snapshot, "holdfast-5d8f-x2x/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast-ring"}, Data: data}
+}
+
+// TestTold: what the commands say of a ring that Holdfast told, to somebody who has kubectl alone.
+func TestTold(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(time.Minute)
+	fresh := telling(t, "waiting", now.Add(-3*time.Second), nil)
+	forbidden := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if key.Name == snapshotfile.RingName {
+			return apierrors.NewForbidden(corev1.Resource("configmaps"), key.Name, errors.New("no"))
+		}
+		return c.Get(ctx, key, o, options...)
+	}}
+	elsewhere := fresh.DeepCopy()
+	elsewhere.Namespace = "guard"
+	for name, c := range map[string]struct {
+		args   string
+		told   *corev1.ConfigMap
+		funcs  interceptor.Funcs
+		status int
+	}{
+		"told-status":    {args: "status", told: fresh},
+		"told-wide":      {args: "status -o wide --holdfast-namespace guard", told: elsewhere},
+		"told-explain":   {args: "explain master-1", told: fresh},
+		"told-release":   {args: "release master-1 --reason ticket --confirm master-1 --dry-run", told: fresh},
+		"told-last":      {args: "release master-1 --reason ticket --confirm master-1", told: telling(t, "last", now, nil), status: 1},
+		"told-overrides": {args: "status --mode guard --desired-replicas 1", told: fresh},
+		// Another Machine of a voter is being deleted: by default one too many, by Holdfast's own flags not.
+		"told-limits":  {args: "explain master-0", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Limits.MaxDeleting = 0 })},
+		"told-default": {args: "explain master-0", told: fresh},
+		"told-json":    {args: "explain master-1 -o json", told: telling(t, "waiting", now.Add(-2*time.Hour), nil)},
+		"told-guard":   {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Mode = quorum.Guard })},
+		"told-desired": {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) {
+			s.Desired, s.DesiredWhy = 0, "the install-config cannot be read"
+		})},
+		"told-unknown": {args: "explain master-1", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })},
+		// What is told too long ago, or of a time to come, or nonsense, is nothing.
+		"told-old":       {args: "status", told: telling(t, "waiting", now.Add(-61*time.Second), nil)},
+		"told-ahead":     {args: "status", told: telling(t, "waiting", now.Add(10*time.Minute), nil)},
+		"told-broken":    {args: "explain master-1", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},
+		"told-empty":     {args: "status", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta}},
+		"told-forbidden": {args: "status", told: fresh, funcs: forbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := memory(t, "alice", c.funcs, append(controlPlane(), c.told)...)
+			var out, errs bytes.Buffer
+			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+out.String()+errs.String())
+		})
+	}
+}
+
+// TestClock: a computer whose clock is wrong takes the API server's, or all that Holdfast tells would be old.
+func TestClock(t *testing.T) {
+	for _, c := range []struct{ server, want time.Time }{
+		{time.Time{}, noon()},                                        // it says nothing
+		{noon().Add(-2 * time.Second), noon()},                       // whole seconds, and a request takes time
+		{noon().Add(10 * time.Minute), noon().Add(10 * time.Minute)}, // ours is late
+		{noon().Add(-time.Hour), noon().Add(-time.Hour)},
+	} {
+		clock := passive{now: noon}
+		clock.set(c.server)
+		if got := clock.Now(); !got.Equal(c.want) {
+			t.Errorf("the API server's is %s: %s, not %s", c.server, got, c.want)
+		}
+	}
+}
+
+// FuzzTold: whatever stands in the ConfigMap, nothing is claimed to be releasable that would not
+// be without it.
+func FuzzTold(f *testing.F) {
+	f.Add("", "")
+	f.Add("kind: Snapshot\n", "x")
+	f.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	f.Fuzz(func(t *testing.T, text, by string) {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast-ring"}, Data: map[string]string{"snapshot.yaml": text, "by": by}}
+		var out, errs bytes.Buffer
+		if status := execute(t.Context(), []string{"status"}, terminal{nil, &out, &errs, noon, fakes{memory(t, "alice", interceptor.Funcs{}, append(controlPlane(), cm)...), ""}}); status != 0 {
+			t.Errorf("status %d: %s", status, errs.String())
+		}
+		if strings.ContainsRune(out.String(), '\x1b') || strings.Contains(out.String(), "release-hook") {
+			t.Errorf("it says %s", out.String())
+		}
+	})
+}
+
+// TestRedrawn: on a terminal a screen takes the place of the one before it, whatever stood there.
+func TestRedrawn(t *testing.T) {
+	if got := redrawn("a\nb\n"); got != "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestCompletion: names of Machines, values of flags, and a script for each shell.
+func TestCompletion(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	api := memory(t, "alice", interceptor.Funcs{}, controlPlane()...)
+	for args, want := range map[string]string{
+		"explain ":                "master-0\tRunning\nmaster-1\tDeleting\nmaster-2\tRunning\n:4\n",
+		"replace master-2":        "master-2\tRunning\n:4\n",
+		"release ":                "master-1\tDeleting\n:4\n",
+		"explain master-0 ":       ":4\n",
+		"explain -n elsewhere ":   ":4\n",
+		"explain --context nope ": ":4\n",
+		"explain -f nope.yaml ":   ":4\n",
+		"status --mode ":          "guard\nfull\n:4\n",
+		"audit --verdict denied,": "denied,overridden\ndenied,repaired\ndenied,allowed\n:4\n",
+		"audit --by ":             "user\nrule\nmachine\n:4\n",
+		"explain -o ":             "text\njson\nyaml\n:4\n",
+		"completion ":             "bash\nzsh\nfish\npowershell\n:4\n",
+		"explain -f testdata/snapshots/last.yaml master-2": "master-2\tRunning\n:4\n",
+	} {
+		var out bytes.Buffer
+		line := append([]string{"__complete"}, strings.Split(args, " ")...)
+		if status := execute(t.Context(), line, terminal{nil, &out, io.Discard, noon, fakes{api, ""}}); status != 0 || out.String() != want {
+			t.Errorf("%q: status %d, %q, not %q", args, status, out.String(), want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if status, stdout, stderr := cli(t, nil, "completion", shell); status != 0 || !strings.Contains(stdout, "kubectl-holdfast") || stderr != "" {
+			t.Errorf("%s: status %d, %d bytes, %s", shell, status, len(stdout), stderr)
+		}
+	}
+}
+
+// TestHelp: each command says what it does, with examples.
+func TestHelp(t *testing.T) {
+	for _, name := range []string{"ETCDCTL_ENDPOINTS", "ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY"} {
+		t.Setenv(name, "")
+	}
+	_, help, _ := cli(t, nil, "--help")
+	_, list, _ := strings.Cut(help, "Available Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for line := range strings.Lines(list) {
+		command := strings.Fields(line)[0]
+		if _, stdout, _ := cli(t, nil, command, "--help"); command != "help" && !strings.Contains(stdout, "Examples:\n  ") {
+			t.Errorf("the help of %s has no example", command)
+		}
+	}
+	for _, command := range []string{"", "status", "explain", "simulate", "replace", "release", "audit", "completion", "version"} {
+		args := append(strings.Fields(command), "--help")
+		status, stdout, stderr := cli(t, nil, args...)
+		if status != 0 || stderr != "" {
+			t.Errorf("%s: status %d, %s", command, status, stderr)
+		}
+		name := "help"
+		if command != "" {
+			name += "-" + command
+		}
+		golden(t, name+".txt", "$ kubectl holdfast "+strings.Join(args, " ")+"\n"+stdout)
+	}
+}

@@ -1,0 +1,141 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+)
+
+const (
+	// retellEvery is how soon a ring that is as it was is told again. With a look every 10 s at rest, what
+	// stands there is then never much older than 30 s.
+	retellEvery = 25 * time.Second
+	// progressEvery is how soon a learner's progress, or other words for the same trouble, are told.
+	progressEvery = 2 * time.Second
+	// ringBound is how long a round waits for one telling.
+	ringBound = time.Second
+	// ringRetry is how long nothing is tried after a failure: a round is not to wait each time.
+	ringRetry = 5 * time.Second
+)
+
+// RingView tells the ring as Holdfast reads it in ConfigMap holdfast-ring, in both modes, for people who
+// have kubectl and cannot reach etcd. Nothing is decided by it. Its exported fields are to be set.
+type RingView struct {
+	API       client.Reader // live: the object is in no cache
+	Client    client.Client
+	Namespace string // Holdfast's own
+	By        string // this process
+	Log       logr.Logger
+
+	stands  *corev1.ConfigMap // as it was written last; nil if that is not known
+	at      time.Time         // when that was, zero for never
+	weighty string            // what of it is told at once
+	passing string            // what of it is told now and then
+	pause   time.Time         // until then nothing is tried
+	trouble string            // in force
+}
+
+// tell brings the ConfigMap up to date with a look at the cluster. A failure changes nothing but the log.
+func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) {
+	if v == nil || s.Now.Before(v.pause) {
+		return
+	}
+	weighty, passing := digest(s)
+	age := s.Now.Sub(v.at)
+	if !v.at.IsZero() && weighty == v.weighty && (passing == v.passing || age < progressEvery) && age < retellEvery {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, ringBound)
+	defer cancel()
+	err := v.write(ctx, s)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) && v.stands != nil {
+		// Somebody else wrote or deleted it: read it, and write once more.
+		v.stands = nil
+		err = v.write(ctx, s)
+	}
+	v.say(err)
+	if err != nil {
+		// An update that timed out may have been made: what stands there is not known.
+		v.stands, v.at, v.pause = nil, time.Time{}, s.Now.Add(ringRetry)
+		return
+	}
+	v.at, v.weighty, v.passing = s.Now, weighty, passing
+}
+
+// write puts the look into the object, as it was written last, or as it is read now.
+func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
+	data, err := snapshotfile.RingData(s, v.By)
+	if err != nil {
+		return err
+	}
+	key := client.ObjectKey{Namespace: v.Namespace, Name: snapshotfile.RingName}
+	object := v.stands
+	if object == nil {
+		object = &corev1.ConfigMap{}
+		err := v.API.Get(ctx, key, object)
+		if apierrors.IsNotFound(err) {
+			object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data}
+			if err := v.Client.Create(ctx, object); err != nil {
+				return fmt.Errorf("create ConfigMap %s: %w", key, err)
+			}
+			v.stands = object
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read ConfigMap %s: %w", key, err)
+		}
+	}
+	object.Data, object.BinaryData = data, nil
+	if err := v.Client.Update(ctx, object); err != nil {
+		return fmt.Errorf("update ConfigMap %s: %w", key, err)
+	}
+	v.stands = object
+	return nil
+}
+
+// digest says in two texts what there is to tell: what matters at once (who is a member, in which role and
+// health, who leads, whether that is known, and what Holdfast goes by), and what may wait a little.
+func digest(s *quorum.Snapshot) (weighty, passing string) {
+	var now, later strings.Builder
+	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Limits, s.Ring.Known, s.Ring.Leader, s.Ring.Version)
+	fmt.Fprintln(&later, s.Ring.Why)
+	for i := range s.Ring.Members {
+		m := &s.Ring.Members[i]
+		fmt.Fprintf(&now, "%x %q %q %q %t %t\n", m.ID, m.Name, m.PeerURLs, m.ClientURLs, m.Learner, m.Healthy)
+		fmt.Fprintf(&later, "%q", m.Why)
+		if m.Learner {
+			fmt.Fprintf(&later, " %d %t", m.Applied, m.CaughtUpAt.IsZero())
+		}
+	}
+	return now.String(), later.String()
+}
+
+// say tells of trouble when it comes, when it changes and when it goes.
+func (v *RingView) say(err error) {
+	if errors.Is(err, context.Canceled) {
+		return // this is the end, not a failure
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == v.trouble:
+	case err == nil:
+		v.Log.Info("the ring is told again", "configMap", v.Namespace+"/"+snapshotfile.RingName)
+	default:
+		v.Log.Error(err, "the ring is not told, so kubectl holdfast does not know it")
+	}
+	v.trouble = text
+}

@@ -1,0 +1,68 @@
+package snapshotfile
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// RingName is the ConfigMap, in Holdfast's own namespace, in which it tells the ring as it reads it, for
+// those who cannot reach etcd.
+const RingName = "holdfast-ring"
+
+// The keys of its data.
+const (
+	ringKey = "snapshot.yaml" // a File without Machines, Nodes, records and quorum guard
+	byKey   = "by"            // which process wrote it
+)
+
+// Ring is what that ConfigMap says.
+type Ring struct {
+	By string // the process that read etcd, a pod's name and a number mostly
+	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, Ring and Limits alone.
+	Snapshot *quorum.Snapshot
+}
+
+// RingData is what the ConfigMap holds after a look at the cluster by a process.
+func RingData(s *quorum.Snapshot, by string) (map[string]string, error) {
+	raw, err := yaml.Marshal(Of(&quorum.Snapshot{
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Ring: s.Ring, Limits: s.Limits,
+	}, ""))
+	if err != nil {
+		return nil, fmt.Errorf("write the ring down: %w", err)
+	}
+	return map[string]string{ringKey: string(raw), byKey: by}, nil
+}
+
+// ParseRing reads what the ConfigMap holds. Whoever may write the ConfigMap may have written anything: an
+// error is a sentence of one line, and a ring that is known has voters and a time.
+func ParseRing(data map[string]string) (*Ring, error) {
+	if data[ringKey] == "" {
+		return nil, fmt.Errorf("it has no key %s", ringKey)
+	}
+	f, err := Parse([]byte(data[ringKey]))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ringKey, err)
+	}
+	s, err := f.Snapshot()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ringKey, err)
+	}
+	if voters, _ := s.Ring.Voters(); s.Ring.Known && voters == 0 {
+		// It would say of every Machine that it hosts nothing.
+		return nil, fmt.Errorf("%s: etcd.members: etcd is known, and there is no voter among its members", ringKey)
+	}
+	if s.Ring.Known && s.Ring.ReadAt.IsZero() {
+		return nil, fmt.Errorf("%s: etcd.readAt: it is missing", ringKey)
+	}
+	if by := data[byKey]; len(by) > 300 || !utf8.ValidString(by) {
+		return nil, errors.New(byKey + ": it is too long or no text")
+	}
+	return &Ring{By: data[byKey], Snapshot: &quorum.Snapshot{
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Ring: s.Ring, Limits: s.Limits,
+	}}, nil
+}
