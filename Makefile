@@ -6,7 +6,7 @@ REAL     := etcd etcdctl kube-apiserver kube-controller-manager kube-scheduler k
 BIN      := $(CURDIR)/bin
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
-MODULES  := test/machineapi test/monitoring $(GITOPS)
+MODULES  := test/machineapi test/monitoring deploy/image $(GITOPS)
 SANDBOX_FLAGS ?=
 DEMO_FLAGS ?=
 
@@ -53,6 +53,10 @@ parts: build ## Build holdfast, the sandbox, the demo and the Machine API contro
 .PHONY: binaries
 binaries: ## Build the control plane's parts, kubectl, etcd and etcdctl (minutes the first time)
 	@$(if $(MISSING),test/binaries/build.sh $(BIN) $(MISSING),:)
+
+.PHONY: docs-check
+docs-check: binaries ## Hold the documentation against the code: links, flags, names, commands (make test does, too)
+	go test -count 1 ./test/docs
 
 .PHONY: race
 race: binaries parts ## Run the race detector over everything that is concurrent (needs a C compiler)
@@ -102,6 +106,42 @@ model: ## Explore every situation of small control planes with the real decision
 verify: ## Check formatting and go.mod files
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
 	@for m in . $(MODULES) test/binaries .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
+
+# What a release is made of is in bin/release. IMAGE is the image's name, TAG its tag.
+RELEASE  := $(BIN)/release
+IMAGE    ?= holdfast
+TAG      ?= $(shell git describe --tags --always --dirty)
+PLATFORMS := linux-amd64 linux-arm64
+
+.PHONY: manifests
+manifests: binaries ## Render deploy's overlays into bin/release (IMAGE=, TAG=)
+	deploy/render.sh $(BIN)/kubectl $(RELEASE) $(IMAGE) $(TAG)
+
+# Needs no container runtime. $(1) is the folder of the sources, $(2) of what comes out.
+define build-image
+	$(foreach p,$(PLATFORMS),cd $(1) && GOOS=$(word 1,$(subst -, ,$(p))) GOARCH=$(word 2,$(subst -, ,$(p))) go build -trimpath -ldflags='-s -w -buildid=' -o $(2)/$(p)/holdfast ./cmd/holdfast
+	)cd deploy/image && go run . -binaries $(2) -out $(2)/holdfast-image.tar -version $(TAG) -revision $$(git rev-parse HEAD) -created $$(git log -1 --format=%ct) | tee $(2)/digest
+endef
+
+.PHONY: image
+image: ## Pack holdfast into an OCI archive for amd64 and arm64, always with the same digest (skopeo copy oci-archive:...)
+	$(call build-image,.,$(RELEASE)/image)
+
+.PHONY: image-again
+image-again: image ## Build the image again from a copy of the commit elsewhere, without the build cache, and compare digests (minutes)
+	rm -rf $(BIN)/again && mkdir -p $(BIN)/again && git clone -q . $(BIN)/again/src
+	GOCACHE=$(BIN)/again/cache $(call build-image,$(BIN)/again/src,$(BIN)/again/image)
+	cmp $(RELEASE)/image/digest $(BIN)/again/image/digest
+	rm -rf $(BIN)/again
+
+.PHONY: sbom
+sbom: ## Write the software bill of materials of holdfast into bin/release (CycloneDX)
+	@mkdir -p $(RELEASE)
+	cd deploy/image && go tool cyclonedx-gomod app -json -noserial -main cmd/holdfast -output $(RELEASE)/holdfast.cdx.json $(CURDIR)
+
+.PHONY: release
+release: manifests image sbom ## Make all that a release is made of: manifests, image, bill of materials
+	cd $(RELEASE) && sha256sum *.yaml *.json image/holdfast-image.tar | tee SHA256SUMS
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox

@@ -395,6 +395,7 @@ type state struct {
 	escaped  bool // and a person has taken the hook off
 	override string
 	host     string                         // of bare metal, by its annotation
+	provider string                         // provider ID
 	before   []machinev1beta1.LifecycleHook // entries of others in preDrain, in front of the hook
 	after    []machinev1beta1.LifecycleHook // and behind it
 }
@@ -449,6 +450,11 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	if s.host != "" {
 		patch := client.MergeFrom(m.DeepCopy())
 		m.Annotations[quorum.InstanceAnnotations[0].Key] = s.host
+		must(t, f.admin.Patch(ctx, m, patch))
+	}
+	if s.provider != "" {
+		patch := client.MergeFrom(m.DeepCopy())
+		m.Spec.ProviderID = &s.provider
 		must(t, f.admin.Patch(ctx, m, patch))
 	}
 	if s.override != "" {

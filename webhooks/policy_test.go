@@ -142,6 +142,12 @@ func stopped() []stoppedCase {
 		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
 		{"keep-role: the hook is gone", state{escaped: true}, person, noLabels, "evidence deleting", ""},
 
+		{"claim: another provider ID", state{provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":"process:///another"}}`), protected, "claim"},
+		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected, "claim"},
+		{"claim: a first provider ID", state{}, controllers, merge(`{"spec":{"providerID":"process:///own"}}`), protected, ""},
+		{"claim: another host", state{host: "machines/own"}, gitops, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/own", "claim"},
+		{"claim: another host, by the Machine API", state{host: "machines/own"}, machineAPI, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/another", ""},
+
 		{"adopt: a MachineSet", state{}, controllers, merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)), protected, "adopt"},
 		{"adopt: a MachineDeployment, by a person", state{bare: true}, person, merge(owned("cluster.x-k8s.io/v1beta1", "MachineDeployment", true)), "evidence", "adopt"},
 		{"adopt: a ControlPlaneMachineSet", state{}, controllers, merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)), protected + " owned by ControlPlaneMachineSet", ""},

@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
-// testRBAC applies deploy/base and asks the API server what Holdfast's service account may do.
+// testRBAC applies the rights of full mode and asks the API server what Holdfast's service account may do.
 func (f *fixture) testRBAC(t *testing.T) {
 	root, err := assets.Root()
 	must(t, err)
 	must(t, f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-etcd-operator"}}))
 	must(t, f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "openshift-etcd"}}))
-	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
-		file, err := os.Open(filepath.Join(root, "deploy", "base", name))
+	for _, name := range []string{"base/namespace.yaml", "base/serviceaccount.yaml", "base/rbac.yaml", "components/full-mode/rbac.yaml"} {
+		file, err := os.Open(filepath.Join(root, "deploy", filepath.FromSlash(name)))
 		must(t, err)
 		decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
 		for {
@@ -55,10 +55,10 @@ func (f *fixture) testRBAC(t *testing.T) {
 		return review.Status.Allowed, err
 	}
 	for _, what := range []string{
-		"list machines.machine.openshift.io openshift-machine-api", "update machines.machine.openshift.io/m openshift-machine-api",
+		"list machines.machine.openshift.io openshift-machine-api",
 		"patch machines.machine.openshift.io/m openshift-machine-api", "watch nodes", "patch nodes/n",
 		"get configmaps/cluster-config-v1 kube-system", "update configmaps/holdfast-members openshift-machine-api", "create configmaps openshift-machine-api",
-		"create events openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
+		"create events.events.k8s.io openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
 		"update configmaps/etcd-membership openshift-etcd", "update configmaps/etcd-endpoints openshift-etcd", "create configmaps openshift-etcd",
 		"get clusteroperators.config.openshift.io/holdfast", "create clusteroperators.config.openshift.io", "update clusteroperators.config.openshift.io/holdfast/status",
 		"get validatingwebhookconfigurations.admissionregistration.k8s.io/holdfast", "get validatingadmissionpolicybindings.admissionregistration.k8s.io/holdfast-machines",
@@ -71,14 +71,14 @@ func (f *fixture) testRBAC(t *testing.T) {
 		gomega.NewWithT(t).Eventually(may).WithArguments(what).WithTimeout(10*time.Second).Should(gomega.BeTrue(), what)
 	}
 	for _, what := range []string{
-		"delete machines.machine.openshift.io/m openshift-machine-api", "create machines.machine.openshift.io openshift-machine-api",
+		"delete machines.machine.openshift.io/m openshift-machine-api", "update machines.machine.openshift.io/m openshift-machine-api", "create machines.machine.openshift.io openshift-machine-api",
 		"update machines.machine.openshift.io/m elsewhere", "update nodes/n", "delete nodes/n", "get configmaps/other kube-system", "list configmaps kube-system",
-		"update configmaps/other openshift-machine-api", "get secrets/s holdfast-system", "get leases.coordination.k8s.io/l openshift-machine-api",
+		"update configmaps/other openshift-machine-api", "get secrets/s holdfast-system", "get leases.coordination.k8s.io/holdfast openshift-machine-api", "get leases.coordination.k8s.io/other holdfast-system",
 		"update clusteroperators.config.openshift.io/etcd/status", "update clusteroperators.config.openshift.io/holdfast", "delete clusteroperators.config.openshift.io/holdfast",
 		"get validatingwebhookconfigurations.admissionregistration.k8s.io/other",
 		"update configmaps/other openshift-etcd", "delete configmaps/etcd-membership openshift-etcd", "update endpointslices.discovery.k8s.io/other openshift-etcd",
 		"get namespaces/other", "update poddisruptionbudgets.policy/other openshift-etcd", "update deployments.apps/other openshift-etcd", "list deployments.apps openshift-etcd",
-		"create pods openshift-etcd", "delete pods/p openshift-machine-api", "get secrets/etcd-client openshift-etcd",
+		"create pods openshift-etcd", "delete pods/p openshift-machine-api", "get secrets/other openshift-etcd", "list secrets openshift-etcd",
 	} {
 		if ok, err := may(what); ok || err != nil {
 			t.Errorf("%s: allowed is %t, %v", what, ok, err)

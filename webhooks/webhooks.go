@@ -218,6 +218,9 @@ func (g *Guard) validate(ctx context.Context, r *review) admission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
+	if answer := g.selfCall(r); answer != nil {
+		return *answer
+	}
 	if r.next != nil && len(r.due()) > 0 {
 		return g.undone(ctx, r)
 	}

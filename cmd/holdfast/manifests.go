@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/url"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -11,41 +10,48 @@ import (
 
 func manifestsCommand() *cobra.Command {
 	var (
-		p      policy
-		at, ca string
+		p policy
+		r registrationFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "manifests",
 		Short: "Print the webhooks' registrations and the policies for kubectl apply",
 		Long: `Print the webhooks' registrations, and the policies that the API server evaluates itself, so that the
 gate holds while no Holdfast answers. They hold the same lists of identities as the manager, so give
-both the same --machine-namespace, --custodians, --automation-users and --escape-hatch-users.`,
-		Example: "  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -",
-		Args:    noArgs,
+both the same --machine-namespace, --custodians, --automation-users and --escape-hatch-users. A manager
+that is told --webhook-service or --webhook-url keeps them itself, and needs this command for nothing.`,
+		Example: `  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -
+  holdfast manifests --webhook-service holdfast-system/holdfast-webhook \
+    --registration-annotations service.beta.openshift.io/inject-cabundle=true | kubectl apply -f -`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.check(); err != nil {
 				return err
 			}
-			if u, err := url.Parse(at); err != nil || u.Scheme != "https" || u.Host == "" {
-				return usage("--webhook-url is %q; it is an https URL that the API server reaches, such as https://10.0.0.9:9443", at)
-			}
-			if err := readable("webhook-ca-file", ca); err != nil {
+			o := serving.Options{MachineNamespace: p.namespace, Identities: p.identities}
+			if err := r.place(&o); err != nil {
 				return err
 			}
-			bundle, err := os.ReadFile(ca)
-			if err != nil {
-				return usage("--webhook-ca-file: %v", err)
-			}
-			o := serving.Options{
-				URL: at, CABundle: bundle, MachineNamespace: p.namespace, Identities: p.identities,
+			switch {
+			case len(r.annotations) > 0 && r.caFile != "":
+				return usage("--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either in the file or another operator's to fill in")
+			case len(r.annotations) == 0:
+				if err := readable("webhook-ca-file", r.caFile); err != nil {
+					return err
+				}
+				bundle, err := os.ReadFile(r.caFile)
+				if err != nil {
+					return usage("--webhook-ca-file: %v", err)
+				}
+				o.CABundle = bundle
 			}
 			mutating, validating := serving.Registrations(o)
+			mutating.Annotations, validating.Annotations = r.annotations, r.annotations
 			return serving.WriteYAML(cmd.OutOrStdout(), append([]any{mutating, validating}, serving.Policies(o)...)...)
 		},
 	}
 	f := cmd.Flags()
 	p.bind(f)
-	f.StringVar(&at, "webhook-url", "", "URL at which the API server reaches the webhooks")
-	f.StringVar(&ca, "webhook-ca-file", "", "file with the CA of the webhooks' certificate")
+	r.bind(f)
 	return cmd
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -50,23 +49,23 @@ import (
 // runOptions are the flags of run.
 type runOptions struct {
 	policy
-	mode, kubeconfig          string
-	endpoints                 []string
-	caCert, cert, key         string
-	desired                   int
-	limits                    quorum.Limits
-	webhookHost, webhookCerts string
-	webhookPort               int
-	metricsAddr, probeAddr    string
-	etcdNamespace             string
-	clusterOperator           string
-	elect                     bool
-	electNamespace            string
-	besideOperator            bool
-	guard                     bool
-	guardImage, guardSecret   string
-	verbose                   bool
-	audit                     audit.Options
+	mode, kubeconfig        string
+	endpoints               []string
+	etcdFiles               etcdFiles
+	desired                 int
+	limits                  quorum.Limits
+	webhooks                webhookFlags
+	drain                   drain
+	metricsAddr, probeAddr  string
+	etcdNamespace           string
+	clusterOperator         string
+	elect                   bool
+	electNamespace          string
+	besideOperator          bool
+	guard                   bool
+	guardImage, guardSecret string
+	verbose                 bool
+	audit                   audit.Options
 }
 
 func runCommand() *cobra.Command {
@@ -91,9 +90,7 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
 	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; later ones are learned from the ring")
-	f.StringVar(&o.caCert, "cacert", "", "file with the CA of etcd's server certificates")
-	f.StringVar(&o.cert, "cert", "", "file with the client certificate for etcd")
-	f.StringVar(&o.key, "key", "", "file with the key of --cert")
+	o.etcdFiles.bind(f)
 	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
@@ -102,9 +99,8 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
 	f.StringVar(&o.etcdNamespace, "etcd-namespace", membership.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
 	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
-	f.StringVar(&o.webhookHost, "webhook-host", "", "address that the webhooks listen on; all if empty")
-	f.IntVar(&o.webhookPort, "webhook-port", 9443, "port that the webhooks listen on")
-	f.StringVar(&o.webhookCerts, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
+	o.webhooks.bind(f)
+	o.drain.bind(f)
 	f.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
@@ -133,9 +129,6 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0 {
 		return 0, usage("--learner-stall-timeout and --member-dead-timeout must be longer than 0")
 	}
-	if o.webhookPort < 1 || o.webhookPort > 65535 {
-		return 0, usage("--webhook-port is %d; it is a port from 1 to 65535", o.webhookPort)
-	}
 	if mode == quorum.Guard && o.clusterOperator == "etcd" {
 		return 0, usage("--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name")
 	}
@@ -147,9 +140,9 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	}
 	errs := []error{
 		o.policy.check(), checkEndpoints(o.endpoints),
-		readable("cacert", o.caCert), readable("cert", o.cert), readable("key", o.key),
-		readable("webhook-cert-dir", filepath.Join(o.webhookCerts, "tls.crt")),
-		readable("webhook-cert-dir", filepath.Join(o.webhookCerts, "tls.key")),
+		o.etcdFiles.check(),
+		o.webhooks.check(),
+		o.drain.check(),
 	}
 	if o.kubeconfig != "" {
 		errs = append(errs, readable("kubeconfig", o.kubeconfig))
@@ -181,7 +174,10 @@ func (o *runOptions) run(ctx context.Context) error {
 		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
-	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.caCert, Cert: o.cert, Key: o.key, Identity: identity()})
+	if err := o.etcdFiles.fetch(ctx, config); err != nil {
+		return err
+	}
+	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity()})
 	if err != nil {
 		return usageError{err}
 	}
@@ -190,8 +186,15 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.preflight(ctx, config, mode); err != nil {
 		return err
 	}
-	mgr, err := o.manager(config)
+	served, err := o.webhooks.prepare(o.policy, log)
 	if err != nil {
+		return err
+	}
+	mgr, err := o.manager(config, served.server())
+	if err != nil {
+		return err
+	}
+	if err := o.etcdFiles.keep(mgr, log); err != nil {
 		return err
 	}
 	gatherer := &controller.Gatherer{
@@ -210,12 +213,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.clusterOperator != "" {
 		reconciler.ClusterOperator = o.conditions(mgr, log)
 	}
-	if err := mgr.Add(&controller.Registrations{API: mgr.GetAPIReader(), Metrics: meters, Log: log.WithName("registrations")}); err != nil {
-		return fmt.Errorf("set up the look at the registrations: %w", err)
-	}
 	api, err := uncached(mgr)
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
+	}
+	if err := served.setUp(mgr, api, ring); err != nil {
+		return err
 	}
 	if mode == quorum.Full && o.guard {
 		if reconciler.Guard, err = o.guardKeeper(api); err != nil {
@@ -250,10 +253,15 @@ func (o *runOptions) run(ctx context.Context) error {
 		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer()
-	server.Register(webhooks.MutatePath, webhooks.Handler(guard.Mutating()))
-	server.Register(webhooks.ValidatePath, webhooks.Handler(guard.Validating()))
-	server.Register(webhooks.HomePath, webhooks.Handler(guard.Home()))
-	server.Register(webhooks.KeepersPath, &admission.Webhook{Handler: guard.Keepers()})
+	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
+	server.Register(webhooks.ValidatePath, o.drain.handler(webhooks.Handler(guard.Validating())))
+	server.Register(webhooks.HomePath, o.drain.handler(webhooks.Handler(guard.Home())))
+	server.Register(webhooks.KeepersPath, o.drain.handler(&admission.Webhook{Handler: guard.Keepers()}))
+	if err := mgr.AddReadyzCheck("drain", o.drain.ready); err != nil {
+		return fmt.Errorf("set up /readyz: %w", err)
+	}
+	ctx, stop := o.drain.context(ctx)
+	defer stop()
 	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
@@ -320,12 +328,12 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-func (o *runOptions) manager(config *rest.Config) (ctrl.Manager, error) {
+func (o *runOptions) manager(config *rest.Config, webhooks webhook.Server) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme(),
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
-		WebhookServer:                 webhook.NewServer(webhook.Options{Host: o.webhookHost, Port: o.webhookPort, CertDir: o.webhookCerts}),
+		WebhookServer:                 webhooks,
 		HealthProbeBindAddress:        o.probeAddr,
 		LeaderElection:                o.elect,
 		LeaderElectionID:              "holdfast",
@@ -338,9 +346,6 @@ func (o *runOptions) manager(config *rest.Config) (ctrl.Manager, error) {
 	}
 	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("set up /healthz: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("webhooks", func(r *http.Request) error { return mgr.GetWebhookServer().StartedChecker()(r) }); err != nil {
-		return nil, fmt.Errorf("set up /readyz: %w", err)
 	}
 	return mgr, nil
 }

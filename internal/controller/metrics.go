@@ -16,11 +16,10 @@ import (
 // name now, leaves no series behind. Before the first look, and so on replicas that are not elected,
 // there are none of these: rules take the maximum over replicas and meet no zeros.
 type Metrics struct {
-	actions    *prometheus.CounterVec
-	refused    *prometheus.CounterVec
-	phases     *prometheus.HistogramVec
-	registered *prometheus.GaugeVec
-	state      gauges
+	actions *prometheus.CounterVec
+	refused *prometheus.CounterVec
+	phases  *prometheus.HistogramVec
+	state   gauges
 
 	mu    sync.Mutex
 	last  []prometheus.Metric
@@ -86,15 +85,12 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Help:    "How long replacements were in each phase. Measured between looks in memory: a phase that no look met is left out, and so is one during which Holdfast started.",
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600},
 		}, []string{"phase"}),
-		registered: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, else 0.",
-		}, []string{"kind", "name"}),
 		state: newGauges(),
 	}
 	for _, invariant := range [...]quorum.Invariant{quorum.I1, quorum.I2, quorum.I3, quorum.I4, quorum.I5, quorum.I6, quorum.I7} {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
-	for _, c := range []prometheus.Collector{m.actions, m.refused, m.phases, m.registered, m} {
+	for _, c := range []prometheus.Collector{m.actions, m.refused, m.phases, m} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("reconciler metrics: %w", err)
 		}

@@ -5,17 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -165,59 +159,6 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRegistrations: each webhook, policy and binding is looked for by its name.
-func TestRegistrations(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := admissionregistrationv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	mutating, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:1", Identities: quorum.DefaultIdentities("holdfast")})
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(mutating, validating,
-		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: serving.MachinePolicy}},
-		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.MachinePolicy}},
-		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}},
-		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}},
-	).Build()
-	m, registry := newMetrics(t)
-	r := &Registrations{API: api, Metrics: m}
-	missing := func() (out []string) {
-		t.Helper()
-		if err := r.look(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for name, value := range scrape(t, registry) {
-			if what, ok := strings.CutPrefix(name, "registration_present"); ok {
-				if n++; value == 0 {
-					out = append(out, what)
-				}
-			}
-		}
-		if n != 9 {
-			t.Errorf("%d registrations are told of, want 9", n)
-		}
-		slices.Sort(out)
-		return out
-	}
-	if got := missing(); len(got) > 0 {
-		t.Errorf("missing: %q", got)
-	}
-	validating.Webhooks = slices.DeleteFunc(validating.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == serving.OpenWebhook })
-	if err := api.Update(t.Context(), validating); err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Delete(t.Context(), mutating); err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Delete(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: serving.StatusPolicy}}); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"{binding," + serving.StatusPolicy + "}", "{webhook," + serving.OpenWebhook + "}", "{webhook," + serving.RepairWebhook + "}"}
-	if diff := cmp.Diff(want, missing()); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // TestMonitored: every metric that the alerts and the dashboard name is one that Holdfast serves, so that
 // nobody is told nothing because of a rename.
 func TestMonitored(t *testing.T) {
@@ -226,6 +167,9 @@ func TestMonitored(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := webhooks.NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := serving.NewMetrics(registry); err != nil {
 		t.Fatal(err)
 	}
 	options := audit.NewOptions()

@@ -97,16 +97,23 @@ func touched() string {
 	for _, key := range annotations() {
 		create = append(create, "("+annotation("object", key)+" != '')")
 	}
-	var instance []string
 	for _, a := range quorum.InstanceAnnotations {
 		create = append(create, "("+annotation("object", a.Key)+" != '')")
-		instance = append(instance, differs(annotation, a.Key))
 	}
 	return some(
 		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(differ(providerID), within(".metadata.?annotations", instance...), all(changed(), ours, guarded()))),
+		all(operation("UPDATE"), some(claims(), all(changed(), ours, guarded()))),
 		deletes(),
 	)
+}
+
+// claims says whether an update changes which instance a Machine names.
+func claims() string {
+	var instance []string
+	for _, a := range quorum.InstanceAnnotations {
+		instance = append(instance, differs(annotation, a.Key))
+	}
+	return some(differ(providerID), within(".metadata.?annotations", instance...))
 }
 
 // annotations are those that the rules protect.
@@ -161,9 +168,17 @@ func live(object string) string { return "!has(" + object + ".metadata.deletionT
 // person.
 func irreparable(ids *quorum.Identities) string {
 	return some(
+		selfCall(ids),
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
 		all(operation("UPDATE"), ours, hooked("oldObject"), not(hooked("object")), not(person(ids))),
 	)
+}
+
+// selfCall says whether a custodian asks in a dry run whether the API server reaches the webhooks: see
+// webhooks.SelfCallAnnotation.
+func selfCall(ids *quorum.Identities) string {
+	return all(operation("UPDATE"), "request.?dryRun.orValue(false)", "("+annotation("object", webhooks.SelfCallAnnotation)+" != '')",
+		differs(annotation, webhooks.SelfCallAnnotation), custodian(ids))
 }
 
 // name is who sends the request. The API server leaves an empty name out.

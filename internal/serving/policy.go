@@ -23,7 +23,7 @@ const (
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(changed(), ours, guarded())), machineVariables(&o.Identities), machineValidations()),
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(some(changed(), claims()), ours, guarded())), machineVariables(&o.Identities), o.machineValidations()),
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.Identities.MachineAPI)+")")), nil, o.statusValidations()),
 		binding(StatusPolicy),
@@ -55,7 +55,7 @@ func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable
 // decide without a look at etcd passes: a custodian's release, for which ClosedWebhook fails, and a
 // person's. So does a latch that does not go with the hook, as that which cluster-etcd-operator does
 // not add: the reconciler mends it.
-func machineValidations() []admissionregistrationv1.Validation {
+func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
 		validation(quorum.KeepFinalizer,
 			all("variables.hadHook", finalized("oldObject"), not(finalized("object"))),
@@ -65,6 +65,10 @@ func machineValidations() []admissionregistrationv1.Validation {
 			all("variables.hadHook", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
 			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" is on it. "+
 				"Leave both as they are; to replace the Machine, delete it."),
+		validation(quorum.Claim,
+			all("variables.hadHook", o.letsGo()),
+			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" is on it: "+
+				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
 		validation(quorum.Adopt, adopts(),
 			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+
 				"Leave the owner reference out, and narrow the selector of that MachineSet."),
@@ -87,6 +91,16 @@ func machineValidations() []admissionregistrationv1.Validation {
 			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
 				"Leave them in the change; to replace the Machine, delete it. "+down),
 	}
+}
+
+// letsGo says whether an update takes or changes what names a Machine's instance. The provider ID is
+// nobody's to change; the annotations are the Machine API's.
+func (o *Options) letsGo() string {
+	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID))}
+	for _, a := range quorum.InstanceAnnotations {
+		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not("("+name+" in "+list(o.Identities.MachineAPI)+")")))
+	}
+	return some(lets...)
 }
 
 // down says why a request is refused that is repaired as a rule.

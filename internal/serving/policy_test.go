@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,7 +103,8 @@ func policies(t testing.TB, o serving.Options) (machines, status validator) {
 //   - So does any release of a deleting Machine that is not automation's: early-release and escape-hatch
 //     are not the policy's.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
-//   - Claims, Warnings of owners, and overrides are not the policy's.
+//   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance.
+//   - Warnings of owners, and overrides are not the policy's.
 func TestMachinePolicy(t *testing.T) {
 	often(t)
 	ids := identities()
@@ -124,6 +126,10 @@ func TestMachinePolicy(t *testing.T) {
 				seen[rule]++
 			}
 		}
+		if keeps := ids.Admit(&req, nothing).Repairs; keeps.ProviderID == quorum.AsOld || slices.Contains(keeps.Instance[:], quorum.AsOld) {
+			want[quorum.Claim] = true
+			seen[quorum.Claim]++
+		}
 		denied, looked := policy.denials(t, old, next, who)
 		if looked && quiet(&req) {
 			t.Error("the policy is evaluated for nothing")
@@ -133,7 +139,7 @@ func TestMachinePolicy(t *testing.T) {
 			t.Errorf("denied by (-want +got):\n%s\nquorum decides:\n%s", diff, d.Describe())
 		}
 	})
-	if len(seen) < 6 {
+	if len(seen) < 7 {
 		t.Errorf("not every rule came up: %v", seen)
 	}
 }

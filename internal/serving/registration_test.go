@@ -375,6 +375,46 @@ func TestConditions(t *testing.T) {
 	})
 }
 
+// TestSelfCallCondition: a custodian's dry run that asks whether the webhooks are reached goes to the entry
+// that fails closed, and to no other; nothing else does for that.
+func TestSelfCallCondition(t *testing.T) {
+	compiled := compile(identities())
+	machine := func(asked string) *machinev1beta1.Machine {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{quorum.RoleLabel: "master"}}}
+		if asked != "" {
+			m.Annotations = map[string]string{"holdfast.dev/self-call": asked}
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name, user string
+		dryRun     bool
+		old, next  string
+		want       bool
+	}{
+		{"a custodian asks", self, true, "", "x", true},
+		{"another one asks", "carol", true, "before", "x", true},
+		{"to be stored", self, false, "", "x", false},
+		{"a person asks", "alice", true, "", "x", false},
+		{"it stays", self, true, "x", "x", false},
+		{"it is taken off", self, true, "x", "", false},
+	} {
+		gvk := machinev1beta1.GroupVersion.WithKind("Machine")
+		record := admission.NewAttributesRecord(object(t, machine(c.next)), object(t, machine(c.old)), gvk, "openshift-machine-api", "m",
+			machinev1beta1.GroupVersion.WithResource("machines"), "", admission.Update, nil, c.dryRun, &user.DefaultInfo{Name: c.user})
+		a, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, matcher := range map[string]matchconditions.Matcher{"repair": compiled.repair, "closed": compiled.closed, "open": compiled.open} {
+			result := matcher.Match(t.Context(), a, nil, nil)
+			if want := c.want && name == "closed"; result.Error != nil || result.Matches != want {
+				t.Errorf("%s: %s matches: %t (%v), want %t", c.name, name, result.Matches, result.Error, want)
+			}
+		}
+	}
+}
+
 // irreparable says which requests must not pass while Holdfast is down.
 func irreparable(ids *quorum.Identities, r *quorum.Request) bool {
 	if r.Old == nil || r.Old.Mirrored {

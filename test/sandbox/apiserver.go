@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -40,10 +41,14 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 	if err != nil {
 		return process.Spec{}, err
 	}
+	audit, err := s.auditFlags()
+	if err != nil {
+		return process.Spec{}, err
+	}
 	return process.Spec{
 		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"),
 		Noise: "addrConn.createTransport failed", // the hosts that are not there
-		Args: []string{
+		Args: append([]string{
 			"--etcd-servers=" + strings.Join(s.Endpoints(), ","),
 			"--etcd-cafile=" + s.EtcdFiles.CA, "--etcd-certfile=" + s.EtcdFiles.Cert, "--etcd-keyfile=" + s.EtcdFiles.Key,
 			"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
@@ -52,13 +57,44 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 			"--service-account-issuer=" + s.Server(),
 			"--service-account-key-file=" + cert, "--service-account-signing-key-file=" + key,
 			"--authorization-mode=RBAC",
-			"--service-cluster-ip-range=10.96.0.0/16",
+			"--service-cluster-ip-range=" + s.serviceRange(),
 			// There is no network beyond loopback to publish the server in, and
 			// nothing that makes default service accounts.
 			"--endpoint-reconciler-type=none",
 			"--disable-admission-plugins=ServiceAccount",
-		},
+		}, audit...),
 	}, nil
+}
+
+// serviceRange is where Services get their addresses: on loopback where something leads from there.
+func (s *Sandbox) serviceRange() string {
+	if s.options.ForInstall {
+		return netip.PrefixFrom(s.block.Addr(serviceBase), 27).String()
+	}
+	return "10.96.0.0/16"
+}
+
+// The block's addresses from podBase on are for pods whose containers run, and the last 32 for Services.
+const (
+	podBase     = 124
+	serviceBase = 224
+)
+
+// APIAuditLog is the API server's own audit log of what Holdfast's service account asked for, a JSON
+// Event per line, where Holdfast is installed by its manifests.
+func (s *Sandbox) APIAuditLog() string { return s.logFile("kube-apiserver-audit") }
+
+// auditFlags have the API server write that log.
+func (s *Sandbox) auditFlags() ([]string, error) {
+	if !s.options.ForInstall {
+		return nil, nil
+	}
+	policy := filepath.Join(s.Dir, "kubeconfig", "kube-apiserver.audit")
+	text := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata, users: [%q]}, {level: None}]\n", Holdfast)
+	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("kube-apiserver's audit policy: %w", err)
+	}
+	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + s.APIAuditLog(), "--audit-log-maxsize=1000"}, nil
 }
 
 // waitAPIServer waits for a path of the API server to answer 200.

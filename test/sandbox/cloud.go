@@ -63,7 +63,11 @@ type cloud struct {
 	relieved     atomic.Bool
 	nodes        corev1client.NodeInterface
 	pods         *pods
-	log          *slog.Logger
+	// runPods has the kubelets run the containers of Holdfast's pods, which reach the API at server.
+	runPods bool
+	server  string
+	podIPs  []string // addresses of such pods, taken in turn
+	log     *slog.Logger
 
 	ctx  context.Context // ends all hosts
 	stop context.CancelFunc
@@ -74,6 +78,15 @@ type cloud struct {
 	free      []string          // addresses, the one that is free for longest first
 	had       map[string]string // addresses of instances that are gone, by name
 	created   int
+	made      int // pods whose containers run or ran
+}
+
+// podAddress is an address for a pod, which no other has had for long.
+func (c *cloud) podAddress() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made++
+	return c.podIPs[c.made%len(c.podIPs)]
 }
 
 // create is idempotent by name. An instance that is created again has its old address if that is free,
@@ -93,11 +106,12 @@ func (c *cloud) create(name, kind string, founders map[string]string) (_ *host, 
 	at := max(0, slices.Index(c.free, c.had[name]))
 	h := &host{
 		cloud: c, name: name, kind: kind, founders: founders,
-		id:      fmt.Sprintf("i-%06d", c.created+1),
-		zone:    "zone-" + string(rune('a'+c.created%3)),
-		address: c.free[at],
-		log:     c.log.With("host", name, "address", c.free[at]),
-		on:      true, changed: make(chan struct{}), done: make(chan struct{}),
+		id:        fmt.Sprintf("i-%06d", c.created+1),
+		zone:      "zone-" + string(rune('a'+c.created%3)),
+		address:   c.free[at],
+		log:       c.log.With("host", name, "address", c.free[at]),
+		workloads: map[string]*workload{},
+		on:        true, changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.dir = filepath.Join(c.hosts, h.id)
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {

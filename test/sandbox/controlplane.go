@@ -29,11 +29,15 @@ func (s *Sandbox) controllerManagerSpec() (process.Spec, error) {
 	if err != nil {
 		return process.Spec{}, err
 	}
+	controllers := "deployment-controller,replicaset-controller,disruption-controller,garbage-collector-controller"
+	if s.options.ForInstall {
+		controllers += ",namespace-controller" // what is installed is taken away again
+	}
 	return process.Spec{
 		Name: "kube-controller-manager", Path: path, Log: s.logFile("kube-controller-manager"),
 		Args: []string{
 			"--kubeconfig=" + s.Kubeconfig(controllerManager),
-			"--controllers=deployment-controller,replicaset-controller,disruption-controller,garbage-collector-controller",
+			"--controllers=" + controllers,
 			"--leader-elect=false", "--secure-port=0", "--concurrent-gc-syncs=2",
 		},
 	}, nil
@@ -67,7 +71,7 @@ func (s *Sandbox) schedulerSpec() (process.Spec, error) {
 // startPods starts what makes pods, and the hosts' part of it, where Holdfast
 // keeps a quorum guard. Holdfast does not wait for it, and neither does this.
 func (s *Sandbox) startPods(ctx context.Context) error {
-	if s.options.Mode != "full" || s.ControllerManager.Process() != nil {
+	if s.options.Mode != "full" && !s.options.ForInstall || s.ControllerManager.Process() != nil {
 		return nil
 	}
 	text := &strings.Builder{}
@@ -79,6 +83,9 @@ func (s *Sandbox) startPods(ctx context.Context) error {
 		}
 		fmt.Fprintf(text, "  %s: %s\n", key, base64.StdEncoding.EncodeToString(content))
 	}
+	if s.options.ForInstall { // by the name and key of cluster-etcd-operator's
+		fmt.Fprintf(text, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: etcd-ca-bundle, namespace: %s}\ndata: {ca-bundle.crt: %q}\n", EtcdNamespace, s.ca.CertPEM())
+	}
 	objects, err := parse("pods", []byte(text.String()))
 	if err != nil {
 		return err
@@ -87,6 +94,9 @@ func (s *Sandbox) startPods(ctx context.Context) error {
 		return err
 	}
 	s.cloud.pods.start(s.watching, &s.work)
+	if s.options.ForInstall {
+		s.startProxy()
+	}
 	for _, c := range []*Component{s.ControllerManager, s.Scheduler} {
 		if err := c.Start(); err != nil {
 			return err

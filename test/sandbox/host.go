@@ -29,15 +29,18 @@ type host struct {
 	mu          sync.Mutex
 	on          bool
 	terminating bool
-	changed     chan struct{} // closed when on or etcd changes, and replaced
-	etcd        *ring.Member  // nil while none runs
+	changed     chan struct{}   // closed when on or etcd changes, and replaced
+	etcd        *ring.Member    // nil while none runs
+	ctx         context.Context // until it is terminated
 	cancel      context.CancelFunc
-	done        chan struct{} // closed when both loops have ended
+	workloads   map[string]*workload // containers that run, by the pod's UID
+	done        chan struct{}        // closed when both loops have ended
 }
 
 // start runs the host until it is terminated or the context ends.
 func (h *host) start(ctx context.Context) {
 	ctx, h.cancel = context.WithCancel(ctx)
+	h.ctx = ctx
 	var loops sync.WaitGroup
 	loops.Go(func() { h.runEtcd(ctx) })
 	loops.Go(func() { h.runKubelet(ctx) })

@@ -60,6 +60,7 @@ func (c *cloud) followEnvironments(ctx context.Context, configMaps corev1client.
 		if err == nil {
 			for event := range watch.ResultChan() {
 				if cm, ok := event.Object.(*corev1.ConfigMap); ok {
+					c.relieved.Store(true) // whoever writes it drives the membership
 					c.environments.set(cm.Data)
 				}
 			}

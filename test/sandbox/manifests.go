@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,7 +141,11 @@ func (s *Sandbox) waitEstablished(ctx context.Context, crds []object) error {
 // install-config, and what binds identities to their rights.
 func (s *Sandbox) cluster() ([]object, error) {
 	text := &strings.Builder{}
-	for _, namespace := range []string{MachineNamespace, "openshift-etcd", "openshift-etcd-operator", "holdfast-system", "gitops"} {
+	namespaces := []string{MachineNamespace, "openshift-etcd", "openshift-etcd-operator", "gitops"}
+	if !s.options.ForInstall {
+		namespaces = append(namespaces, "holdfast-system")
+	}
+	for _, namespace := range namespaces {
 		fmt.Fprintf(text, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n---\n", namespace)
 	}
 	fmt.Fprintf(text, `apiVersion: v1
@@ -177,16 +180,6 @@ spec: {platformSpec: {type: None}}
 `, s.options.Replicas)
 
 	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, controllerManager}
-	root, err := assets.Root()
-	if err != nil {
-		return nil, err
-	}
-	rbac, err := os.ReadFile(filepath.Join(root, "deploy", "base", "rbac.yaml"))
-	if errors.Is(err, fs.ErrNotExist) {
-		bound = append(bound, Holdfast)
-	} else if err != nil {
-		return nil, fmt.Errorf("holdfast's rights: %w", err)
-	}
 	for _, identity := range bound {
 		fmt.Fprintf(text, `---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -200,8 +193,36 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "%s"}]
 	if err != nil {
 		return nil, err
 	}
-	rights, err := parse("deploy/base/rbac.yaml", rbac)
+	rights, err := s.rights()
 	return append(objects, rights...), err
+}
+
+// rights are Holdfast's, where it does not bring them itself.
+func (s *Sandbox) rights() ([]object, error) {
+	if s.options.ForInstall {
+		return nil, nil
+	}
+	root, err := assets.Root()
+	if err != nil {
+		return nil, err
+	}
+	files := []string{"deploy/base/rbac.yaml"}
+	if s.options.Mode == "full" {
+		files = append(files, "deploy/components/full-mode/rbac.yaml")
+	}
+	var all []object
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+		if err != nil {
+			return nil, fmt.Errorf("holdfast's rights: %w", err)
+		}
+		objects, err := parse(file, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // platform says that the cluster is on no cloud that machine-api-operator's webhooks know.

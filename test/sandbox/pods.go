@@ -74,6 +74,19 @@ func (p *pods) on(node string) ([]*corev1.Pod, <-chan struct{}) {
 	return out, p.changed
 }
 
+// all are the pods of all Nodes.
+func (p *pods) all() []*corev1.Pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*corev1.Pod
+	for _, o := range p.store.List() {
+		if pod, ok := o.(*corev1.Pod); ok {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
 // evict deletes all pods of a host that is no more, as the garbage collector of
 // pods does in time.
 func (p *pods) evict(ctx context.Context, node string) error {
@@ -110,12 +123,20 @@ type probing struct {
 	failed int // times in a row
 	ready  bool
 	why    string
+
+	restarts int32
 }
 
 // runPods plays the kubelet for the pods of the Node. Their containers are not
-// run: all that one does here is in its readiness probe, which is.
+// run: all that one does here is in its readiness probe, which is. Holdfast's
+// own are run, where Holdfast is installed by its manifests.
 func (h *host) runPods(ctx context.Context) {
 	known := map[string]*probing{} // by UID
+	defer func() {
+		for uid := range known {
+			h.killWorkload(uid)
+		}
+	}()
 	said := ""
 	for {
 		mine, changed := h.cloud.pods.on(h.name)
@@ -139,6 +160,7 @@ func (h *host) runPods(ctx context.Context) {
 		}
 		for uid := range known {
 			if !contains(mine, uid) {
+				h.killWorkload(uid)
 				delete(known, uid)
 			}
 		}
@@ -171,18 +193,28 @@ func (h *host) syncPod(ctx context.Context, pod *corev1.Pod, p *probing, on bool
 	defer cancel()
 	switch {
 	case !on: // the node lifecycle controller's part
+		h.killWorkload(string(pod.UID))
 		p.next, p.failed, p.ready, p.why = time.Time{}, 0, false, "the kubelet stopped posting"
 		if podReady(pod) {
 			return later, h.tell(ctx, pod, p)
 		}
 		return later, nil
 	case pod.DeletionTimestamp != nil:
+		if w := h.workload(string(pod.UID)); w != nil {
+			w.stop()
+			if !closed(w.done) {
+				return 100 * time.Millisecond, nil
+			}
+		}
 		if err := os.RemoveAll(h.podDir(pod)); err != nil {
 			return 0, fmt.Errorf("the volumes of pod %s: %w", pod.Name, err)
 		}
 		return later, h.cloud.pods.remove(ctx, pod)
 	}
 	container := &pod.Spec.Containers[0]
+	if h.cloud.runPods && runs(pod) {
+		return h.syncWorkload(ctx, pod, p)
+	}
 	if pod.Status.Phase != corev1.PodRunning {
 		if err := h.mount(ctx, pod); err != nil {
 			return 0, err
@@ -197,6 +229,52 @@ func (h *host) syncPod(ctx context.Context, pod *corev1.Pod, p *probing, on bool
 		return time.Until(p.next), nil
 	}
 	return time.Until(p.next), h.tell(ctx, pod, p)
+}
+
+// syncWorkload has the pod's container run, and writes how it does when that changes.
+func (h *host) syncWorkload(ctx context.Context, pod *corev1.Pod, p *probing) (time.Duration, error) {
+	const later = time.Minute
+	w := h.workload(string(pod.UID))
+	if w == nil {
+		h.mu.Lock()
+		w = h.startWorkload(h.ctx, pod)
+		h.workloads[string(pod.UID)] = w
+		h.mu.Unlock()
+	}
+	proc, ready, why, restarts := w.state()
+	if proc == nil {
+		return later, nil // its volumes are not there yet
+	}
+	if pod.Status.Phase == corev1.PodRunning && podReady(pod) == ready && restarts == p.restarts {
+		return later, nil
+	}
+	p.ready, p.why, p.restarts = ready, why, restarts
+	return later, h.tell(ctx, pod, p)
+}
+
+func (h *host) workload(uid string) *workload {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.workloads[uid]
+}
+
+// killWorkload ends what runs of a pod, if anything does.
+func (h *host) killWorkload(uid string) {
+	if w := h.workload(uid); w != nil {
+		w.kill()
+		h.mu.Lock()
+		delete(h.workloads, uid)
+		h.mu.Unlock()
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func podReady(pod *corev1.Pod) bool {
@@ -233,25 +311,15 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 	if err != nil {
 		return err
 	}
-	var places []string // mount path and directory, one after the other
-	for _, mount := range container.VolumeMounts {
-		places = append(places, mount.MountPath, filepath.Join(h.podDir(pod), mount.Name))
-	}
-	inside := strings.NewReplacer(places...)
+	inside := h.inside(pod, container)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path)
 	for _, arg := range command[1:] {
 		cmd.Args = append(cmd.Args, inside.Replace(arg))
 	}
-	var names []string // $(NAME) and value, one after the other
-	for _, e := range container.Env {
-		value := strings.NewReplacer(names...).Replace(e.Value)
-		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.FieldPath == "status.hostIP" {
-			value = h.address
-		}
-		names = append(names, "$("+e.Name+")", value)
-		cmd.Env = append(cmd.Env, e.Name+"="+inside.Replace(value))
+	for _, v := range h.variables(pod, container, h.address) {
+		cmd.Env = append(cmd.Env, v[0]+"="+inside.Replace(v[1]))
 	}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -261,23 +329,70 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 	return nil
 }
 
+// inside puts the directories of volumes where a container would find them mounted.
+func (h *host) inside(pod *corev1.Pod, container *corev1.Container) *strings.Replacer {
+	var places []string // mount path and directory, one after the other
+	for _, mount := range container.VolumeMounts {
+		places = append(places, mount.MountPath, filepath.Join(h.podDir(pod), mount.Name))
+	}
+	return strings.NewReplacer(places...)
+}
+
+// variables are a container's environment, names and values.
+func (h *host) variables(pod *corev1.Pod, container *corev1.Container, podIP string) [][2]string {
+	var out [][2]string
+	var names []string // $(NAME) and value, one after the other
+	for _, e := range container.Env {
+		value := strings.NewReplacer(names...).Replace(e.Value)
+		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
+			switch e.ValueFrom.FieldRef.FieldPath {
+			case "status.hostIP":
+				value = h.address
+			case "status.podIP":
+				value = podIP
+			case "metadata.name":
+				value = pod.Name
+			case "metadata.namespace":
+				value = pod.Namespace
+			case "spec.nodeName":
+				value = pod.Spec.NodeName
+			}
+		}
+		names = append(names, "$("+e.Name+")", value)
+		out = append(out, [2]string{e.Name, value})
+	}
+	return out
+}
+
 func (h *host) podDir(pod *corev1.Pod) string { return filepath.Join(h.dir, "pods", string(pod.UID)) }
 
-// mount writes the pod's Secrets where its containers find them.
+// mount writes the pod's Secrets and ConfigMaps where its containers find them, and makes its empty directories.
 func (h *host) mount(ctx context.Context, pod *corev1.Pod) error {
 	for _, volume := range pod.Spec.Volumes {
-		if volume.Secret == nil {
+		files := map[string][]byte{}
+		switch {
+		case volume.Secret != nil:
+			secret, err := h.cloud.pods.core.Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
+			if err != nil {
+				return fmt.Errorf("volume %s: %w", volume.Name, err)
+			}
+			files = secret.Data
+		case volume.ConfigMap != nil:
+			cm, err := h.cloud.pods.core.ConfigMaps(pod.Namespace).Get(ctx, volume.ConfigMap.Name, metav1.GetOptions{})
+			if err != nil {
+				return fmt.Errorf("volume %s: %w", volume.Name, err)
+			}
+			for name, text := range cm.Data {
+				files[name] = []byte(text)
+			}
+		case volume.EmptyDir == nil:
 			continue
-		}
-		secret, err := h.cloud.pods.core.Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
 		dir := filepath.Join(h.podDir(pod), volume.Name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
-		for name, content := range secret.Data {
+		for name, content := range files {
 			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 				return fmt.Errorf("volume %s: %w", volume.Name, err)
 			}
@@ -291,8 +406,12 @@ func (h *host) tell(ctx context.Context, pod *corev1.Pod, p *probing) error {
 	next := pod.DeepCopy()
 	now := metav1.Now()
 	next.Status.Phase = corev1.PodRunning
-	next.Status.HostIP, next.Status.PodIP = h.address, h.address
-	next.Status.HostIPs, next.Status.PodIPs = []corev1.HostIP{{IP: h.address}}, []corev1.PodIP{{IP: h.address}}
+	podIP := h.address
+	if w := h.workload(string(pod.UID)); w != nil {
+		podIP = w.address
+	}
+	next.Status.HostIP, next.Status.PodIP = h.address, podIP
+	next.Status.HostIPs, next.Status.PodIPs = []corev1.HostIP{{IP: h.address}}, []corev1.PodIP{{IP: podIP}}
 	if next.Status.StartTime == nil {
 		next.Status.StartTime = &now
 	}
@@ -312,7 +431,7 @@ func (h *host) tell(ctx context.Context, pod *corev1.Pod, p *probing) error {
 	next.Status.Conditions = conditions
 	container := &pod.Spec.Containers[0]
 	next.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: container.Name, Image: container.Image, Ready: p.ready, Started: &[]bool{true}[0],
+		Name: container.Name, Image: container.Image, Ready: p.ready, Started: &[]bool{true}[0], RestartCount: p.restarts,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: *next.Status.StartTime}},
 	}}
 	_, err := h.cloud.pods.core.Pods(pod.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})

@@ -6,7 +6,8 @@
 // has, and none outlives the program that started it.
 //
 // What is played rather than run is in the cloud: the kubelets, which keep the
-// Nodes and run the probes of pods, and etcd's static pods: holdfast verify
+// Nodes and run the probes of pods, and Holdfast's own pods where it is installed
+// by its manifests; kube-proxy, which leads to these; and etcd's static pods: holdfast verify
 // membership and then etcd, with the environment that Holdfast renders into a
 // ConfigMap. Where Holdfast does not drive the membership, the sandbox renders it,
 // as cluster-etcd-operator would.
@@ -50,6 +51,10 @@ type Options struct {
 	Mode string
 	// WithoutHoldfast leaves it out.
 	WithoutHoldfast bool
+	// ForInstall leaves Holdfast to the caller, who applies its manifests as in a real cluster: Deployments
+	// become pods, the hosts run those of Holdfast's image, Services lead to them, and the API server
+	// keeps an audit log of what Holdfast asks for. Mode then means nothing.
+	ForInstall bool
 	// HoldfastArgs are more flags for holdfast run, each as one string with an
 	// equals sign; a repeated flag replaces the sandbox's.
 	HoldfastArgs []string
@@ -83,6 +88,9 @@ func (o Options) Validate() error {
 	}
 	if o.SpareAddresses < 0 || o.SpareAddresses > 200 {
 		return fmt.Errorf("spare addresses must be 0 to 200, not %d", o.SpareAddresses)
+	}
+	if most := podBase - 10; o.ForInstall && o.Replicas+o.SpareAddresses > most {
+		return fmt.Errorf("replicas and spare addresses must be %d at most where pods have addresses, not %d", most, o.Replicas+o.SpareAddresses)
 	}
 	return nil
 }
@@ -154,7 +162,9 @@ func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
 		{"Machine CRDs, namespaces, install-config, rights", s.startCluster},
 		{"Machine API controllers, Machines and Nodes", s.startMachines},
 	}
-	if !options.WithoutHoldfast {
+	if options.ForInstall {
+		steps = append(steps, step{"controllers for Deployments, scheduler, Services", s.startPods})
+	} else if !options.WithoutHoldfast {
 		steps = append(steps, step{"Holdfast in mode " + options.Mode, s.StartHoldfast})
 	}
 	for _, step := range steps {
@@ -211,6 +221,11 @@ func (s *Sandbox) prepare() error {
 		s.pool = append(s.pool, s.block.Addr(10+i).String())
 	}
 
+	var podIPs []string
+	for i := podBase; s.options.ForInstall && i < serviceBase; i++ {
+		podIPs = append(podIPs, s.block.Addr(i).String())
+	}
+
 	if s.ca, err = pki.NewAuthority("holdfast sandbox"); err != nil {
 		return err
 	}
@@ -242,11 +257,11 @@ func (s *Sandbox) prepare() error {
 	}); err != nil {
 		return fmt.Errorf("the administrator's client: %w", err)
 	}
-	return s.openCloud(etcdPorts)
+	return s.openCloud(etcdPorts, podIPs)
 }
 
 // openCloud lets the cloud serve its API, without an instance yet.
-func (s *Sandbox) openCloud(ports ring.Ports) error {
+func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	core, err := corev1client.NewForConfig(s.Config(Admin))
 	if err != nil {
 		return fmt.Errorf("the kubelets' client: %w", err)
@@ -260,6 +275,7 @@ func (s *Sandbox) openCloud(ports ring.Ports) error {
 	c := &cloud{
 		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
 		files: s.EtcdFiles, environments: newEnvironments(),
+		runPods: s.options.ForInstall, server: s.Server(), podIPs: podIPs,
 		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),
 		ctx: ctx, stop: stop,
 		instances: map[string]*host{}, free: slices.Clone(s.pool), had: map[string]string{},
@@ -269,7 +285,7 @@ func (s *Sandbox) openCloud(ports ring.Ports) error {
 		return fmt.Errorf("the hosts' etcd client: %w", err)
 	}
 	s.closers = append(s.closers, c.members.client.Close)
-	if s.options.Mode == "full" {
+	if s.options.Mode == "full" || s.options.ForInstall {
 		s.work.Go(func() { c.followEnvironments(s.watching, core.ConfigMaps(membership.Namespace)) })
 	}
 	s.work.Go(func() { c.members.run(s.background, c.operate) })

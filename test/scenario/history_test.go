@@ -148,4 +148,19 @@ func (h *history) stored(m quorum.Machine) {
 	if before.Latch == quorum.Ours && m.Latch != quorum.Ours && m.Hook == quorum.Ours {
 		h.fail("Machine %s lost its latch alone", m.Name)
 	}
+	if before.Hook != quorum.Ours || m.Hook != quorum.Ours {
+		return
+	}
+	if before.ProviderID != "" && before.ProviderID != m.ProviderID {
+		h.fail("hooked Machine %s was given another instance: %s, and it had %s", m.Name, m.ProviderID, before.ProviderID)
+	}
+	if before.Finalizer && !m.Finalizer {
+		h.fail("hooked Machine %s lost its finalizer", m.Name)
+	}
+	if before.ControlPlane() && !m.ControlPlane() {
+		h.fail("hooked Machine %s is no control-plane Machine any more", m.Name)
+	}
+	if before.NodeName != "" && m.NodeName == "" {
+		h.fail("hooked Machine %s lost its Node", m.Name)
+	}
 }

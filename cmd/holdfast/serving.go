@@ -1,0 +1,254 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/holdfast-dev/holdfast/internal/serving"
+)
+
+// registrationFlags say where API servers find the webhooks and whom they trust there: both for run and
+// for manifests.
+type registrationFlags struct {
+	service, url string
+	caFile       string
+	annotations  map[string]string
+}
+
+func (r *registrationFlags) bind(f *pflag.FlagSet) {
+	f.StringVar(&r.service, "webhook-service", "", "Service NAMESPACE/NAME[:PORT] at which API servers find the webhooks in a cluster; the port is 443 if it is left out")
+	f.StringVar(&r.url, "webhook-url", "", "https URL at which API servers find the webhooks outside a cluster, instead of --webhook-service")
+	f.StringVar(&r.caFile, "webhook-ca-file", "", "file with the CA of the webhooks' certificate, PEM")
+	f.StringToStringVar(&r.annotations, "registration-annotations", nil, "annotations KEY=VALUE[,KEY=VALUE] of the webhook configurations that make another operator fill in their caBundle, instead of a CA file: service.beta.openshift.io/inject-cabundle=true, or cert-manager.io/inject-ca-from=NAMESPACE/CERTIFICATE")
+}
+
+// given says whether there is a place to register.
+func (r *registrationFlags) given() bool { return r.service != "" || r.url != "" }
+
+// place checks the flags that say where, and puts them into options.
+func (r *registrationFlags) place(o *serving.Options) error {
+	switch {
+	case r.service != "" && r.url != "":
+		return usage("--webhook-service and --webhook-url are both set; API servers find the webhooks at one of them")
+	case r.service != "":
+		service, err := serving.ParseService(r.service)
+		if err != nil {
+			return usage("--webhook-service: %v; it is a Service such as holdfast-system/holdfast-webhook", err)
+		}
+		o.Service = service
+	default:
+		if u, err := url.Parse(r.url); err != nil || u.Scheme != "https" || u.Hostname() == "" {
+			return usage("--webhook-url is %q; it is an https URL that the API server reaches, such as https://10.0.0.9:9443", r.url)
+		}
+		o.URL = r.url
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.annotations)) {
+		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
+			return usage("--registration-annotations: %q is no key of an annotation: %s", key, problems[0])
+		}
+	}
+	return nil
+}
+
+// webhookFlags say how run serves the webhooks, and what it does about their registrations.
+type webhookFlags struct {
+	registrationFlags
+	source, certDir string
+	caSecret        string
+	host            string
+	port            int
+
+	secret client.ObjectKey // of caSecret
+	files  string           // the CA file, "" for none
+}
+
+const (
+	fromFiles     = "files"
+	fromCA        = "self-signed"
+	defaultSecret = "holdfast-system/holdfast-webhook-ca"
+)
+
+func (w *webhookFlags) bind(f *pflag.FlagSet) {
+	w.registrationFlags.bind(f)
+	f.Lookup("webhook-service").Usage += ". With it or --webhook-url the elected replica keeps the registrations and policies that `holdfast manifests` prints: it makes them, and puts them back when they are changed or deleted"
+	f.Lookup("webhook-ca-file").Usage += ", for the registrations' caBundle; ca.crt in --webhook-cert-dir if that exists"
+	f.StringVar(&w.host, "webhook-host", "", "address that the webhooks listen on; all if empty")
+	f.IntVar(&w.port, "webhook-port", 9443, "port that the webhooks listen on")
+	f.StringVar(&w.source, "webhook-cert-source", fromFiles, "where the webhooks' certificate comes from: files (--webhook-cert-dir) or self-signed (from a CA of Holdfast's own in --webhook-ca-secret)")
+	f.StringVar(&w.certDir, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
+	f.StringVar(&w.caSecret, "webhook-ca-secret", defaultSecret, "Secret NAMESPACE/NAME of the CA for --webhook-cert-source=self-signed; it is made if it does not exist")
+}
+
+// check finds what is wrong with the flags.
+func (w *webhookFlags) check() error {
+	if w.port < 1 || w.port > 65535 {
+		return usage("--webhook-port is %d; it is a port from 1 to 65535", w.port)
+	}
+	if w.given() {
+		if err := w.place(new(serving.Options)); err != nil {
+			return err
+		}
+	}
+	switch w.source {
+	case fromFiles:
+		for _, name := range [...]string{"tls.crt", "tls.key"} {
+			if err := readable("webhook-cert-dir", filepath.Join(w.certDir, name)); err != nil {
+				return err
+			}
+		}
+		if w.caSecret != defaultSecret {
+			return usage("--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file")
+		}
+	case fromCA:
+		if !w.given() {
+			return usage("--webhook-cert-source is self-signed, which needs --webhook-service or --webhook-url: the certificate is made for that name")
+		}
+		if w.caFile != "" || len(w.annotations) > 0 {
+			return usage("--webhook-cert-source is self-signed, so the registrations hold Holdfast's own CA: leave out --webhook-ca-file and --registration-annotations")
+		}
+		namespace, name, ok := strings.Cut(w.caSecret, "/")
+		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return usage("--webhook-ca-secret is %q; it is a Secret NAMESPACE/NAME such as %s", w.caSecret, defaultSecret)
+		}
+		w.secret = client.ObjectKey{Namespace: namespace, Name: name}
+		return nil
+	default:
+		return usage("--webhook-cert-source is %q; it is files or self-signed", w.source)
+	}
+	switch {
+	case !w.given() && w.caFile != "":
+		return usage("--webhook-ca-file is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
+	case !w.given() && len(w.annotations) > 0:
+		return usage("--registration-annotations is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
+	case !w.given():
+		return nil
+	case w.caFile != "" && len(w.annotations) > 0:
+		return usage("--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either Holdfast's to fill in, from the file, or another operator's")
+	case len(w.annotations) > 0:
+		return nil
+	}
+	w.files = w.caFile
+	if w.files == "" {
+		if w.files = filepath.Join(w.certDir, "ca.crt"); !exists(w.files) {
+			return usage("the registrations need the CA of the webhooks' certificate: set --webhook-ca-file (there is no %s), --registration-annotations where another operator fills it in, or --webhook-cert-source=self-signed", w.files)
+		}
+	}
+	return readable("webhook-ca-file", w.files)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// served is what serves the webhooks and looks after their registrations.
+type served struct {
+	webhookFlags
+	policy  policy
+	log     logr.Logger
+	options *serving.Options // nil where the registrations are not kept
+	hosts   []string         // what the certificate is for, if it is made here
+	source  *serving.Source
+}
+
+// prepare reads the flags, which are checked.
+func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
+	s := &served{webhookFlags: *w, policy: p, log: log}
+	if !w.given() {
+		return s, nil
+	}
+	s.options = &serving.Options{MachineNamespace: p.namespace, Identities: p.identities}
+	err := w.place(s.options)
+	if err == nil {
+		s.hosts, err = s.options.Hosts()
+	}
+	return s, err
+}
+
+// server is the webhook server.
+func (s *served) server() webhook.Server {
+	return webhook.NewServer(webhook.Options{Host: s.host, Port: s.port, TLSOpts: []func(*tls.Config){
+		func(c *tls.Config) { c.GetCertificate = s.source.GetCertificate }, // called when it starts: the source is there by then
+	}})
+}
+
+// setUp has the manager run what serves and keeps, and ask whether this replica is ready.
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, ring serving.Ring) error {
+	meters, err := serving.NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	var (
+		live     *serving.Live
+		time     = clock.RealClock{}
+		trust    = serving.NewTrust(time)
+		keeper   = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations")}
+		first    = &serving.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
+		certLog  = s.log.WithName("certificate")
+		runnable = []manager.Runnable{keeper, first}
+		checks   = map[string]func(*http.Request) error{
+			"webhooks": func(r *http.Request) error {
+				if err := s.source.Loaded(r); err != nil {
+					return err // the checker would only be told that TLS does not work
+				}
+				return mgr.GetWebhookServer().StartedChecker()(r)
+			},
+			"etcd": first.Check,
+		}
+	)
+	if s.options == nil {
+		s.source = serving.NewSource(nil, "", time, meters, certLog)
+	} else {
+		live = &serving.Live{API: api, Log: s.log.WithName("registrations")}
+		runnable = append(runnable, live)
+		keeper.Options, keeper.Annotations = s.options, s.annotations
+		keeper.Events, keeper.Proof = mgr.GetEventRecorder("holdfast"), serving.SelfCall(api, s.policy.namespace)
+		if len(s.annotations) == 0 {
+			keeper.Trust = trust
+		}
+		s.source = serving.NewSource(live, s.hosts[0], time, meters, certLog)
+		checks["registrations"] = serving.NewVouched(s.source, live, s.hosts[0], time).Check
+	}
+	checks["certificate"] = s.source.Loaded
+	runnable = append(runnable, s.source)
+	if s.webhookFlags.source == fromCA {
+		runnable = append(runnable, &serving.SelfSigned{
+			Secret: s.secret, Config: mgr.GetConfig(), API: mgr.GetAPIReader(), Hosts: s.hosts,
+			Source: s.source, Trust: trust, Clock: time, Log: certLog,
+		})
+	} else {
+		files, err := serving.NewFiles(s.certDir, s.files, s.source, trust, certLog)
+		if err != nil {
+			return usageError{err}
+		}
+		runnable = append(runnable, files)
+	}
+	for _, r := range runnable {
+		if err := mgr.Add(r); err != nil {
+			return fmt.Errorf("set up the webhooks' serving: %w", err)
+		}
+	}
+	for name, check := range checks {
+		if err := mgr.AddReadyzCheck(name, serving.Said(name, s.log.WithName("ready"), check)); err != nil {
+			return fmt.Errorf("set up /readyz: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	configv1 "github.com/openshift/api/config/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+)
+
+// part is an object of an installation.
+type part struct {
+	kind            schema.GroupVersionKind
+	namespace, name string
+}
+
+func (p part) String() string {
+	if p.namespace == "" {
+		return p.kind.Kind + " " + p.name
+	}
+	return p.kind.Kind + " " + p.namespace + "/" + p.name
+}
+
+func (p part) object() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(p.kind)
+	u.SetNamespace(p.namespace)
+	u.SetName(p.name)
+	return u
+}
+
+// parts makes parts of one kind from names with or without a namespace.
+func parts(version schema.GroupVersion, kind string, names ...string) []part {
+	var out []part
+	for _, n := range names {
+		p := part{kind: version.WithKind(kind), name: n}
+		if namespace, object, ok := strings.Cut(n, "/"); ok {
+			p.namespace, p.name = namespace, object
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func registrations() []part {
+	return append(
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingWebhookConfiguration", serving.Name),
+		parts(admissionregistrationv1.SchemeGroupVersion, "MutatingWebhookConfiguration", serving.Name)...)
+}
+
+// policies are the bindings before what they bind.
+func policies() []part {
+	return append(
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", serving.MachinePolicy, serving.StatusPolicy),
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", serving.MachinePolicy, serving.StatusPolicy)...)
+}
+
+// besides are what Holdfast and its manifests made outside its own namespace, but for rights.
+func besides(machines string) []part {
+	var out []part
+	for _, more := range [][]part{
+		parts(appsv1.SchemeGroupVersion, "Deployment", etcdNamespace+"/"+machineapi.GuardName),
+		parts(policyv1.SchemeGroupVersion, "PodDisruptionBudget", etcdNamespace+"/"+machineapi.GuardName),
+		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
+		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+controller.RecordsName, "openshift-config-managed/dashboard-holdfast"),
+		parts(configv1.SchemeGroupVersion, "ClusterOperator", "holdfast"),
+	} {
+		out = append(out, more...)
+	}
+	return out
+}
+
+// rights are the bindings before what they bind.
+func rights(machines string) []part {
+	const own, full = "holdfast", "holdfast-full-mode"
+	names := []string{
+		machines + "/" + own, "kube-system/" + own, metav1.NamespaceDefault + "/" + own, etcdNamespace + "/" + own,
+		machines + "/" + full, etcdNamespace + "/holdfast-membership", etcdNamespace + "/" + machineapi.GuardName,
+	}
+	var out []part
+	for _, more := range [][]part{
+		parts(rbacv1.SchemeGroupVersion, "RoleBinding", append(names, etcdNamespace+"/"+machineapi.GuardName+"-network")...),
+		parts(rbacv1.SchemeGroupVersion, "Role", names...),
+		parts(rbacv1.SchemeGroupVersion, "ClusterRoleBinding", own, full),
+		parts(rbacv1.SchemeGroupVersion, "ClusterRole", own, full),
+	} {
+		out = append(out, more...)
+	}
+	return out
+}
+
+// standing are those of the parts that exist. Kinds that the cluster does not have do not.
+func standing(ctx context.Context, api client.Client, all []part) ([]part, error) {
+	var out []part
+	for _, p := range all {
+		switch err := api.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.name}, p.object()); {
+		case err == nil:
+			out = append(out, p)
+		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+			return nil, fmt.Errorf("read %s: %w", p, err)
+		}
+	}
+	return out, nil
+}

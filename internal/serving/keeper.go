@@ -1,0 +1,389 @@
+package serving
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Keeper keeps the registrations as the flags have them: the webhook configurations, the policies and
+// their bindings. Neither a webhook nor a policy sees its own removal. It looks when one of them changes
+// and every few seconds, and writes only where something of Holdfast's differs: other people's labels and
+// annotations stay. The manager runs it on the elected replica.
+//
+// Without Options it only looks, and tells which are there.
+type Keeper struct {
+	API     client.WithWatch // without a cache
+	Metrics *Metrics
+	Log     logr.Logger
+
+	// What follows is for keeping.
+	Options *Options
+	// Annotations make somebody else fill in caBundle, which is then theirs alone; else it is Trust's.
+	Annotations map[string]string
+	Trust       *Trust
+	Events      events.EventRecorder
+	// Proof shows that the API server reaches the webhooks, so that what must not pass without them may be
+	// refused: an error says why it is not shown.
+	Proof func(context.Context) error
+
+	kept    map[string]memory // by kind
+	proven  map[string]bool   // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
+	unsure  string            // why there is no proof, as it was said last
+	limiter *rate.Limiter
+	again   time.Duration // how often it looks, whatever the watch says
+}
+
+// memory is what a kind and name was like when it was right.
+type memory struct {
+	want     any  // what was asked for, without what others write
+	got      any  // what the API server made of it
+	right    bool // it has been right
+	failed   string
+	reported time.Time
+}
+
+// object is one of the registrations.
+type object struct {
+	kind, name string
+	live       client.Object
+	want       client.Object
+}
+
+func (o *object) key() string { return o.kind + "/" + o.name }
+
+// NeedLeaderElection says that the elected replica runs it.
+func (*Keeper) NeedLeaderElection() bool { return true }
+
+// Start looks, and keeps, until the context ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	k.begin()
+	wake := make(chan struct{}, 1)
+	if k.Options != nil {
+		for _, o := range k.objects() {
+			go follow(ctx, k.API, o.kind+"List", o.name, func() { kick(wake) })
+		}
+		if k.Trust != nil {
+			k.Trust.OnChange(func() { kick(wake) })
+		}
+	}
+	return every(ctx, k.again, wake, func() { k.round(ctx) })
+}
+
+func (k *Keeper) begin() {
+	k.kept, k.proven = map[string]memory{}, map[string]bool{}
+	// Whoever keeps changing a registration is answered, but not in a hot loop.
+	k.limiter = rate.NewLimiter(rate.Every(time.Second), 12)
+	k.again = cmp.Or(k.again, lookEvery)
+}
+
+// objects are the registrations, as they are wanted where they are kept.
+func (k *Keeper) objects() []object {
+	o := k.Options
+	if o == nil {
+		o = &Options{}
+		o.Identities.MachineAPI = []string{""} // only kinds and names are asked for
+	}
+	mutating, validating := Registrations(*o)
+	out := []object{
+		{kind: "MutatingWebhookConfiguration", name: Name, live: &admissionregistrationv1.MutatingWebhookConfiguration{}, want: mutating},
+		{kind: "ValidatingWebhookConfiguration", name: Name, live: &admissionregistrationv1.ValidatingWebhookConfiguration{}, want: validating},
+	}
+	for _, p := range Policies(*o) {
+		switch p := p.(type) {
+		case *admissionregistrationv1.ValidatingAdmissionPolicy:
+			out = append(out, object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicy{}, want: p})
+		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+			out = append(out, object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, want: p})
+		}
+	}
+	return out
+}
+
+// round looks at each registration and puts right what is not. One that cannot be read or written stays
+// as it is until the next round.
+func (k *Keeper) round(ctx context.Context) {
+	for _, o := range k.objects() {
+		there, err := k.read(ctx, o.name, o.live)
+		if err == nil {
+			if k.Options != nil {
+				there, err = k.keep(ctx, &o, there)
+			}
+			k.tell(&o, there)
+		}
+		k.report(&o, err)
+	}
+	k.prove(ctx)
+}
+
+// report says that something went wrong, when it is something else or some minutes later.
+func (k *Keeper) report(o *object, err error) {
+	m := k.kept[o.key()]
+	if err == nil || apierrors.IsConflict(err) {
+		if err == nil {
+			m.failed = ""
+		}
+	} else if text := err.Error(); text != m.failed || time.Since(m.reported) > time.Minute {
+		m.failed, m.reported = text, time.Now()
+		k.Log.Error(err, "a registration is not looked after", "kind", o.kind, "name", o.name)
+	}
+	k.kept[o.key()] = m
+}
+
+func (k *Keeper) read(ctx context.Context, name string, into client.Object) (there bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readBound)
+	defer cancel()
+	err = k.API.Get(ctx, client.ObjectKey{Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// keep puts a registration right, and says whether it is there then.
+func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) {
+	if !k.fill(o, there) {
+		return there, nil
+	}
+	was, want := k.kept[o.key()], contents(o.want)
+	if there && k.annotated(o.live) {
+		have := contents(o.live)
+		if equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, was.want) && equality.Semantic.DeepEqual(have, was.got) {
+			k.kept[o.key()] = memory{want: want, got: have, right: true}
+			return true, nil
+		}
+	}
+	// It was right, and it is gone or nothing else is wanted since: somebody has changed it.
+	restored := was.right && (!there || equality.Semantic.DeepEqual(want, was.want))
+	if restored && !k.limiter.Allow() {
+		return there, nil // the next look is soon
+	}
+	ctx, cancel := context.WithTimeout(ctx, readBound)
+	defer cancel()
+	var err error
+	if there {
+		k.overwrite(o)
+		err = k.API.Update(ctx, o.live)
+	} else {
+		o.live = o.want
+		o.live.SetAnnotations(maps.Clone(k.Annotations))
+		err = k.API.Create(ctx, o.live)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return there, nil // somebody was quicker; the watch wakes us
+	}
+	if err != nil {
+		return there, fmt.Errorf("write %s %s: %w", o.kind, o.name, err)
+	}
+	k.kept[o.key()] = memory{want: want, got: contents(o.live), right: true}
+	k.wrote(o, there, restored)
+	return true, nil
+}
+
+// fill completes what is wanted with what depends on what is there: who is trusted, and whether what is
+// to fail closed may do so yet. It says false if that is not known.
+func (k *Keeper) fill(o *object, there bool) bool {
+	bundles := map[string][]byte{}
+	closed := map[string]bool{}
+	switch live := o.live.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		for i := range live.Webhooks {
+			bundles[live.Webhooks[i].Name] = live.Webhooks[i].ClientConfig.CABundle
+		}
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		for i := range live.Webhooks {
+			w := &live.Webhooks[i]
+			bundles[w.Name] = w.ClientConfig.CABundle
+			closed[w.Name] = w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail
+		}
+	default:
+		return true
+	}
+	if k.Trust != nil {
+		for _, b := range bundles {
+			k.Trust.adopt(b)
+		}
+	}
+	bundle := func(name string) []byte {
+		if k.Trust != nil {
+			return k.Trust.Bundle()
+		}
+		return bundles[name] // the injector's
+	}
+	switch want := o.want.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		for i := range want.Webhooks {
+			want.Webhooks[i].ClientConfig.CABundle = bundle(want.Webhooks[i].Name)
+		}
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		for i := range want.Webhooks {
+			w := &want.Webhooks[i]
+			w.ClientConfig.CABundle = bundle(w.Name)
+			if *w.FailurePolicy != admissionregistrationv1.Fail {
+				continue
+			}
+			if there && closed[w.Name] {
+				k.proven[w.Name] = true // by a replica or a version before this one
+			}
+			if !there && k.Trust == nil {
+				delete(k.proven, w.Name) // nobody is called before the injector has been here again
+			}
+			if !k.proven[w.Name] {
+				w.FailurePolicy = new(admissionregistrationv1.Ignore)
+			}
+		}
+	}
+	return k.Trust == nil || k.Trust.Bundle() != nil
+}
+
+// annotated says whether an object has the annotations that it is to have.
+func (k *Keeper) annotated(o client.Object) bool {
+	switch o.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration:
+	default:
+		return true
+	}
+	for key, value := range k.Annotations {
+		if is, ok := o.GetAnnotations()[key]; !ok || is != value {
+			return false
+		}
+	}
+	return true
+}
+
+// contents are what Holdfast decides about an object, as the API server stores it.
+func contents(o client.Object) any {
+	all := &metav1.LabelSelector{}
+	switch o := o.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		out := o.DeepCopy().Webhooks
+		for i := range out {
+			out[i].ObjectSelector, out[i].NamespaceSelector = orElse(out[i].ObjectSelector, all), orElse(out[i].NamespaceSelector, all)
+		}
+		return out
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		out := o.DeepCopy().Webhooks
+		for i := range out {
+			out[i].ObjectSelector, out[i].NamespaceSelector = orElse(out[i].ObjectSelector, all), orElse(out[i].NamespaceSelector, all)
+		}
+		return out
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		out := o.DeepCopy().Spec
+		if m := out.MatchConstraints; m != nil {
+			m.ObjectSelector, m.NamespaceSelector = orElse(m.ObjectSelector, all), orElse(m.NamespaceSelector, all)
+		}
+		return out
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		return *o.DeepCopy().Spec.DeepCopy()
+	}
+	return nil
+}
+
+func orElse(s, none *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return none
+	}
+	return s
+}
+
+// overwrite makes what is there what is wanted, and leaves the rest of it, its resourceVersion too: the
+// write fails if the object has changed since it was read.
+func (k *Keeper) overwrite(o *object) {
+	annotations := k.Annotations
+	switch live := o.live.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		live.Webhooks = o.want.(*admissionregistrationv1.MutatingWebhookConfiguration).Webhooks
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		live.Webhooks = o.want.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		live.Spec, annotations = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec, nil
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		live.Spec, annotations = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding).Spec, nil
+	}
+	if len(annotations) > 0 {
+		all := maps.Clone(o.live.GetAnnotations())
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, annotations)
+		o.live.SetAnnotations(all)
+	}
+}
+
+// wrote says that a registration was written, and how often one was put back.
+func (k *Keeper) wrote(o *object, was, restored bool) {
+	kind, reason, action, text := corev1.EventTypeNormal, "RegistrationUpdated", "Update", "brought up to date"
+	switch {
+	case restored:
+		kind, reason, action, text = corev1.EventTypeWarning, "RegistrationRestored", "Restore", "put back as it was: somebody had changed or deleted it"
+		k.Metrics.restored.WithLabelValues(o.kind, o.name).Inc()
+	case !was:
+		reason, action, text = "RegistrationCreated", "Create", "created"
+	}
+	k.Log.Info("registration "+text, "kind", o.kind, "name", o.name)
+	k.Events.Eventf(&corev1.ObjectReference{
+		APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: o.kind, Name: o.name, UID: o.live.GetUID(),
+	}, nil, kind, reason, action, "%s %s was %s.", o.kind, o.name, text)
+}
+
+// tell says which registrations are there.
+func (k *Keeper) tell(o *object, there bool) {
+	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is)) }
+	switch live := o.live.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		present("webhook", RepairWebhook, slices.ContainsFunc(live.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == RepairWebhook }))
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		for _, name := range webhookNames()[1:] {
+			i := slices.IndexFunc(live.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == name })
+			present("webhook", name, i >= 0)
+			if name == ClosedWebhook || name == HomeWebhook {
+				k.Metrics.enforced.WithLabelValues(name).Set(one(i >= 0 && live.Webhooks[i].FailurePolicy != nil && *live.Webhooks[i].FailurePolicy == admissionregistrationv1.Fail))
+			}
+		}
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		present("policy", o.name, there)
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		present("binding", o.name, there)
+	}
+}
+
+// prove has the webhooks that are to fail closed do so from the next round on, once it is shown that the
+// API server reaches them.
+func (k *Keeper) prove(ctx context.Context) {
+	if k.Options == nil || k.proven[ClosedWebhook] && k.proven[HomeWebhook] || !k.kept["ValidatingWebhookConfiguration/"+Name].right {
+		return
+	}
+	if err := k.Proof(ctx); err != nil {
+		if text := err.Error(); text != k.unsure && ctx.Err() == nil {
+			k.unsure = text
+			k.Log.Info("the webhooks are registered to be passed by while they do not answer (failurePolicy Ignore), until a call through the API server has come back", "reason", text)
+		}
+		return
+	}
+	k.unsure = ""
+	k.proven[ClosedWebhook], k.proven[HomeWebhook] = true, true
+	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
+	for _, o := range k.objects() {
+		if o.kind == "ValidatingWebhookConfiguration" {
+			there, err := k.read(ctx, o.name, o.live)
+			if err == nil {
+				there, err = k.keep(ctx, &o, there)
+				k.tell(&o, there)
+			}
+			k.report(&o, err)
+		}
+	}
+}

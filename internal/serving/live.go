@@ -1,0 +1,173 @@
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// lookEvery is how often the registrations are read, whatever the watch says.
+	lookEvery = 5 * time.Second
+	// readBound is how long the API server may take to tell of them all.
+	readBound = 2 * time.Second
+)
+
+// Live is what the registrations hold now, as this replica read it last. Where the API server does not
+// answer, the last answer stands. Every replica runs it.
+type Live struct {
+	API client.WithWatch // without a cache
+	Log logr.Logger
+
+	mu      sync.Mutex
+	known   bool
+	absent  string            // a configuration that is not there, "" if both are
+	bundles map[string][]byte // by the webhook's name
+	changed []func()
+}
+
+// NeedLeaderElection says that every replica runs it.
+func (*Live) NeedLeaderElection() bool { return false }
+
+// OnChange has a function called, which must not block, after each look.
+func (l *Live) OnChange(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed = append(l.changed, f)
+}
+
+// Start looks until the context ends.
+func (l *Live) Start(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	for _, kind := range [...]string{"MutatingWebhookConfigurationList", "ValidatingWebhookConfigurationList"} {
+		go follow(ctx, l.API, kind, Name, func() { kick(wake) })
+	}
+	return every(ctx, lookEvery, wake, func() {
+		if err := l.look(ctx); err != nil && ctx.Err() == nil {
+			l.Log.V(1).Info("the registrations could not be read", "reason", err.Error())
+		}
+	})
+}
+
+// look reads both configurations.
+func (l *Live) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readBound)
+	defer cancel()
+	var (
+		mutating   admissionregistrationv1.MutatingWebhookConfiguration
+		validating admissionregistrationv1.ValidatingWebhookConfiguration
+		absent     string
+	)
+	for kind, into := range map[string]client.Object{"MutatingWebhookConfiguration": &mutating, "ValidatingWebhookConfiguration": &validating} {
+		if err := l.API.Get(ctx, client.ObjectKey{Name: Name}, into); apierrors.IsNotFound(err) {
+			absent = kind + " " + Name
+		} else if err != nil {
+			return fmt.Errorf("read %s %s: %w", kind, Name, err)
+		}
+	}
+	bundles := map[string][]byte{}
+	for i := range mutating.Webhooks {
+		bundles[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
+	}
+	for i := range validating.Webhooks {
+		bundles[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
+	}
+	l.mu.Lock()
+	l.known, l.absent, l.bundles = true, absent, bundles
+	changed := slices.Clone(l.changed)
+	l.mu.Unlock()
+	for _, f := range changed {
+		f()
+	}
+	return nil
+}
+
+var errUnread = errors.New("the registrations have not been read yet: the API server does not answer, or does not let this user get them")
+
+// trusts says why the registrations do not vouch for a certificate, nil if all of them do.
+func (l *Live) trusts(c *tls.Certificate, host string, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.known {
+		return errUnread
+	}
+	if l.absent != "" {
+		return fmt.Errorf("%s does not exist yet; the elected replica makes it", l.absent)
+	}
+	for _, name := range webhookNames() {
+		bundle, ok := l.bundles[name]
+		if !ok {
+			return fmt.Errorf("webhook %s is not registered; the elected replica puts it back", name)
+		}
+		if err := verify(c, host, bundle, now); err != nil {
+			return fmt.Errorf("the caBundle of webhook %s does not vouch for the certificate that this replica serves for %s: %w", name, host, err)
+		}
+	}
+	return nil
+}
+
+// uncalled says whether no API server calls this, because nothing is registered.
+func (l *Live) uncalled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.known && len(l.bundles) == 0
+}
+
+func webhookNames() []string {
+	return []string{RepairWebhook, ClosedWebhook, OpenWebhook, HomeWebhook, KeeperWebhook}
+}
+
+// kick wakes whoever waits on a channel of one place.
+func kick(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// every calls a function at once, at each tick and whenever it is woken, until the context ends.
+func every(ctx context.Context, interval time.Duration, wake <-chan struct{}, do func()) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		do()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// follow calls a function whenever the object of that kind and name changes, and when a watch begins,
+// until the context ends. What it misses between two watches, the next one's beginning finds.
+func follow(ctx context.Context, api client.WithWatch, kind, name string, changed func()) {
+	again := time.NewTicker(2 * time.Second)
+	defer again.Stop()
+	for {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind(kind))
+		if watcher, err := api.Watch(ctx, list, client.MatchingFields{"metadata.name": name}); err == nil {
+			for range watcher.ResultChan() {
+				changed()
+			}
+			watcher.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Said is a check whose change of answer is logged: /readyz itself withholds the sentence.
+func Said(name string, log logr.Logger, check healthz.Checker) healthz.Checker {
+	var (
+		mu   sync.Mutex
+		last = "not asked yet"
+	)
+	return func(r *http.Request) error {
+		err := check(r)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if text != last {
+			if err != nil {
+				log.Info("not ready", "check", name, "reason", text)
+			} else {
+				log.Info("ready", "check", name)
+			}
+			last = text
+		}
+		return err
+	}
+}
+
+// Loaded is a check: there is a certificate to serve, and it has not expired.
+func (s *Source) Loaded(*http.Request) error {
+	c, err := s.GetCertificate(nil)
+	if err != nil {
+		return err
+	}
+	if s.clock.Now().After(c.Leaf.NotAfter) {
+		return fmt.Errorf("the certificate that the webhooks are served with expired at %s", c.Leaf.NotAfter.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// patience is how long a replica that was vouched for stays ready while the registrations say otherwise:
+// the elected replica puts them right in seconds, and to be without endpoints would then cost more.
+const patience = 15 * time.Second
+
+// Vouched is a check: the live registrations vouch for the certificate that is served, or did so when
+// they could be read last. Make it with NewVouched.
+type Vouched struct {
+	source *Source
+	live   *Live
+	host   string
+	clock  clock.PassiveClock
+
+	mu   sync.Mutex
+	good time.Time // when it was so last
+}
+
+// NewVouched is for a source whose certificates are held back until live vouches for them.
+func NewVouched(source *Source, live *Live, host string, c clock.PassiveClock) *Vouched {
+	return &Vouched{source: source, live: live, host: host, clock: c}
+}
+
+// Check is nil if it is so.
+func (v *Vouched) Check(*http.Request) error {
+	c, err := v.source.GetCertificate(nil)
+	if err != nil {
+		return err
+	}
+	now := v.clock.Now()
+	distrust := v.live.trusts(c, v.host, now)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if distrust == nil {
+		v.good = now
+	}
+	if !v.good.IsZero() && now.Sub(v.good) < patience {
+		return nil
+	}
+	return distrust
+}
+
+// Ring reads etcd's members; the result says itself whether it is known.
+type Ring interface {
+	Read(ctx context.Context) quorum.Ring
+}
+
+const (
+	firstRead = time.Second
+	readAgain = 5 * time.Second
+)
+
+// FirstRead reads etcd once, on every replica, and says so if it cannot. Then the replica is ready all
+// the same: the guard is to serve while etcd is down.
+type FirstRead struct {
+	Etcd    Ring
+	Metrics *Metrics
+	Log     logr.Logger
+
+	mu   sync.Mutex
+	told bool
+}
+
+// NeedLeaderElection says that every replica runs it.
+func (*FirstRead) NeedLeaderElection() bool { return false }
+
+// Start tries until etcd answers or the context ends.
+func (f *FirstRead) Start(ctx context.Context) error {
+	tick := time.NewTicker(readAgain)
+	defer tick.Stop()
+	said := false
+	for {
+		bounded, cancel := context.WithTimeout(ctx, firstRead)
+		ring := f.Etcd.Read(bounded)
+		cancel()
+		if ring.Known {
+			f.Metrics.answered.Set(1)
+			f.Log.Info("etcd was read", "members", len(ring.Members), "version", ring.Version)
+			f.tell()
+			return nil
+		}
+		if !said && ctx.Err() == nil {
+			f.Log.Error(errors.New(ring.Why), "etcd cannot be read: rules that need it hold what they guard until it can")
+			said = true
+		}
+		f.tell()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (f *FirstRead) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = true
+}
+
+// Check is nil once etcd was read, or it was told that it cannot be.
+func (f *FirstRead) Check(*http.Request) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.told {
+		return errors.New("etcd has not been read yet")
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package serving
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// selfCallBound is how long a self-call may take: longer than the API server waits for a webhook.
+const selfCallBound = 5 * time.Second
+
+var errNoMachine = errors.New("there is no control-plane Machine to try it with")
+
+// SelfCall is a Proof: it asks the API server to try a change of a guarded Machine, and is refused by
+// ClosedWebhook, with a word that only this call knows. Nothing is stored. The client must be a
+// custodian's.
+func SelfCall(api client.Client, namespace string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, selfCallBound)
+		defer cancel()
+		machines, err := guardedMachines(ctx, api, namespace)
+		if err != nil {
+			return err
+		}
+		err = errNoMachine
+		for i := range machines[:min(len(machines), 3)] { // one that another webhook refuses is not the only one
+			if err = tryMachine(ctx, api, &machines[i]); err == nil {
+				return nil
+			}
+		}
+		return err
+	}
+}
+
+// guardedMachines are the control-plane Machines, live ones first.
+func guardedMachines(ctx context.Context, api client.Client, namespace string) ([]machinev1beta1.Machine, error) {
+	var out []machinev1beta1.Machine
+	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+		guarded, err := labels.NewRequirement(label, selection.In, []string{"master", "control-plane", "arbiter"})
+		if err != nil {
+			return nil, fmt.Errorf("make a label selector: %w", err)
+		}
+		var list machinev1beta1.MachineList
+		if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*guarded)}); err != nil {
+			return nil, fmt.Errorf("list Machines in namespace %s: %w", namespace, err)
+		}
+		out = append(out, list.Items...)
+	}
+	slices.SortStableFunc(out, func(a, b machinev1beta1.Machine) int {
+		return int(one(a.DeletionTimestamp != nil)) - int(one(b.DeletionTimestamp != nil))
+	})
+	return out, nil
+}
+
+func tryMachine(ctx context.Context, api client.Client, m *machinev1beta1.Machine) error {
+	nonce := rand.Text()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{webhooks.SelfCallAnnotation: nonce}}})
+	if err != nil {
+		return fmt.Errorf("make a patch: %w", err)
+	}
+	err = api.Patch(ctx, m.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+	if err == nil {
+		return fmt.Errorf("a change of Machine %s/%s that %s was to refuse passed: the API server does not reach the webhooks, or has not heard of them yet", m.Namespace, m.Name, ClosedWebhook)
+	}
+	var refused apierrors.APIStatus
+	if errors.As(err, &refused) && webhooks.AnswersSelfCall(refused.Status(), nonce) {
+		return nil
+	}
+	return fmt.Errorf("a change of Machine %s/%s that %s was to refuse failed otherwise: %w", m.Namespace, m.Name, ClosedWebhook, err)
+}

@@ -1,0 +1,125 @@
+package serving
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// SelfSigned has a CA in a Secret that all replicas share, and issues this replica's certificate from it,
+// in memory. The authority makes the CA when it is missing and a new one two thirds through its life. It
+// keeps one CA and tells of a new one at once: going over to it is Source's and Trust's.
+//
+// Every replica runs it; two that make a CA at the same time are told apart by the Secret's
+// resourceVersion.
+type SelfSigned struct {
+	Secret client.ObjectKey // the CA's
+	Config *rest.Config
+	API    client.Reader // without a cache
+	Hosts  []string      // what the certificate is for
+	Source *Source
+	Trust  *Trust
+	Clock  clock.PassiveClock
+	Log    logr.Logger
+}
+
+// NeedLeaderElection says that every replica runs it.
+func (*SelfSigned) NeedLeaderElection() bool { return false }
+
+const (
+	caName       = "holdfast-webhook-ca"
+	caDuration   = 365 * 24 * time.Hour
+	leafDuration = 7 * 24 * time.Hour
+	issueRetry   = time.Second
+)
+
+// Start issues certificates until the context ends: at the beginning, when the CA is another one, and
+// when the certificate has a third of its life left.
+func (s *SelfSigned) Start(ctx context.Context) error {
+	ca := &authority.DynamicAuthority{
+		SecretNamespace: s.Secret.Namespace, SecretName: s.Secret.Name, RESTConfig: s.Config,
+		CommonName: caName, CADuration: caDuration, LeafDuration: leafDuration,
+		SecretLabels: map[string]string{"app.kubernetes.io/managed-by": "holdfast"},
+	}
+	rotated := make(chan struct{}, 1)
+	ca.WatchRotation(rotated)
+	defer ca.StopWatchingRotation(rotated)
+	ended := make(chan error, 1)
+	go func() { ended <- ca.Run(logr.NewContext(ctx, s.Log.WithName("authority"))) }()
+
+	tick := time.NewTicker(issueRetry)
+	defer tick.Stop()
+	var renew time.Time
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				return fmt.Errorf("the webhooks' CA (Secret %s): %w", s.Secret, err)
+			}
+			return nil // the context has ended
+		case <-rotated:
+			renew = time.Time{}
+		case <-tick.C:
+		}
+		if s.Clock.Now().Before(renew) {
+			continue
+		}
+		leaf, err := s.issue(ctx, ca)
+		if errors.Is(err, authority.ErrCertificateNotAvailable) {
+			continue
+		}
+		if err != nil {
+			s.Log.Error(err, "no new certificate for the webhooks; trying again")
+			continue
+		}
+		renew = leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore) / 3)
+	}
+}
+
+// issue offers a new certificate, once it is known who signed it.
+func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) (*x509.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, readBound)
+	defer cancel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	names, ips := addresses(s.Hosts)
+	leaf, err := ca.Sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "holdfast-webhook"}, DNSNames: names, IPAddresses: ips,
+		PublicKeyAlgorithm: x509.ECDSA, PublicKey: key.Public(),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+	// The authority does not tell its CA's certificate.
+	var secret corev1.Secret
+	if err := s.API.Get(ctx, s.Secret, &secret); err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", s.Secret, err)
+	}
+	bundle := secret.Data[corev1.TLSCertKey]
+	certificate := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
+	if err := verify(certificate, s.Hosts[0], bundle, leaf.NotBefore); err != nil {
+		return nil, fmt.Errorf("the CA in Secret %s has just become another one: %w", s.Secret, err)
+	}
+	if err := s.Trust.Set(bundle); err != nil {
+		return nil, fmt.Errorf("Secret %s, %s: %w", s.Secret, corev1.TLSCertKey, err)
+	}
+	s.Source.Offer(certificate)
+	return leaf, nil
+}

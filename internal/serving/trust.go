@@ -1,0 +1,165 @@
+package serving
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// overlap is how long the CA before stays in the registrations beside the one that took its place. Each
+// replica goes over to the new one seconds after it reads both; one that is cut off from the API server
+// for longer is not trusted when it is back, until it has.
+const overlap = 24 * time.Hour
+
+// Trust is whom the API server is to trust: the CAs in use, and those that they took the place of, for
+// as long as a replica may still serve a certificate of theirs. Every replica keeps one, so that whoever
+// is elected knows what was before. Make it with NewTrust.
+type Trust struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex
+	current []*x509.Certificate
+	past    []pastCA
+	changed []func()
+}
+
+type pastCA struct {
+	cert  *x509.Certificate
+	until time.Time
+}
+
+// NewTrust trusts nobody yet.
+func NewTrust(c clock.PassiveClock) *Trust { return &Trust{clock: c} }
+
+// OnChange has a function called, which must not block, whenever the bundle may be another one.
+func (t *Trust) OnChange(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.changed = append(t.changed, f)
+}
+
+// Set takes the CAs in use, PEM. Those before them stay for the overlap.
+func (t *Trust) Set(bundle []byte) error {
+	certs, err := parseCAs(bundle)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.EqualFunc(t.current, certs, (*x509.Certificate).Equal) {
+		return nil
+	}
+	for _, old := range t.current {
+		if !holds(certs, old) {
+			t.past = append(t.past, pastCA{old, t.clock.Now().Add(overlap)})
+		}
+	}
+	t.past = slices.DeleteFunc(t.past, func(p pastCA) bool { return holds(certs, p.cert) })
+	t.current = certs
+	for _, f := range t.changed {
+		f()
+	}
+	return nil
+}
+
+// adopt takes what the registrations hold beside the CA in use, as far as it can be the authority's own
+// before that: a process that starts during a rotation has not seen it.
+func (t *Trust) adopt(live []byte) {
+	certs, err := parseCAs(live)
+	if err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.current) != 1 {
+		return
+	}
+	now, until := t.clock.Now(), t.current[0].NotBefore.Add(overlap)
+	for _, c := range certs {
+		ours := bytes.Equal(c.RawSubject, t.current[0].RawSubject) && c.IsCA && c.CheckSignatureFrom(c) == nil
+		known := holds(t.current, c) || slices.ContainsFunc(t.past, func(p pastCA) bool { return p.cert.Equal(c) })
+		if ours && !known && !c.NotBefore.After(t.current[0].NotBefore) && now.Before(until) && now.Before(c.NotAfter) {
+			t.past = append(t.past, pastCA{c, until})
+		}
+	}
+}
+
+// Bundle is what the registrations are to hold, PEM; nil while no CA is known.
+func (t *Trust) Bundle() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.current) == 0 {
+		return nil
+	}
+	now := t.clock.Now()
+	t.past = slices.DeleteFunc(t.past, func(p pastCA) bool { return !now.Before(p.until) || !now.Before(p.cert.NotAfter) })
+	slices.SortStableFunc(t.past, func(a, b pastCA) int { return b.cert.NotBefore.Compare(a.cert.NotBefore) })
+	var out bytes.Buffer
+	for _, c := range t.current {
+		out.Write(encode(c))
+	}
+	for _, p := range t.past {
+		out.Write(encode(p.cert))
+	}
+	return out.Bytes()
+}
+
+func encode(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+func holds(certs []*x509.Certificate, c *x509.Certificate) bool {
+	return slices.ContainsFunc(certs, c.Equal)
+}
+
+// parseCAs reads a bundle, of at least one certificate. What is not a certificate in it is an error.
+func parseCAs(bundle []byte) ([]*x509.Certificate, error) {
+	var out []*x509.Certificate
+	for rest := bundle; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("a PEM block is a %s, and not a CERTIFICATE", block.Type)
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("a certificate cannot be read: %w", err)
+		}
+		if !holds(out, c) {
+			out = append(out, c)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("it holds no certificate in PEM")
+	}
+	return out, nil
+}
+
+// verify says why a bundle does not vouch for a certificate under a host's name, nil if it does.
+func verify(c *tls.Certificate, host string, bundle []byte, now time.Time) error {
+	if len(bundle) == 0 {
+		return errors.New("caBundle is empty")
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return errors.New("caBundle holds no certificate")
+	}
+	between := x509.NewCertPool()
+	for _, der := range c.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(cert)
+		}
+	}
+	_, err := c.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return err
+}

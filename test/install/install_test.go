@@ -1,0 +1,292 @@
+package install_test
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestInstall goes through the life of an installation on one sandbox.
+func TestInstall(t *testing.T) {
+	f := start(t)
+	f.hook()
+	guard := f.render("self-signed", "")
+	part := func(name string, run func()) {
+		if !t.Run(name, func(t *testing.T) { f.on(t); run() }) {
+			t.FailNow()
+		}
+		f.on(t)
+	}
+	part("guard mode", func() { f.install(guard); f.guards() })
+	part("the other overlays", f.others)
+	part("upgrade under load", func() { f.rollout(f.render("self-signed", revision)) })
+	part("downgrade under load", func() { f.rollout(guard) })
+	part("loss of a replica under load", f.loss)
+	part("rights of guard mode", func() {
+		f.upset()
+		f.exact(guard, 0, spareGuard())
+	})
+	part("uninstall from guard mode", func() {
+		f.uninstall()
+		for _, name := range []string{"master-0", "master-1", "master-2"} {
+			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Ours), "the hook of %s is cluster-etcd-operator's", name)
+		}
+	})
+	full := f.render("self-signed", "", "full-mode")
+	since := f.logged()
+	part("full mode", func() {
+		f.install(full)
+		out, err := f.command("kubectl-holdfast", nil, "uninstall", "--yes")
+		f.Expect(err).To(gomega.HaveOccurred())
+		f.Expect(out).To(gomega.ContainSubstring("Machine master-0 is being deleted and held"))
+		f.replace("master-0", "master-3")
+	})
+	part("rights of full mode", func() {
+		f.upset()
+		f.exact(full, since, spareFull())
+	})
+	part("uninstall from full mode", func() {
+		f.uninstall()
+		for _, name := range []string{"master-1", "master-2", "master-3"} {
+			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Absent), name)
+		}
+	})
+}
+
+// revision makes a Deployment's pods new ones.
+const revision = `- patch: |-
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: holdfast, namespace: holdfast-system}
+    spec:
+      template:
+        metadata:
+          annotations: {test: another revision}
+`
+
+// rollout replaces all replicas under load: nothing is answered wrongly.
+func (f *fixture) rollout(manifests []byte) {
+	before := map[types.UID]bool{}
+	for _, pod := range f.pods() {
+		before[pod.UID] = true
+	}
+	l := f.load(func() {
+		f.install(manifests)
+		f.Eventually(func(g gomega.Gomega) {
+			pods := f.pods()
+			g.Expect(pods).To(gomega.HaveLen(2))
+			for _, pod := range pods {
+				g.Expect(before).NotTo(gomega.HaveKey(pod.UID))
+			}
+		}).Should(gomega.Succeed())
+	})
+	f.Expect(l.wrong).To(gomega.BeEmpty())
+}
+
+// loss kills a replica under load, as a crash would. Until its Node has noticed, requests are still led to it:
+// these are answered as if Holdfast were down, and none after that.
+func (f *fixture) loss() {
+	const noticed = 2 * time.Second
+	pod := f.pods()[0]
+	proc, err := f.sandbox.PodProcess(pod.Namespace, pod.Name)
+	f.Expect(err).NotTo(gomega.HaveOccurred())
+	var killed time.Time
+	l := f.load(func() {
+		killed = time.Now()
+		f.Expect(proc.Signal(syscall.SIGKILL)).To(gomega.Succeed())
+		f.Eventually(func(g gomega.Gomega) {
+			again, err := f.sandbox.PodProcess(pod.Namespace, pod.Name)
+			g.Expect(err).NotTo(gomega.HaveOccurred())
+			g.Expect(again.PID()).NotTo(gomega.Equal(proc.PID()))
+		}).Should(gomega.Succeed())
+		f.complete()
+	})
+	for _, w := range l.wrong {
+		f.Expect(w.at.Sub(killed)).To(gomega.BeNumerically("<", noticed), w.what)
+	}
+}
+
+// uninstall takes Holdfast off: first as a trial, which leaves all as it is.
+func (f *fixture) uninstall() {
+	out := f.must("kubectl-holdfast", nil, "uninstall", "--dry-run")
+	f.t.Log(out)
+	f.Expect(out).To(gomega.ContainSubstring("A trial: nothing was changed."))
+	f.complete()
+	f.guarded("master-1", "master-2")
+
+	out, err := f.command("kubectl-holdfast", nil, "uninstall")
+	f.Expect(err).To(gomega.HaveOccurred(), "nobody was asked: %s", out)
+	f.Expect(out).To(gomega.ContainSubstring("--yes"))
+
+	out = f.must("kubectl-holdfast", nil, "uninstall", "--yes")
+	f.t.Log(out)
+	f.Expect(out).To(gomega.ContainSubstring("Nothing of Holdfast is left."))
+	f.nothingLeft()
+	f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))
+}
+
+// nothingLeft looks at all objects of all kinds for Holdfast's name, which is not how uninstall looks.
+func (f *fixture) nothingLeft() {
+	var kinds []string
+	for kind := range strings.FieldsSeq(f.must("kubectl", nil, "api-resources", "--verbs=list", "-o", "name")) {
+		if kind != "events" && !strings.HasPrefix(kind, "events.") { // they end by themselves
+			kinds = append(kinds, kind)
+		}
+	}
+	out := f.must("kubectl", nil, "get", strings.Join(kinds, ","), "-A", "-o", `jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.annotations}{"\n"}{end}`)
+	var left []string
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "holdfast") {
+			left = append(left, line)
+		}
+	}
+	f.Expect(left).To(gomega.BeEmpty())
+	for _, name := range []string{"master-1", "master-2"} {
+		f.Expect(machineapi.Machine(f.machine(name)).Latch).To(gomega.Equal(quorum.Absent), name)
+	}
+}
+
+// replace follows the documented procedure for a Machine that is being deleted already.
+func (f *fixture) replace(old, name string) {
+	next, err := sandbox.Replacement(f.machine(old), name, sandbox.InstanceType)
+	f.Expect(err).NotTo(gomega.HaveOccurred())
+	f.Eventually(func() error { return client.IgnoreAlreadyExists(f.alice.Create(f.t.Context(), next)) }).Should(gomega.Succeed())
+	f.Eventually(func() error {
+		return f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: old}, &machinev1beta1.Machine{})
+	}).WithTimeout(90 * time.Second).Should(gomega.Satisfy(apierrors.IsNotFound))
+	f.guarded(name)
+}
+
+// guards looks whether what was installed works: two replicas apart, registrations, latches, and a second
+// deletion refused.
+func (f *fixture) guards() {
+	ctx := f.t.Context()
+	nodes := map[string]bool{}
+	for _, pod := range f.pods() {
+		nodes[pod.Spec.NodeName] = true
+	}
+	f.Expect(nodes).To(gomega.HaveLen(2))
+	f.guarded("master-0", "master-1", "master-2")
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	f.Expect(f.admin.Get(ctx, client.ObjectKey{Name: serving.Name}, &validating)).To(gomega.Succeed())
+	for _, w := range validating.Webhooks {
+		f.Expect(w.ClientConfig.Service).NotTo(gomega.BeNil())
+		f.Expect(w.ClientConfig.CABundle).NotTo(gomega.BeEmpty())
+	}
+	out := f.must("kubectl", nil, "delete", "machine", "master-0", "--wait=false", "-n", sandbox.MachineNamespace)
+	f.Expect(out).To(gomega.ContainSubstring("Holdfast (held)"))
+	out, err := f.command("kubectl", nil, "delete", "machine", "master-1", "--wait=false", "-n", sandbox.MachineNamespace)
+	f.Expect(err).To(gomega.HaveOccurred())
+	f.Expect(out).To(gomega.ContainSubstring("Refused (one-too-many)"))
+	f.Expect(f.must("kubectl-holdfast", nil, "status")).To(gomega.ContainSubstring("master-0"))
+	f.t.Log(f.must("kubectl-holdfast", nil, "status"))
+}
+
+// others has the API server check the other overlays, as far as it knows the kinds, and looks that guard mode
+// has no right that full mode alone needs.
+func (f *fixture) others() {
+	for _, overlay := range []string{"openshift", "cert-manager", "self-signed"} {
+		manifests := f.render(overlay, "")
+		var known []byte
+		for _, u := range objects(f.t, manifests) {
+			group := u.GroupVersionKind().Group
+			if group == "cert-manager.io" || group == "monitoring.coreos.com" || u.GetNamespace() == "openshift-config-managed" {
+				continue // not in this cluster
+			}
+			text, err := yaml.Marshal(u.Object)
+			f.Expect(err).NotTo(gomega.HaveOccurred())
+			known = append(append(known, "---\n"...), text...)
+		}
+		out := f.must("kubectl", known, "apply", "--dry-run=server", "-f", "-")
+		f.Expect(out).NotTo(gomega.ContainSubstring("Warning"), overlay)
+		f.Expect(out).To(gomega.ContainSubstring("deployment.apps/holdfast "))
+
+		more := grants(f.t, f.render(overlay, "", "full-mode", "single-node"))
+		for _, right := range []string{"patch nodes", "update configmaps/holdfast-members in openshift-machine-api", "update configmaps/etcd-membership in openshift-etcd", "create deployments.apps in openshift-etcd", "delete pods in openshift-etcd"} {
+			has := func(g grant) bool { return g.String() == right }
+			f.Expect(slices.ContainsFunc(more, has)).To(gomega.BeTrue(), right)
+			f.Expect(slices.ContainsFunc(grants(f.t, manifests), has)).To(gomega.BeFalse(), right)
+		}
+	}
+}
+
+// upset has others touch what Holdfast keeps, so that it puts that right.
+func (f *fixture) upset() {
+	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
+		f.must("kubectl", nil, "delete", kind, serving.Name)
+		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, serving.Name); return err }).Should(gomega.Succeed())
+		f.must("kubectl", nil, "patch", kind, serving.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
+	}
+	for _, policy := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+		for kind, patch := range map[string]string{
+			"validatingadmissionpolicy":        `[{"op":"replace","path":"/spec/failurePolicy","value":"Ignore"}]`,
+			"validatingadmissionpolicybinding": `[{"op":"replace","path":"/spec/validationActions","value":["Audit"]}]`,
+		} {
+			f.must("kubectl", nil, "delete", kind, policy)
+			f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, policy); return err }).Should(gomega.Succeed())
+			f.must("kubectl", nil, "patch", kind, policy, "--type=json", "-p="+patch)
+		}
+	}
+}
+
+// spareGuard are the rights that guard mode has and may not have used here, and why it has them.
+func spareGuard() map[string]string {
+	const (
+		streams = "client-go streams what it watches, and lists where the API server cannot stream"
+		repeats = "an Event that is repeated for minutes"
+	)
+	spare := map[string]string{
+		"patch events.events.k8s.io in default":                 repeats,
+		"patch events in holdfast-system":                       repeats,
+		"patch events.events.k8s.io in openshift-machine-api":   repeats,
+		"list secrets/holdfast-webhook-ca in holdfast-system":   streams,
+		"update secrets/holdfast-webhook-ca in holdfast-system": "the CA is renewed long before it ends, in years",
+	}
+	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams
+	}
+	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		for _, name := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+			spare["list "+kind+".admissionregistration.k8s.io/"+name] = streams
+		}
+	}
+	return spare
+}
+
+// spareFull are those of full mode.
+func spareFull() map[string]string {
+	const (
+		slices  = "EndpointSlices hold no loopback addresses, which is all that there is here"
+		streams = "as in guard mode"
+	)
+	spare := spareGuard()
+	for right, why := range map[string]string{
+		"create endpointslices.discovery.k8s.io in openshift-etcd":                 slices,
+		"update endpointslices.discovery.k8s.io/etcd-ipv4 in openshift-etcd":       slices,
+		"update endpointslices.discovery.k8s.io/etcd-ipv6 in openshift-etcd":       slices,
+		"list deployments.apps/holdfast-quorum-guard in openshift-etcd":            streams,
+		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd": streams,
+		"delete deployments.apps/holdfast-quorum-guard in openshift-etcd":          "one under its name with another selector is replaced",
+		"delete pods in openshift-etcd":                                            "the guard pod of a cordoned Node, when several Machines are deleted",
+		"patch nodes":                                                              "a Node whose learner made no progress for minutes",
+		"get configmaps/etcd-ca-bundle in openshift-etcd":                          "guard mode's; there is none without cluster-etcd-operator",
+	} {
+		spare[right] = why
+	}
+	return spare
+}
