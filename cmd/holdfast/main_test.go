@@ -43,7 +43,6 @@ func TestBadCommandLines(t *testing.T) {
 		"an argument":             {with("now"), []string{`"now"`}},
 		"mode":                    {with("--mode=half"), []string{"--mode", `"half"`, "guard", "full"}},
 		"no image":                {with("--mode=full"), []string{"--quorum-guard-image", "HOLDFAST_IMAGE", "--quorum-guard=false"}},
-		"no endpoints":            {[]string{"run"}, []string{"--endpoints is missing", "https://"}},
 		"endpoint without scheme": {with("--endpoints=10.0.0.1:2379"), []string{"--endpoints", "10.0.0.1:2379"}},
 		"plain endpoint":          {with("--endpoints=http://10.0.0.1:2379"), []string{"--endpoints", "http://10.0.0.1:2379"}},
 		"no CA":                   {with("--cacert=/nowhere/ca.crt"), []string{"--cacert", "/nowhere/ca.crt"}},

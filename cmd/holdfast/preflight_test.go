@@ -3,6 +3,7 @@ package main
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,9 +61,10 @@ func TestPreflight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	endpoints := "https://127.0.0.1:1"
 	run := func(more ...string) (int, string) {
 		status, _, stderr := cli(t, append([]string{
-			"run", "--kubeconfig=" + kubeconfig, "--endpoints=https://127.0.0.1:1", "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
+			"run", "--kubeconfig=" + kubeconfig, "--endpoints=" + endpoints, "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
 			"--webhook-cert-dir=" + filepath.Dir(cert), "--metrics-bind-address=0", "--health-probe-bind-address=0",
 		}, more...)...)
 		lines := strings.Split(strings.TrimSpace(stderr), "\n")
@@ -83,6 +85,8 @@ func TestPreflight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testDiscover(t, c, func() (int, string) { return run("--custodians=etcd-keeper") }, &endpoints)
+
 	operator := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
 		Spec: appsv1.DeploymentSpec{
@@ -106,6 +110,39 @@ func TestPreflight(t *testing.T) {
 		if status, said := run(append(flags, "--custodians=etcd-keeper", "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {
 			t.Errorf("%q: status %d, %q", flags, status, said)
 		}
+	}
+}
+
+// testDiscover: without --endpoints etcd is looked for on the control-plane Nodes.
+func testDiscover(t *testing.T, c client.Client, run func() (int, string), endpoints *string) {
+	t.Helper()
+	given := *endpoints
+	*endpoints = ""
+	defer func() { *endpoints = given }()
+	if status, said := run(); status != 2 || !strings.Contains(said, "no control-plane Node") || !strings.Contains(said, "--endpoints") {
+		t.Errorf("neither endpoints nor Nodes: status %d, %q", status, said)
+	}
+	for name, node := range map[string]struct {
+		role      string
+		addresses []string
+	}{
+		"master-0": {"control-plane", []string{"10.0.0.1", "fd00::1"}}, "master-1": {"master", []string{"10.0.0.2"}},
+		"arbiter-0": {"arbiter", []string{"10.0.0.3"}}, "worker-0": {"worker", []string{"10.0.0.4"}}, "new": {"master", nil},
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/" + node.role: ""}}}
+		if err := c.Create(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		for _, address := range node.addresses {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		}
+		if err := c.Status().Update(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379", "https://10.0.0.3:2379", "https://[fd00::1]:2379"}
+	if got, err := discover(t.Context(), c); err != nil || !slices.Equal(got, want) {
+		t.Errorf("etcd is looked for at %q: %v", got, err)
 	}
 }
 

@@ -89,7 +89,7 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	o.bind(f)
 	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
-	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; later ones are learned from the ring")
+	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; later ones are learned from the ring")
 	o.etcdFiles.bind(f)
 	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
@@ -139,10 +139,13 @@ func (o *runOptions) check() (quorum.Mode, error) {
 		return 0, usageError{err}
 	}
 	errs := []error{
-		o.policy.check(), checkEndpoints(o.endpoints),
+		o.policy.check(),
 		o.etcdFiles.check(),
 		o.webhooks.check(),
 		o.drain.check(),
+	}
+	if len(o.endpoints) > 0 {
+		errs = append(errs, checkEndpoints(o.endpoints))
 	}
 	if o.kubeconfig != "" {
 		errs = append(errs, readable("kubeconfig", o.kubeconfig))
@@ -177,13 +180,22 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.etcdFiles.fetch(ctx, config); err != nil {
 		return err
 	}
+	direct, err := client.New(config, client.Options{Scheme: scheme()})
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	if len(o.endpoints) == 0 {
+		if o.endpoints, err = discover(ctx, direct); err != nil {
+			return err
+		}
+	}
 	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity()})
 	if err != nil {
 		return usageError{err}
 	}
 	defer ring.Close()
 
-	if err := o.preflight(ctx, config, mode); err != nil {
+	if err := o.preflight(ctx, direct, mode); err != nil {
 		return err
 	}
 	served, err := o.webhooks.prepare(o.policy, log)
@@ -352,13 +364,9 @@ func (o *runOptions) manager(config *rest.Config, webhooks webhook.Server) (ctrl
 
 // preflight refuses to start where there is nothing to guard, and where Holdfast would work against
 // itself or against another operator.
-func (o *runOptions) preflight(ctx context.Context, config *rest.Config, mode quorum.Mode) error {
+func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quorum.Mode) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	api, err := client.New(config, client.Options{Scheme: scheme()})
-	if err != nil {
-		return fmt.Errorf("connect to the API server: %w", err)
-	}
 	var who authenticationv1.SelfSubjectReview
 	if err := api.Create(ctx, &who); err != nil {
 		return fmt.Errorf("ask the API server who this is: %w", err)

@@ -32,14 +32,15 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("a second look leads to another plan")}
 
-// apply makes one action happen that is no change of etcd's membership. A notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
+// apply makes one action happen that is no change of etcd's membership, decided on what was seen at that
+// time. A notYet is no failure.
+func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time) error {
 	// An API server that hangs, with an etcd member say, is not waited for: the next round looks again.
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
 	switch a.Kind {
 	case quorum.ReleaseHook:
-		if err := r.confirm(ctx, a); err != nil {
+		if err := r.confirmLater(ctx, a, seen); err != nil {
 			return err
 		}
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
@@ -64,13 +65,25 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action) error {
 	case quorum.SizeGuard:
 		return r.Guard.size(ctx, a.Guards)
 	case quorum.DeleteGuardPod:
-		if err := r.confirm(ctx, a); err != nil {
+		if err := r.confirmLater(ctx, a, seen); err != nil {
 			return err
 		}
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
 	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
+}
+
+// justSeen is how old a look may be to be acted on without another: no more than the one would take.
+const justSeen = 50 * time.Millisecond
+
+// confirmLater confirms an action where something came between the look that it was decided on and now,
+// as the actions before it.
+func (r *Reconciler) confirmLater(ctx context.Context, a quorum.Action, seen time.Time) error {
+	if age := r.Gatherer.Clock.Since(seen); age >= 0 && age < justSeen {
+		return nil
+	}
+	return r.confirm(ctx, a)
 }
 
 // confirm looks a second time and wants the same action.

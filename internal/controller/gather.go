@@ -156,12 +156,18 @@ func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return sorted(found), nil
 }
 
+// NodeLabels are the labels of which a control-plane Node has one at least.
+func NodeLabels() []string {
+	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"}
+}
+
 // nodes lists the control-plane Nodes. The lists of one type are asked for at once: an API server that
 // serves them from its cache has each wait, for up to 100 ms, until the cache is known to be up to date.
 func (g *Gatherer) nodes(ctx context.Context) ([]quorum.Node, error) {
-	var lists [3]corev1.NodeList
+	roles := NodeLabels()
+	lists := make([]corev1.NodeList, len(roles))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
+	for i, label := range roles {
 		group.Go(func() error {
 			if err := g.API.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
 				return fmt.Errorf("list Nodes with label %s: %w", label, err)

@@ -88,7 +88,7 @@ func (r *Reconciler) watch(api client.WithWatch, request reconcile.Request) func
 			}
 			go follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Gatherer.Namespace), client.MatchingLabelsSelector{Selector: selector})
 		}
-		for _, label := range [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"} {
+		for _, label := range NodeLabels() {
 			go follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
 		}
 		return nil
@@ -148,7 +148,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 		if a.Kind.Membership() {
 			keep, err = r.changeMembership(ctx, a, held)
 		} else {
-			err = r.apply(ctx, a)
+			err = r.apply(ctx, a, s.Now)
 		}
 		switch {
 		case err == nil:

@@ -552,17 +552,20 @@ func (p *planner) deletedAt(k int) time.Time {
 	return time.Time{} // gone already: the longest
 }
 
-// successor is the healthy voter that leadership moves to, one that stays if there is one.
+// successor is the healthy voter that leadership moves to: one that stays if there is one, and of those the
+// one that has been healthy for longest. A leader that joined just now refuses the removal that is to come
+// until the others have been connected to it for some seconds.
 func (p *planner) successor(leader int) int {
 	found := -1
 	for k := range p.s.Ring.Members {
-		if m := &p.s.Ring.Members[k]; k == leader || m.Learner || !m.Healthy {
+		m := &p.s.Ring.Members[k]
+		if k == leader || m.Learner || !m.Healthy {
 			continue
 		}
-		if !p.leaving(k) {
-			return k
+		if found < 0 || p.leaving(found) && !p.leaving(k) ||
+			p.leaving(found) == p.leaving(k) && m.Since.Before(p.s.Ring.Members[found].Since) {
+			found = k
 		}
-		found = k
 	}
 	return found
 }
