@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -41,9 +38,13 @@ webhooks' registrations, before they refuse what nobody answers for; remove the 
 annotations off the Machines; and remove the rights and the namespace. At the end it looks for itself
 whether anything is left. Repeated, it goes on where it was interrupted.
 
-In guard mode etcd's hook stays on the Machines: it is cluster-etcd-operator's. In full mode it goes
-too, and nothing holds a Machine of a voter after that; so the command refuses while such a Machine is
-being deleted. What etcd's hosts start from (ConfigMaps and EndpointSlices in ` + etcdNamespace + `) stays.`,
+In guard mode etcd's hook stays on the Machines: it is cluster-etcd-operator's, and where that operator
+is not the command refuses. In full mode it goes too. The command refuses while a Machine is being
+deleted that nothing would hold after that.
+
+What etcd's hosts start from (ConfigMaps and EndpointSlices in ` + etcdNamespace + `) stays. So does what
+holdfast run was told to keep elsewhere than by default (--cluster-operator, --etcd-namespace,
+--leader-elect-namespace, --webhook-ca-secret): the command does not know of it.`,
 		Example: `  kubectl holdfast uninstall --dry-run
   kubectl holdfast uninstall`,
 		Args: exactly(0, ""),
@@ -86,13 +87,16 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	if err := u.mayGo(ctx); err != nil {
 		return err
 	}
+	if err := u.nobodysHooks(ctx); err != nil {
+		return err
+	}
 	if u.full {
 		fmt.Fprintln(t.out, "Holdfast is in full mode here: etcd's hook goes off the Machines as well, and nothing moves etcd's members\nafter that. A Machine that is deleted then takes its member with it.")
 	} else {
 		fmt.Fprintln(t.out, "Holdfast is in guard mode here, or beside cluster-etcd-operator: etcd's hook is that operator's and stays on the\nMachines.")
 	}
 	if !o.dryRun && !o.yes {
-		if err := confirm(ctx, t); err != nil {
+		if err := ask(ctx, t, "uninstall", "Nothing guards control-plane Machines after this. To go ahead, type uninstall: ", "--yes, and to see what it would do: --dry-run"); err != nil {
 			return err
 		}
 	}
@@ -124,50 +128,6 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	return u.verify(ctx)
 }
 
-// ownsHook says whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
-// whatever Holdfast's mode was.
-func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
-	mode := c.mode
-	if heard := c.told(ctx); mode == 0 && heard.ring != nil {
-		mode = heard.ring.Snapshot.Mode
-	}
-	if mode == 0 {
-		var err error
-		if mode, err = c.guessedMode(ctx); err != nil {
-			return false, err
-		}
-	}
-	if mode != quorum.Full {
-		return false, nil
-	}
-	key := client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
-	var operator appsv1.Deployment
-	switch err := c.Get(ctx, key, &operator); {
-	case apierrors.IsNotFound(err):
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("see whether cluster-etcd-operator is here (Deployment %s): %w", key, err)
-	}
-	return false, nil
-}
-
-// mayGo refuses where taking the hook off would let a voter's Machine go at once.
-func (u *uninstalling) mayGo(ctx context.Context) error {
-	if !u.full {
-		return nil
-	}
-	all, err := u.list(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if m := machineapi.Machine(&all[i]); m.Deleting() && m.Hook == quorum.Ours {
-			return fmt.Errorf("Machine %s is being deleted and held until a replacement votes; without Holdfast it would be terminated at once, and its member with it. Let that replacement finish (kubectl holdfast explain %s), or release the Machine first (kubectl holdfast release %s)", m.Name, m.Name, m.Name)
-		}
-	}
-	return nil
-}
-
 // halt scales the Deployment to nothing and waits until its pods have answered their last request.
 func (u *uninstalling) halt(ctx context.Context) error {
 	var d appsv1.Deployment
@@ -191,11 +151,19 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("Deployment %s: %w", key, err)
 	}
-	return u.until(ctx, "its pods are still there", func(ctx context.Context) (bool, error) {
-		var pods corev1.PodList
-		err := u.List(ctx, &pods, client.InNamespace(u.namespace), client.MatchingLabelsSelector{Selector: selector})
-		return len(pods.Items) == 0, err
+	var pods corev1.PodList
+	err = u.until(ctx, "its pods are still there", func(ctx context.Context) (bool, error) {
+		var now corev1.PodList
+		if err := u.List(ctx, &now, client.InNamespace(u.namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return false, err
+		}
+		pods = now
+		return len(pods.Items) == 0, nil
 	})
+	if err != nil && ctx.Err() != nil && len(pods.Items) > 0 {
+		return errors.New(lingering(pods.Items))
+	}
+	return err
 }
 
 // remove deletes those of the parts that exist, and waits until they are gone.
@@ -231,8 +199,12 @@ func (u *uninstalling) remove(ctx context.Context, all []part) error {
 	return nil
 }
 
-// letGo takes what is Holdfast's off the Machines, and off the Nodes.
+// letGo takes what is Holdfast's off the Machines, and off the Nodes. All Machines are looked at before the first
+// is changed: one may have been deleted since.
 func (u *uninstalling) letGo(ctx context.Context) error {
+	if err := u.mayGo(ctx); err != nil {
+		return err
+	}
 	all, err := u.list(ctx)
 	if err != nil {
 		return err
@@ -299,14 +271,22 @@ func (u *uninstalling) traces(m *machinev1beta1.Machine) []string {
 }
 
 // strip changes a Machine as it stands: hooks are a list, and a patch replaces all of it. API servers hear a
-// moment later that the policies are gone.
+// moment later that the policies are gone. A Machine that was deleted meanwhile is not let go: that is looked for
+// in what the patch is based on, and with a deletion after that the patch conflicts.
 func (u *uninstalling) strip(ctx context.Context, m *machinev1beta1.Machine) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var refused error
 	err := u.until(ctx, "Machine "+m.Name+" keeps changing", func(ctx context.Context) (bool, error) {
-		if err := u.Get(ctx, client.ObjectKeyFromObject(m), m); err != nil {
+		key := client.ObjectKeyFromObject(m)
+		m = &machinev1beta1.Machine{} // what is decoded into one that is not empty is merged with it
+		m.Namespace, m.Name = key.Namespace, key.Name
+		if err := u.Get(ctx, key, m); err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+		}
+		refused = nil
+		if err := u.mayStrip(ctx, m); err != nil {
+			return false, err
 		}
 		before := m.DeepCopy()
 		seen := machineapi.Machine(m)
@@ -397,31 +377,4 @@ func (u *uninstalling) until(ctx context.Context, not string, done func(context.
 
 func (u *uninstalling) say(format string, args ...any) {
 	fmt.Fprintln(u.t.out, "  "+plain(fmt.Sprintf(format, args...)))
-}
-
-// confirm has somebody type the word.
-func confirm(ctx context.Context, t terminal) error {
-	const word = "uninstall"
-	if f, ok := t.in.(*os.File); ok && !isTerminal(f) {
-		return usage("there is no terminal to ask at; to go ahead: --yes, and to see what it would do: --dry-run")
-	}
-	fmt.Fprintf(t.out, "Nothing guards control-plane Machines after this. To go ahead, type %s: ", word)
-	answer := make(chan string, 1)
-	go func() { // a read of a terminal cannot be interrupted: Ctrl-C leaves it behind, and the process ends
-		line, err := bufio.NewReader(t.in).ReadString('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
-			line = ""
-		}
-		answer <- strings.TrimSpace(line)
-	}()
-	select {
-	case <-ctx.Done():
-		fmt.Fprintln(t.out)
-		return errors.New("interrupted; nothing was changed")
-	case typed := <-answer:
-		if typed != word {
-			return fmt.Errorf("that is not %s; nothing was changed", word)
-		}
-	}
-	return nil
 }

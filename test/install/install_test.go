@@ -10,8 +10,12 @@ import (
 	"github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -42,7 +46,12 @@ func TestInstall(t *testing.T) {
 		f.exact(guard, 0, spareGuard())
 	})
 	part("uninstall from guard mode", func() {
+		out, err := f.command("kubectl-holdfast", nil, "uninstall", "--yes")
+		f.Expect(err).To(gomega.HaveOccurred())
+		f.Expect(out).To(gomega.ContainSubstring("there is no Deployment openshift-etcd-operator/etcd-operator"))
+		remove := f.etcdOperator()
 		f.uninstall()
+		remove()
 		for _, name := range []string{"master-0", "master-1", "master-2"} {
 			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Ours), "the hook of %s is cluster-etcd-operator's", name)
 		}
@@ -66,6 +75,25 @@ func TestInstall(t *testing.T) {
 			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Absent), name)
 		}
 	})
+}
+
+// etcdOperator makes cluster-etcd-operator's Deployment, which is all that says that it is here, and returns what
+// removes it.
+func (f *fixture) etcdOperator() (remove func()) {
+	labels := map[string]string{"app": "etcd-operator"}
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](0),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "operator", Image: "operator"}}},
+			},
+		},
+	}
+	f.Expect(f.admin.Create(f.t.Context(), d)).To(gomega.Succeed())
+	return func() { f.Expect(f.admin.Delete(f.t.Context(), d)).To(gomega.Succeed()) }
 }
 
 // revision makes a Deployment's pods new ones.

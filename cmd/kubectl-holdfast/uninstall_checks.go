@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// excludeDraining has the machine controller skip the drain, and the preDrain hooks with it.
+const excludeDraining = "machine.openshift.io/exclude-node-draining"
+
+// etcdOperator is the Deployment of cluster-etcd-operator.
+func etcdOperator() client.ObjectKey {
+	return client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
+}
+
+// ownsHook says whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
+// whatever Holdfast's mode was.
+func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
+	mode := c.mode
+	if heard := c.told(ctx); mode == 0 && heard.ring != nil {
+		mode = heard.ring.Snapshot.Mode
+	}
+	if mode == 0 {
+		var err error
+		if mode, err = c.guessedMode(ctx); err != nil {
+			return false, err
+		}
+	}
+	if mode != quorum.Full {
+		return false, nil
+	}
+	operator, err := c.hasEtcdOperator(ctx)
+	return !operator, err
+}
+
+func (c *cluster) hasEtcdOperator(ctx context.Context) (bool, error) {
+	var d appsv1.Deployment
+	switch err := c.Get(ctx, etcdOperator(), &d); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("see whether cluster-etcd-operator is here (Deployment %s): %w", etcdOperator(), err)
+	}
+	return true, nil
+}
+
+// mayGo refuses where uninstall would take off what holds a voter's Machine that is being deleted.
+func (u *uninstalling) mayGo(ctx context.Context) error {
+	all, err := u.list(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if err := u.mayStrip(ctx, &all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayStrip is mayGo for one Machine.
+func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) error {
+	seen := machineapi.Machine(m)
+	if !seen.Deleting() || seen.Latch != quorum.Ours && (!u.full || seen.Hook != quorum.Ours) {
+		return nil
+	}
+	how := "held until a replacement votes"
+	if !u.full {
+		loose := unhooked(m)
+		if loose == "" {
+			return nil // etcd's hook stays, and holds it
+		}
+		how = "held by its latch alone, since " + loose
+	}
+	finish, err := u.finish(ctx)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("Machine %s is being deleted and %s; without Holdfast it would be terminated at once, and its member with it. %s (kubectl holdfast explain %s), or release the Machine first (kubectl holdfast release %s --reason ...)", m.Name, how, finish, m.Name, m.Name)
+}
+
+// unhooked says why the machine controller goes past etcd's hook on a Machine, "" if it does not.
+func unhooked(m *machinev1beta1.Machine) string {
+	seen := machineapi.Machine(m)
+	if seen.Hook != quorum.Ours {
+		return "etcd's hook is not on it"
+	}
+	if m.Status.NodeRef == nil {
+		return "it has no Node, and preDrain hooks are skipped then"
+	}
+	if _, ok := m.Annotations[excludeDraining]; ok {
+		return "annotation " + excludeDraining + " has preDrain hooks skipped"
+	}
+	for _, c := range m.Status.Conditions {
+		if c.Type == machinev1beta1.MachineDrained && c.Status == corev1.ConditionTrue {
+			return "it is drained already, which is all that preDrain hooks hold up"
+		}
+	}
+	return ""
+}
+
+// finish says how a replacement finishes: only with Holdfast.
+func (u *uninstalling) finish(ctx context.Context) (string, error) {
+	const words = "et that replacement finish"
+	var d appsv1.Deployment
+	key := client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}
+	switch err := u.Get(ctx, key, &d); {
+	case apierrors.IsNotFound(err):
+		return "Holdfast does not run: apply its manifests again and l" + words, nil
+	case err != nil:
+		return "", fmt.Errorf("read Deployment %s: %w", key, err)
+	case ptr.Deref(d.Spec.Replicas, 1) == 0:
+		return fmt.Sprintf("Holdfast is stopped: start it again (kubectl -n %s scale deployment %s --replicas 1) and l%s", key.Namespace, key.Name, words), nil
+	}
+	return "L" + words, nil
+}
+
+// nobodysHooks refuses to leave etcd's hook where nobody takes it off any more. A mode by flag is somebody's word.
+func (u *uninstalling) nobodysHooks(ctx context.Context) error {
+	if u.full || u.mode != 0 {
+		return nil
+	}
+	if operator, err := u.hasEtcdOperator(ctx); err != nil || operator {
+		return err
+	}
+	all, err := u.list(ctx)
+	if err != nil {
+		return err
+	}
+	var hooked []string
+	for i := range all {
+		if seen := machineapi.Machine(&all[i]); seen.Hook == quorum.Ours {
+			hooked = append(hooked, seen.Name)
+		}
+	}
+	if len(hooked) == 0 {
+		return nil
+	}
+	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment %s): left there, the hook would hold every later deletion for ever. To take it off as well: --mode full. To leave it all the same: --mode guard", strings.Join(hooked, ", "), etcdOperator())
+}
+
+// lingering says which pods are still there, and what to do about one whose kubelet does not answer.
+func lingering(pods []corev1.Pod) string {
+	var out []string
+	for i := range pods {
+		p := &pods[i]
+		said := fmt.Sprintf("pod %s on Node %s is still there", p.Name, p.Spec.NodeName)
+		if p.DeletionTimestamp != nil {
+			said = fmt.Sprintf("pod %s on Node %s is still Terminating: if that host is down, and only once it surely is off, kubectl -n %s delete pod %s --force --grace-period=0", p.Name, p.Spec.NodeName, p.Namespace, p.Name)
+		}
+		out = append(out, said)
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// TestUninstall: what uninstall refuses, when somebody acts meanwhile as well. test/install has it take a whole
+// installation off a real API server; what it would do wrong there cannot be undone, and is asked for here.
+func TestUninstall(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	drained := func(m *machinev1beta1.Machine) {
+		m.Status.Conditions = []machinev1beta1.Condition{{Type: machinev1beta1.MachineDrained, Status: corev1.ConditionTrue}}
+	}
+	nodeless := func(m *machinev1beta1.Machine) { m.Status.NodeRef = nil }
+	undrained := func(m *machinev1beta1.Machine) { m.Annotations[excludeDraining] = "" }
+	unhooked := func(m *machinev1beta1.Machine) { machineapi.Release(m, true, false) }
+	bare := func(m *machinev1beta1.Machine) { machineapi.Release(m, true, true) }
+	// Somebody deletes master-0 between the first look at it and the second, or between that and the patch.
+	scaled := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		if _, ok := o.(*appsv1.Deployment); ok {
+			deleteMaster0(ctx, t, c)
+		}
+		return c.Patch(ctx, o, patch, options...)
+	}
+	looked := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, ok := o.(*machinev1beta1.Machine); ok && key.Name == "master-0" {
+			deleteMaster0(ctx, t, c)
+		}
+		return c.Get(ctx, key, o, options...)
+	}
+	patched := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		if m, ok := o.(*machinev1beta1.Machine); ok && m.Name == "master-0" && m.DeletionTimestamp == nil {
+			deleteMaster0(ctx, t, c)
+		}
+		return c.Patch(ctx, o, patch, options...)
+	}
+	const yes, full = " --yes", " --yes --mode full"
+	for name, c := range map[string]struct {
+		args     string
+		operator bool                            // cluster-etcd-operator is here
+		deleting func(m *machinev1beta1.Machine) // how master-1 is, which is being deleted
+		funcs    interceptor.Funcs
+		stuck    bool // a pod of Holdfast's does not end
+		replicas int32
+		status   int
+		then     func(t *testing.T, c client.Client)
+	}{
+		"uninstall-guard":          {args: yes, operator: true, replicas: 2, then: unlatched},
+		"uninstall-guard-told":     {args: " --yes --mode guard", replicas: 2, then: unlatched},
+		"uninstall-drained":        {args: yes, operator: true, deleting: drained, replicas: 2, status: 1, then: untouched},
+		"uninstall-nodeless":       {args: yes, operator: true, deleting: nodeless, replicas: 2, status: 1, then: untouched},
+		"uninstall-undrained":      {args: yes, operator: true, deleting: undrained, replicas: 2, status: 1, then: untouched},
+		"uninstall-unhooked":       {args: yes, operator: true, deleting: unhooked, replicas: 0, status: 1, then: untouched},
+		"uninstall-full":           {args: full, replicas: 2, status: 1, then: untouched},
+		"uninstall-full-unhooked":  {args: full, deleting: unhooked, replicas: 2, status: 1, then: untouched},
+		"uninstall-full-free":      {args: full, deleting: bare, replicas: 2, then: stripped},
+		"uninstall-full-scaled":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: scaled}, status: 1, then: stillHeld},
+		"uninstall-full-looked":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Get: looked}, status: 1, then: stillHeld},
+		"uninstall-full-patched":   {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: patched}, status: 1, then: stillHeld},
+		"uninstall-nobodys-hooks":  {args: yes, replicas: 2, status: 1, then: untouched},
+		"uninstall-pod-lingers":    {args: yes + " --timeout 500ms", operator: true, replicas: 2, stuck: true, status: 1},
+		"uninstall-guard-dry-run":  {args: " --dry-run", operator: true, replicas: 2, then: untouched},
+		"uninstall-unhooked-trial": {args: " --dry-run", operator: true, deleting: unhooked, replicas: 2, status: 1, then: untouched},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := append(installation(c.replicas), controlPlane()...)
+			for i := range objects {
+				switch o := objects[i].(type) {
+				case *machinev1beta1.Machine:
+					if o.DeletionTimestamp != nil && c.deleting != nil {
+						c.deleting(o)
+					}
+				case *corev1.ConfigMap:
+					o.Name = "another" // without the records the mode is guard
+				}
+			}
+			if c.operator {
+				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: etcdOperator().Namespace, Name: etcdOperator().Name}})
+			}
+			if c.stuck {
+				objects = append(objects, &corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: holdfastNamespace, Name: "holdfast-1", Labels: map[string]string{"app": "holdfast"},
+						DeletionTimestamp: ptr.To(metav1.NewTime(noon())), Finalizers: []string{"test/kubelet"},
+					},
+					Spec: corev1.PodSpec{NodeName: "node-2"},
+				})
+			}
+			api := memory(t, "alice", c.funcs, objects...)
+			var out, errs bytes.Buffer
+			status := execute(t.Context(), strings.Fields("uninstall"+c.args), terminal{strings.NewReader(""), &out, &errs, noon, fakes{api, "rest"}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast uninstall"+c.args+"\n"+out.String()+errs.String())
+			if c.then != nil {
+				c.then(t, api)
+			}
+		})
+	}
+}
+
+// installation is Holdfast's Deployment and its namespace.
+func installation(replicas int32) []client.Object {
+	return []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: holdfastNamespace}},
+		&appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: holdfastNamespace, Name: "holdfast"},
+			Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "holdfast"}}},
+		},
+	}
+}
+
+func deleteMaster0(ctx context.Context, t *testing.T, c client.Client) {
+	if err := c.Delete(ctx, &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: "master-0"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// unlatched: etcd's hook stayed on all Machines, and all that is Holdfast's went.
+func unlatched(t *testing.T, c client.Client) {
+	for _, name := range []string{"master-0", "master-1", "master-2"} {
+		m := machine(t, c, name)
+		if seen := machineapi.Machine(m); seen.Hook != quorum.Ours || seen.Latch != quorum.Absent || seen.Override != "" || m.Annotations["team"] == "" {
+			t.Errorf("%s: %+v, %v", name, m.Spec.LifecycleHooks, m.Annotations)
+		}
+	}
+}
+
+// stripped: the hooks went, too.
+func stripped(t *testing.T, c client.Client) {
+	for _, name := range []string{"master-0", "master-2"} {
+		if seen := machineapi.Machine(machine(t, c, name)); seen.Hook != quorum.Absent || seen.Latch != quorum.Absent {
+			t.Errorf("%s: %+v", name, seen)
+		}
+	}
+}
+
+// untouched: nothing was done to anything.
+func untouched(t *testing.T, c client.Client) {
+	var d appsv1.Deployment
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: holdfastNamespace, Name: "holdfast"}, &d); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"master-0", "master-1", "master-2"} {
+		if seen := machineapi.Machine(machine(t, c, name)); seen.Latch != quorum.Ours || seen.Override == "" {
+			t.Errorf("%s: %+v", name, seen)
+		}
+	}
+}
+
+// stillHeld: the Machine that was deleted meanwhile has hook and latch.
+func stillHeld(t *testing.T, c client.Client) {
+	seen := machineapi.Machine(machine(t, c, "master-0"))
+	if !seen.Deleting() || !seen.Protected() {
+		t.Errorf("master-0 is let go: %+v", seen)
+	}
+}
