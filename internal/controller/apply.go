@@ -118,9 +118,11 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 		return err
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, &m, patch); apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return notYet{err}
-	} else if err != nil {
+	err := r.Client.Patch(ctx, &m, patch)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || errors.Is(err, context.DeadlineExceeded) {
+		return notYet{err} // whether it was applied is seen by the next look
+	}
+	if err != nil {
 		return fmt.Errorf("change Machine %s: %w", a.Machine, err)
 	}
 	return nil
