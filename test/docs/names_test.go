@@ -33,6 +33,7 @@ var others = map[string][]string{
 	"--etcd-servers":    {"kube-apiserver"},
 	"--force":           {"kubectl"},
 	"--force-conflicts": {"kubectl"},
+	"--grace-period":    {"kubectl"},
 	"--overwrite":       {"kubectl"},
 	"--replicas":        {"kubectl", "sandbox"},
 	"--server-side":     {"kubectl"},
