@@ -18,11 +18,13 @@ type etcdFiles struct {
 	caCert, cert, key        string
 	secret, caConfigMap, dir string
 
-	source *etcdcert.Source // nil if the files are given
-	api    corev1client.CoreV1Interface
+	changed func(flag string) bool // whether it is on the command line
+	source  *etcdcert.Source       // nil if the files are given
+	api     corev1client.CoreV1Interface
 }
 
 func (e *etcdFiles) bind(f *pflag.FlagSet) {
+	e.changed = f.Changed
 	f.StringVar(&e.caCert, "cacert", "", "file with the CA of etcd's server certificates")
 	f.StringVar(&e.cert, "cert", "", "file with the client certificate for etcd")
 	f.StringVar(&e.key, "key", "", "file with the key of --cert")
@@ -36,6 +38,9 @@ func (e *etcdFiles) check() (err error) {
 	if e.secret == "" {
 		if e.caConfigMap != "" {
 			return usage("--etcd-ca-configmap goes with --etcd-secret, which is missing")
+		}
+		if e.changed("etcd-cert-dir") {
+			return usage("--etcd-cert-dir goes with --etcd-secret, which is missing")
 		}
 		for _, err := range []error{readable("cacert", e.caCert), readable("cert", e.cert), readable("key", e.key)} {
 			if err != nil {

@@ -18,10 +18,10 @@ func TestEtcdSecretFlags(t *testing.T) {
 		"no namespace":      {[]string{"--etcd-secret=b"}, []string{"--etcd-secret", `"b" is not NAMESPACE/NAME`}},
 		"CA without Secret": {[]string{"--etcd-ca-configmap=a/b"}, []string{"--etcd-secret, which is missing"}},
 		"neither":           {nil, []string{"--cacert is missing"}},
-		"delay":             {[]string{"--etcd-secret=a/b", "--shutdown-delay=2h", "--webhook-cert-source=self-signed", "--webhook-url=https://127.0.0.1:1"}, []string{"--shutdown-delay is 2h0m0s"}},
+		"delay":             {[]string{"--etcd-secret=a/b", "--etcd-cert-dir=" + filepath.Join(t.TempDir(), "etcd"), "--shutdown-delay=2h", "--webhook-cert-source=self-signed", "--webhook-url=https://127.0.0.1:1"}, []string{"--shutdown-delay is 2h0m0s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"run", "--endpoints=https://127.0.0.1:2379", "--kubeconfig=" + kubeconfig, "--etcd-cert-dir=" + filepath.Join(t.TempDir(), "etcd")}, c.args...)
+			args := append([]string{"run", "--endpoints=https://127.0.0.1:2379", "--kubeconfig=" + kubeconfig}, c.args...)
 			status, _, stderr := cli(t, args...)
 			if status != 2 {
 				t.Errorf("status %d", status)

@@ -75,8 +75,9 @@ type webhookFlags struct {
 	host            string
 	port            int
 
-	secret client.ObjectKey // of caSecret
-	files  string           // the CA file, "" for none
+	changed func(flag string) bool // whether it is on the command line
+	secret  client.ObjectKey       // of caSecret
+	files   string                 // the CA file, "" for none
 }
 
 const (
@@ -87,6 +88,7 @@ const (
 
 func (w *webhookFlags) bind(f *pflag.FlagSet) {
 	w.registrationFlags.bind(f)
+	w.changed = f.Changed
 	f.Lookup("webhook-service").Usage += ". With it or --webhook-url the elected replica keeps the registrations and policies that `holdfast manifests` prints: it makes them, and puts them back when they are changed or deleted"
 	f.Lookup("webhook-ca-file").Usage += ", for the registrations' caBundle; ca.crt in --webhook-cert-dir if that exists"
 	f.StringVar(&w.host, "webhook-host", "", "address that the webhooks listen on; all if empty")
@@ -108,13 +110,13 @@ func (w *webhookFlags) check() error {
 	}
 	switch w.source {
 	case fromFiles:
+		if w.changed("webhook-ca-secret") {
+			return usage("--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file")
+		}
 		for _, name := range [...]string{"tls.crt", "tls.key"} {
 			if err := readable("webhook-cert-dir", filepath.Join(w.certDir, name)); err != nil {
 				return err
 			}
-		}
-		if w.caSecret != defaultSecret {
-			return usage("--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file")
 		}
 	case fromCA:
 		if !w.given() {
@@ -122,6 +124,9 @@ func (w *webhookFlags) check() error {
 		}
 		if w.caFile != "" || len(w.annotations) > 0 {
 			return usage("--webhook-cert-source is self-signed, so the registrations hold Holdfast's own CA: leave out --webhook-ca-file and --registration-annotations")
+		}
+		if w.changed("webhook-cert-dir") {
+			return usage("--webhook-cert-source is self-signed, which has no files: leave out --webhook-cert-dir, or set --webhook-cert-source=files")
 		}
 		namespace, name, ok := strings.Cut(w.caSecret, "/")
 		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {

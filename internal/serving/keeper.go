@@ -3,8 +3,10 @@ package serving
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -42,7 +45,9 @@ type Keeper struct {
 
 	kept    map[string]memory // by kind
 	proven  map[string]bool   // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
+	empty   bool              // the injector has not filled in the caBundle of one that is to fail closed
 	unsure  string            // why there is no proof, as it was said last
+	asked   time.Time         // for Proof
 	limiter *rate.Limiter
 	again   time.Duration // how often it looks, whatever the watch says
 }
@@ -74,7 +79,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	if k.Options != nil {
 		for _, o := range k.objects() {
-			go follow(ctx, k.API, o.kind+"List", o.name, func() { kick(wake) })
+			go follow(ctx, k.API, k.Log, o.kind+"List", o.name, func() { kick(wake) })
 		}
 		if k.Trust != nil {
 			k.Trust.OnChange(func() { kick(wake) })
@@ -153,34 +158,33 @@ func (k *Keeper) read(ctx context.Context, name string, into client.Object) (the
 	return err == nil, err
 }
 
-// keep puts a registration right, and says whether it is there then.
+// keep puts a registration right, and says whether it is there then: o.live is what is there, whether it
+// could be written or not.
 func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) {
-	if !k.fill(o, there) {
+	if !k.fill(o) {
 		return there, nil
 	}
-	was, want := k.kept[o.key()], contents(o.want)
+	was, want, have := k.kept[o.key()], contents(o.want), contents(o.live)
 	if there && k.annotated(o.live) {
-		have := contents(o.live)
 		if equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, was.want) && equality.Semantic.DeepEqual(have, was.got) {
 			k.kept[o.key()] = memory{want: want, got: have, right: true}
 			return true, nil
 		}
 	}
-	// It was right, and it is gone or nothing else is wanted since: somebody has changed it.
-	restored := was.right && (!there || equality.Semantic.DeepEqual(want, was.want))
+	// It was right, and it is gone, or nothing else is wanted since, or it differs in what never changes:
+	// somebody has changed it.
+	restored := was.right && (!there || equality.Semantic.DeepEqual(want, was.want) || !equality.Semantic.DeepEqual(bare(have), bare(was.got)))
 	if restored && !k.limiter.Allow() {
 		return there, nil // the next look is soon
 	}
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
 	var err error
+	next := k.next(o, there)
 	if there {
-		k.overwrite(o)
-		err = k.API.Update(ctx, o.live)
+		err = k.API.Update(ctx, next)
 	} else {
-		o.live = o.want
-		o.live.SetAnnotations(maps.Clone(k.Annotations))
-		err = k.API.Create(ctx, o.live)
+		err = k.API.Create(ctx, next)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return there, nil // somebody was quicker; the watch wakes us
@@ -188,6 +192,7 @@ func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) 
 	if err != nil {
 		return there, fmt.Errorf("write %s %s: %w", o.kind, o.name, err)
 	}
+	o.live = next
 	k.kept[o.key()] = memory{want: want, got: contents(o.live), right: true}
 	k.wrote(o, there, restored)
 	return true, nil
@@ -195,9 +200,9 @@ func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) 
 
 // fill completes what is wanted with what depends on what is there: who is trusted, and whether what is
 // to fail closed may do so yet. It says false if that is not known.
-func (k *Keeper) fill(o *object, there bool) bool {
+func (k *Keeper) fill(o *object) bool {
 	bundles := map[string][]byte{}
-	closed := map[string]bool{}
+	closed := map[string]string{} // the place of those that fail closed now
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		for i := range live.Webhooks {
@@ -207,7 +212,9 @@ func (k *Keeper) fill(o *object, there bool) bool {
 		for i := range live.Webhooks {
 			w := &live.Webhooks[i]
 			bundles[w.Name] = w.ClientConfig.CABundle
-			closed[w.Name] = w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail
+			if w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail && len(w.ClientConfig.CABundle) > 0 {
+				closed[w.Name] = place(w.ClientConfig)
+			}
 		}
 	default:
 		return true
@@ -229,17 +236,19 @@ func (k *Keeper) fill(o *object, there bool) bool {
 			want.Webhooks[i].ClientConfig.CABundle = bundle(want.Webhooks[i].Name)
 		}
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		k.empty = false
 		for i := range want.Webhooks {
 			w := &want.Webhooks[i]
 			w.ClientConfig.CABundle = bundle(w.Name)
 			if *w.FailurePolicy != admissionregistrationv1.Fail {
 				continue
 			}
-			if there && closed[w.Name] {
-				k.proven[w.Name] = true // by a replica or a version before this one
+			if closed[w.Name] == place(w.ClientConfig) {
+				k.proven[w.Name] = true // by a replica or a version before this one, where the webhooks are now
 			}
-			if !there && k.Trust == nil {
-				delete(k.proven, w.Name) // nobody is called before the injector has been here again
+			if k.Trust == nil && len(w.ClientConfig.CABundle) == 0 {
+				k.empty = true
+				delete(k.proven, w.Name) // nobody is reached before the injector has been here again
 			}
 			if !k.proven[w.Name] {
 				w.FailurePolicy = new(admissionregistrationv1.Ignore)
@@ -249,19 +258,44 @@ func (k *Keeper) fill(o *object, there bool) bool {
 	return k.Trust == nil || k.Trust.Bundle() != nil
 }
 
+// place is where a webhook is called, without the path.
+func place(c admissionregistrationv1.WebhookClientConfig) string {
+	switch {
+	case c.Service != nil:
+		return fmt.Sprintf("%s/%s:%d", c.Service.Namespace, c.Service.Name, ptr.Deref(c.Service.Port, 443))
+	case c.URL != nil:
+		if u, err := url.Parse(*c.URL); err == nil {
+			return u.Scheme + "://" + u.Host
+		}
+	}
+	return "nowhere"
+}
+
 // annotated says whether an object has the annotations that it is to have.
 func (k *Keeper) annotated(o client.Object) bool {
+	return maps.Equal(o.GetAnnotations(), k.annotations(o))
+}
+
+// annotations are an object's own and, on a webhook configuration, those that ask for an injector: this
+// one's, and no other's. Two who fill in caBundle would fight over it.
+func (k *Keeper) annotations(o client.Object) map[string]string {
+	out := maps.Clone(o.GetAnnotations())
 	switch o.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration:
 	default:
-		return true
+		return out
 	}
-	for key, value := range k.Annotations {
-		if is, ok := o.GetAnnotations()[key]; !ok || is != value {
-			return false
-		}
+	for _, key := range [...]string{
+		"service.beta.openshift.io/inject-cabundle",
+		"cert-manager.io/inject-ca-from", "cert-manager.io/inject-ca-from-secret", "cert-manager.io/inject-apiserver-ca",
+	} {
+		delete(out, key)
 	}
-	return true
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, k.Annotations)
+	return out
 }
 
 // contents are what Holdfast decides about an object, as the API server stores it.
@@ -299,28 +333,44 @@ func orElse(s, none *metav1.LabelSelector) *metav1.LabelSelector {
 	return s
 }
 
-// overwrite makes what is there what is wanted, and leaves the rest of it, its resourceVersion too: the
-// write fails if the object has changed since it was read.
-func (k *Keeper) overwrite(o *object) {
-	annotations := k.Annotations
-	switch live := o.live.(type) {
-	case *admissionregistrationv1.MutatingWebhookConfiguration:
-		live.Webhooks = o.want.(*admissionregistrationv1.MutatingWebhookConfiguration).Webhooks
-	case *admissionregistrationv1.ValidatingWebhookConfiguration:
-		live.Webhooks = o.want.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
-	case *admissionregistrationv1.ValidatingAdmissionPolicy:
-		live.Spec, annotations = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec, nil
-	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-		live.Spec, annotations = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding).Spec, nil
-	}
-	if len(annotations) > 0 {
-		all := maps.Clone(o.live.GetAnnotations())
-		if all == nil {
-			all = map[string]string{}
+// bare are contents without what changes while Holdfast runs.
+func bare(contents any) any {
+	switch c := contents.(type) {
+	case []admissionregistrationv1.MutatingWebhook:
+		out := slices.Clone(c)
+		for i := range out {
+			out[i].ClientConfig.CABundle = nil
 		}
-		maps.Copy(all, annotations)
-		o.live.SetAnnotations(all)
+		return out
+	case []admissionregistrationv1.ValidatingWebhook:
+		out := slices.Clone(c)
+		for i := range out {
+			out[i].ClientConfig.CABundle, out[i].FailurePolicy = nil, nil
+		}
+		return out
 	}
+	return contents
+}
+
+// next is what to write: what is wanted, and of what is there the rest, its resourceVersion too, so that
+// the write fails if the object has changed since it was read.
+func (k *Keeper) next(o *object, there bool) client.Object {
+	out := o.want
+	if there {
+		out = o.live.DeepCopyObject().(client.Object)
+		switch out := out.(type) {
+		case *admissionregistrationv1.MutatingWebhookConfiguration:
+			out.Webhooks = o.want.(*admissionregistrationv1.MutatingWebhookConfiguration).Webhooks
+		case *admissionregistrationv1.ValidatingWebhookConfiguration:
+			out.Webhooks = o.want.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
+		case *admissionregistrationv1.ValidatingAdmissionPolicy:
+			out.Spec = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec
+		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+			out.Spec = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding).Spec
+		}
+	}
+	out.SetAnnotations(k.annotations(out))
+	return out
 }
 
 // wrote says that a registration was written, and how often one was put back.
@@ -360,20 +410,46 @@ func (k *Keeper) tell(o *object, there bool) {
 	}
 }
 
+// askAgain is how often it is looked whether the API server still reaches the webhooks.
+const askAgain = time.Minute
+
+var errEmpty = errors.New("the operator that the annotations name has not filled in the caBundle yet")
+
 // prove has the webhooks that are to fail closed do so from the next round on, once it is shown that the
-// API server reaches them.
+// API server reaches them. From then on it tells whether it still does, and lowers nothing.
 func (k *Keeper) prove(ctx context.Context) {
-	if k.Options == nil || k.proven[ClosedWebhook] && k.proven[HomeWebhook] || !k.kept["ValidatingWebhookConfiguration/"+Name].right {
+	proven := k.proven[ClosedWebhook] && k.proven[HomeWebhook]
+	if k.Options == nil || !k.kept["ValidatingWebhookConfiguration/"+Name].right || proven && time.Since(k.asked) < askAgain {
 		return
 	}
-	if err := k.Proof(ctx); err != nil {
-		if text := err.Error(); text != k.unsure && ctx.Err() == nil {
+	k.asked = time.Now()
+	err := errEmpty
+	if !k.empty {
+		err = k.Proof(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if errors.Is(err, errNoMachine) {
+		k.Metrics.reached.DeleteLabelValues(ClosedWebhook) // not known
+	} else {
+		k.Metrics.reached.WithLabelValues(ClosedWebhook).Set(one(err == nil))
+	}
+	if err != nil {
+		if text := err.Error(); text != k.unsure {
 			k.unsure = text
-			k.Log.Info("the webhooks are registered to be passed by while they do not answer (failurePolicy Ignore), until a call through the API server has come back", "reason", text)
+			message := "the webhooks are registered to be passed by while they do not answer (failurePolicy Ignore), until a call through the API server has come back"
+			if proven {
+				message = "a call through the API server to the webhooks does not come back"
+			}
+			k.Log.Info(message, "reason", text)
 		}
 		return
 	}
 	k.unsure = ""
+	if proven {
+		return
+	}
 	k.proven[ClosedWebhook], k.proven[HomeWebhook] = true, true
 	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
 	for _, o := range k.objects() {

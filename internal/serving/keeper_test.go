@@ -27,6 +27,7 @@ func TestKeeping(t *testing.T) {
 	c := startCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"kept": testKept, "at rest": testRest, "injector": testInjector, "proof": testProof, "only looking": testLooking, "new CA": testNewCA,
+		"unwritable": testUnwritable, "moved": testMoved, "another injector": testOtherInjector, "entry removed": testEntryRemoved, "reached": testReached, "followed": testFollow,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)
@@ -129,7 +130,7 @@ func testRest(t *testing.T, c *cluster) {
 	// The comparison itself holds, and not only the memory of what was written.
 	for _, o := range other.objects() {
 		c.get(t, o)
-		other.fill(&o, true)
+		other.fill(&o)
 		if diff := cmp.Diff(contents(o.want), contents(o.live)); diff != "" {
 			t.Errorf("%s is stored otherwise than it is wanted:\n%s", o.key(), diff)
 		}

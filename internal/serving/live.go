@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +52,7 @@ func (l *Live) OnChange(f func()) {
 func (l *Live) Start(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	for _, kind := range [...]string{"MutatingWebhookConfigurationList", "ValidatingWebhookConfigurationList"} {
-		go follow(ctx, l.API, kind, Name, func() { kick(wake) })
+		go follow(ctx, l.API, l.Log, kind, Name, func() { kick(wake) })
 	}
 	return every(ctx, lookEvery, wake, func() {
 		if err := l.look(ctx); err != nil && ctx.Err() == nil {
@@ -94,24 +96,34 @@ func (l *Live) look(ctx context.Context) error {
 
 var errUnread = errors.New("the registrations have not been read yet: the API server does not answer, or does not let this user get them")
 
-// trusts says why the registrations do not vouch for a certificate, nil if all of them do.
+// trusts says why the registrations do not vouch for a certificate, nil if all that are there do: where
+// one is missing, nobody calls.
 func (l *Live) trusts(c *tls.Certificate, host string, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.known {
 		return errUnread
 	}
-	if l.absent != "" {
-		return fmt.Errorf("%s does not exist yet; the elected replica makes it", l.absent)
-	}
-	for _, name := range webhookNames() {
-		bundle, ok := l.bundles[name]
-		if !ok {
-			return fmt.Errorf("webhook %s is not registered; the elected replica puts it back", name)
-		}
-		if err := verify(c, host, bundle, now); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(l.bundles)) {
+		if err := verify(c, host, l.bundles[name], now); err != nil {
 			return fmt.Errorf("the caBundle of webhook %s does not vouch for the certificate that this replica serves for %s: %w", name, host, err)
 		}
+	}
+	return nil
+}
+
+// registered says what is not registered at all, nil if both configurations are there. One webhook more
+// or less in them is no matter: the elected replica may be of another version.
+func (l *Live) registered() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.known:
+		return errUnread
+	case l.absent != "":
+		return fmt.Errorf("%s does not exist yet; the elected replica makes it", l.absent)
+	case len(l.bundles) == 0:
+		return errors.New("no webhook is registered; the elected replica puts them back")
 	}
 	return nil
 }
@@ -151,18 +163,25 @@ func every(ctx context.Context, interval time.Duration, wake <-chan struct{}, do
 }
 
 // follow calls a function whenever the object of that kind and name changes, and when a watch begins,
-// until the context ends. What it misses between two watches, the next one's beginning finds.
-func follow(ctx context.Context, api client.WithWatch, kind, name string, changed func()) {
+// until the context ends: a new watch tells nothing of an object that was deleted before it. Why there is
+// no watch is logged once.
+func follow(ctx context.Context, api client.WithWatch, log logr.Logger, kind, name string, changed func()) {
 	again := time.NewTicker(2 * time.Second)
 	defer again.Stop()
+	said := ""
 	for {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind(kind))
 		if watcher, err := api.Watch(ctx, list, client.MatchingFields{"metadata.name": name}); err == nil {
+			said = ""
+			changed()
 			for range watcher.ResultChan() {
 				changed()
 			}
 			watcher.Stop()
+		} else if text := err.Error(); text != said && ctx.Err() == nil {
+			said = text
+			log.Info("a registration cannot be watched, and is only looked at every few seconds", "kind", strings.TrimSuffix(kind, "List"), "name", name, "reason", text)
 		}
 		select {
 		case <-ctx.Done():

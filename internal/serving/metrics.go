@@ -11,6 +11,7 @@ type Metrics struct {
 	present  *prometheus.GaugeVec
 	restored *prometheus.CounterVec
 	enforced *prometheus.GaugeVec
+	reached  *prometheus.GaugeVec
 	expiry   prometheus.Gauge
 	answered prometheus.Gauge
 }
@@ -27,6 +28,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		enforced: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_registration_enforced", Help: "1 if what this webhook guards is refused while no Holdfast answers (failurePolicy Fail), else 0.",
 		}, []string{"name"}),
+		reached: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_registration_reached", Help: "1 if the elected replica's last call through the API server came back from this webhook, else 0; none while there is no Machine to try it with.",
+		}, []string{"name"}),
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_certificate_expiry_timestamp_seconds", Help: "When the certificate that this replica serves the webhooks with expires; 0 while there is none.",
 		}),
@@ -37,7 +41,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	for _, o := range (&Keeper{}).objects() {
 		m.restored.WithLabelValues(o.kind, o.name) // an alert on a counter that is not there yet misses its first step
 	}
-	for _, c := range []prometheus.Collector{m.present, m.restored, m.enforced, m.expiry, m.answered} {
+	for _, c := range []prometheus.Collector{m.present, m.restored, m.enforced, m.reached, m.expiry, m.answered} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registration metrics: %w", err)
 		}

@@ -58,7 +58,8 @@ func (s *Source) Loaded(*http.Request) error {
 const patience = 15 * time.Second
 
 // Vouched is a check: the live registrations vouch for the certificate that is served, or did so when
-// they could be read last. Make it with NewVouched.
+// they could be read last. A replica that was vouched for once stays ready where nothing is registered:
+// nobody calls it then, and the metrics tell. Make it with NewVouched.
 type Vouched struct {
 	source *Source
 	live   *Live
@@ -84,6 +85,9 @@ func (v *Vouched) Check(*http.Request) error {
 	distrust := v.live.trusts(c, v.host, now)
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if distrust == nil && v.good.IsZero() {
+		distrust = v.live.registered()
+	}
 	if distrust == nil {
 		v.good = now
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +45,8 @@ const (
 	caName       = "holdfast-webhook-ca"
 	caDuration   = 365 * 24 * time.Hour
 	leafDuration = 7 * 24 * time.Hour
-	issueRetry   = time.Second
+	issueRetry   = time.Second // doubled after each failure
+	issuePause   = time.Minute // at most
 )
 
 // Start issues certificates until the context ends: at the beginning, when the CA is another one, and
@@ -63,7 +65,11 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 
 	tick := time.NewTicker(issueRetry)
 	defer tick.Stop()
-	var renew time.Time
+	var (
+		renew time.Time
+		pause = issueRetry
+		said  string
+	)
 	for {
 		select {
 		case err := <-ended:
@@ -72,7 +78,7 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 			}
 			return nil // the context has ended
 		case <-rotated:
-			renew = time.Time{}
+			renew, pause = time.Time{}, issueRetry
 		case <-tick.C:
 		}
 		if s.Clock.Now().Before(renew) {
@@ -83,9 +89,14 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			s.Log.Error(err, "no new certificate for the webhooks; trying again")
+			if text := err.Error(); text != said && ctx.Err() == nil {
+				said = text
+				s.Log.Error(err, "no new certificate for the webhooks; trying again")
+			}
+			renew, pause = s.Clock.Now().Add(pause), min(2*pause, issuePause)
 			continue
 		}
+		pause, said = issueRetry, ""
 		renew = leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore) / 3)
 	}
 }
@@ -94,6 +105,13 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) (*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
+	// The authority does not tell its CA's certificate. Read first, it costs no key where there is no answer.
+	var secret corev1.Secret
+	if err := s.API.Get(ctx, s.Secret, &secret); apierrors.IsNotFound(err) {
+		return nil, authority.ErrCertificateNotAvailable // the authority is about to make it
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", s.Secret, err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
@@ -106,11 +124,6 @@ func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) 
 	})
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate: %w", err)
-	}
-	// The authority does not tell its CA's certificate.
-	var secret corev1.Secret
-	if err := s.API.Get(ctx, s.Secret, &secret); err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", s.Secret, err)
 	}
 	bundle := secret.Data[corev1.TLSCertKey]
 	certificate := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
