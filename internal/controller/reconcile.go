@@ -26,11 +26,12 @@ import (
 // How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd tells
 // nobody about its own progress, so that is polled.
 const (
-	lookNow   = time.Millisecond      // something was just done
-	lookSoon  = 50 * time.Millisecond // something is under way
-	lookLater = 10 * time.Second      // at rest
-	lookRetry = 2 * time.Second       // something failed
-	tellAgain = 5 * time.Second       // between two messages of one note
+	lookNow   = time.Millisecond       // something was just done
+	lookAgain = 50 * time.Millisecond  // a second look is all that is missing
+	lookSoon  = 100 * time.Millisecond // something is under way
+	lookLater = 10 * time.Second       // at rest
+	lookRetry = 2 * time.Second        // something failed
+	tellAgain = 5 * time.Second        // between two messages of one note
 )
 
 // Reconciler runs rounds. Make one with its fields set, then SetUp.
@@ -141,6 +142,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	again = lookLater
 	if plan.Moving || !s.Ring.Known {
 		again = lookSoon
+	}
+	if s.Steadying() {
+		again = lookAgain
 	}
 	hurry := false
 	for _, a := range plan.Actions {

@@ -417,6 +417,11 @@ func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }
 
+// Steadying says whether a learner has caught up and has yet to keep up for long enough.
+func (s *Snapshot) Steadying() bool {
+	return slices.ContainsFunc(s.Ring.Members, func(m Member) bool { return m.Learner && s.CaughtUp(&m) && !s.Steady(&m) })
+}
+
 // Steady says whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
 // behind again as soon as clients write is not worth a vote yet.
 func (s *Snapshot) Steady(m *Member) bool {
