@@ -176,7 +176,13 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	}
 	r.RingView.tell(ctx, s)
 	r.ClusterOperator.tell(ctx, s, &plan)
-	return again, nil
+	if held == nil && s.Mode == quorum.Full && s.Steadying() {
+		// A promotion is next: have the lock by then, and look under it at once.
+		if keep, err = r.Etcd.Lock(ctx); err != nil {
+			r.Log.V(1).Info("not yet", "reason", err.Error())
+		}
+	}
+	return again, keep
 }
 
 func (r *Reconciler) readRing(ctx context.Context) quorum.Ring {
