@@ -45,6 +45,7 @@ func TestChaos(t *testing.T) {
 	c.watch(t, 2)
 	c.registers(t, uint64(seed))
 	c.atRest(t)
+	c.enacted(t)
 	c.hostile(t, uint64(seed))
 
 	made := map[string]int{}
@@ -253,6 +254,23 @@ func onEnd(t *testing.T, heal func()) func() {
 	once := sync.OnceFunc(heal)
 	t.Cleanup(once)
 	return once
+}
+
+// enacted waits until the API server acts by the policies: it hears of them a moment after they are stored.
+func (c *cluster) enacted(t *testing.T) {
+	t.Helper()
+	name := c.voters(t)[0]
+	eventually(t, quickly, "the API server to act by the policies", func(ctx context.Context) error {
+		m, err := c.machine(ctx, name)
+		if err != nil {
+			return err
+		}
+		err = c.as(sandbox.GitOps).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll)
+		if !apierrors.IsForbidden(err) {
+			return fmt.Errorf("a tool may take the Node off Machine %s: %v", name, err)
+		}
+		return nil
+	})
 }
 
 // hostile has tools ask, until the test ends, for what must not be. What becomes of the Machines the
