@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -296,7 +298,7 @@ func (r *run) prepare(ctx context.Context, t *testing.T, tool Tool, manifest Man
 	return nil
 }
 
-// edit updates a Machine as somebody, once more where others were quicker.
+// edit patches a Machine as somebody, once more where others were quicker.
 func (r *run) edit(ctx context.Context, t *testing.T, identity, manager, name string, change func(*unstructured.Unstructured)) {
 	t.Helper()
 	machines := r.machines(identity)
@@ -305,8 +307,14 @@ func (r *run) edit(ctx context.Context, t *testing.T, identity, manager, name st
 		if err != nil {
 			return err
 		}
+		before := m.DeepCopy()
+		before.SetResourceVersion("") // so that it is in the patch, which then fails where others were quicker
 		change(m)
-		_, err = machines.Update(ctx, m, metav1.UpdateOptions{FieldManager: manager})
+		patch, err := difference(before, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = machines.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
 		if err != nil && !apierrors.IsConflict(err) {
 			t.Fatal(err)
 		}
@@ -379,4 +387,17 @@ func table(rows []row) string {
 	}
 	_ = w.Flush()
 	return b.String()
+}
+
+// difference is the merge patch from one object to another.
+func difference(from, to *unstructured.Unstructured) ([]byte, error) {
+	old, err := from.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	current, err := to.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(old, current, old)
 }
