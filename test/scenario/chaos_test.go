@@ -266,8 +266,11 @@ func (c *cluster) enacted(t *testing.T) {
 			return err
 		}
 		err = c.as(sandbox.GitOps).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll)
+		if err == nil {
+			return fmt.Errorf("a tool may take the Node off Machine %s", name)
+		}
 		if !apierrors.IsForbidden(err) {
-			return fmt.Errorf("a tool may take the Node off Machine %s: %v", name, err)
+			return err
 		}
 		return nil
 	})
