@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +34,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -84,26 +83,15 @@ func start(t *testing.T) *fixture {
 		}
 	}
 
-	env := &envtest.Environment{CRDDirectoryPaths: machineCRDs(t), ErrorIfCRDPathMissing: true}
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
-	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
 	f.audit = filepath.Join(t.TempDir(), "audit.log")
-	env.ControlPlane.GetAPIServer().Configure().Append("audit-log-path", f.audit).Append("audit-policy-file", auditPolicy(t))
-	config, err := env.Start()
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.config = config
+	f.config = apiserver.Start(t, apiserver.WithMachineAPI(t), func(env *envtest.Environment) {
+		env.ControlPlane.GetAPIServer().Configure().Append("audit-log-path", f.audit).Append("audit-policy-file", auditPolicy(t))
+	}).Config
 	f.admin = f.client(t, admin, nil)
 
-	if f.direct, err = client.New(config, client.Options{Scheme: f.scheme}); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	f.direct, err = client.New(f.config, client.Options{Scheme: f.scheme})
+	must(t, err)
 	everyone := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "everyone"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
@@ -172,29 +160,6 @@ func (f *fixture) serve(t *testing.T) {
 	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-func binary(t *testing.T, name string) string {
-	t.Helper()
-	path, err := assets.Path(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// machineCRDs are the real ones, out of the module that their types come from.
-func machineCRDs(t *testing.T) []string {
-	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var paths []string
-	for _, name := range []string{"machines-Default", "machinesets-Default", "machinehealthchecks"} {
-		paths = append(paths, filepath.Join(strings.TrimSpace(string(dir)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_"+name+".crd.yaml"))
-	}
-	return paths
-}
-
 // client is a client of a user, whose warnings are collected, if anywhere.
 func (f *fixture) client(t *testing.T, user string, warnings *warnings) client.Client {
 	t.Helper()
@@ -249,6 +214,7 @@ type guard struct {
 	snapshot *quorum.Snapshot
 	calls    map[string]int
 	recorded []record
+	looks    int // at the cluster
 }
 
 // record is a finding as it was recorded.
@@ -291,6 +257,7 @@ func (g *guard) counted(next http.Handler) http.Handler {
 func (g *guard) Snapshot(context.Context) (*quorum.Snapshot, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.looks++
 	if g.snapshot == nil {
 		return nil, errors.New("the cluster cannot be read")
 	}

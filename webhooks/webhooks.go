@@ -72,20 +72,22 @@ func (r *Record) FieldManager() string {
 
 func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
 
-// Guard is what both handlers need. All fields are required.
+// Guard is what both handlers need. All exported fields are required.
 type Guard struct {
 	Identities       quorum.Identities
 	MachineNamespace string // requests for other namespaces pass without a look
 	Gatherer         Gatherer
 	Recorder         Recorder
 	Metrics          *Metrics
+
+	looks looks
 }
 
 // Mutating is the handler for MutatePath.
 func (g *Guard) Mutating() admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		defer g.Metrics.timed(mutating, req.Operation, time.Now())
-		return g.answer(ctx, &req, g.mutate)
+		return g.answer(ctx, &req, mutating, g.mutate)
 	})
 }
 
@@ -93,7 +95,7 @@ func (g *Guard) Mutating() admission.Handler {
 func (g *Guard) Validating() admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		defer g.Metrics.timed(validating, req.Operation, time.Now())
-		return g.answer(ctx, &req, g.validate)
+		return g.answer(ctx, &req, validating, g.validate)
 	})
 }
 
@@ -108,7 +110,7 @@ type review struct {
 }
 
 // answer decides a request and has the handler put the decision into words.
-func (g *Guard) answer(ctx context.Context, req *admission.Request, respond func(context.Context, *review) admission.Response) admission.Response {
+func (g *Guard) answer(ctx context.Context, req *admission.Request, handler string, respond func(context.Context, *review) admission.Response) admission.Response {
 	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
 		return refused(fmt.Errorf("Holdfast answers for Machines of %s only, and this AdmissionReview is about %s", machinev1beta1.GroupName, about(req)))
 	}
@@ -121,7 +123,7 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, respond func
 		return refused(err)
 	}
 	r.received = received
-	r.snapshot = g.gather(ctx, &r.request)
+	r.snapshot = g.gather(ctx, r, handler)
 	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)
 	response.AuditAnnotations = annotations(req, &r.decision)
@@ -179,14 +181,23 @@ func machine(which string, raw []byte) (*machinev1beta1.Machine, *quorum.Machine
 }
 
 // gather reads what the decision needs, nil if that cannot be had: then the decision holds.
-func (g *Guard) gather(ctx context.Context, req *quorum.Request) *quorum.Snapshot {
+func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.Snapshot {
 	var (
 		s   *quorum.Snapshot
 		err error
 	)
-	switch g.Identities.Needs(req) {
+	update := r.request.Operation == quorum.Update // of DELETE the mutating handler is not told
+	switch g.Identities.Needs(&r.request) {
 	case quorum.NeedRing:
+		if update && handler == validating {
+			if s := g.looks.take(r.looked(), r.received); s != nil {
+				return s
+			}
+		}
 		s, err = g.Gatherer.Snapshot(ctx)
+		if update && handler == mutating {
+			g.looks.keep(r.looked(), r.received, s)
+		}
 	case quorum.NeedMachines:
 		s = new(quorum.Snapshot)
 		s.Machines, err = g.Gatherer.Machines(ctx)

@@ -1,44 +1,28 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	configv1 "github.com/openshift/api/config/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
 // TestPreflight starts the manager against a real API server where it would work against itself, or
 // against cluster-etcd-operator.
 func TestPreflight(t *testing.T) {
-	env := &envtest.Environment{}
-	etcd, err := assets.Path("etcd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
-	if env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver"); err != nil {
-		t.Fatal(err)
-	}
-	config, err := env.Start()
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, err := env.AddUser(envtest.User{Name: "etcd-keeper", Groups: []string{"system:masters"}}, config)
+	env := apiserver.Start(t)
+	admin, err := env.AddUser(envtest.User{Name: "etcd-keeper", Groups: []string{"system:masters"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,19 +58,47 @@ func TestPreflight(t *testing.T) {
 	if status, said := run("--custodians=etcd-keeper"); status != 1 || !strings.Contains(said, "machines.machine.openshift.io") {
 		t.Errorf("without the Machine API: status %d, %q", status, said)
 	}
-	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{machineCRD(t)}, ErrorIfPathMissing: true}); err != nil {
+	if _, err := envtest.InstallCRDs(env.Config, envtest.CRDInstallOptions{Paths: apiserver.MachineCRDs(t), ErrorIfPathMissing: true}); err != nil {
 		t.Fatal(err)
 	}
 	if status, said := run(); status != 2 || !strings.Contains(said, "etcd-keeper") || !strings.Contains(said, "--custodians") {
 		t.Errorf("not a custodian: status %d, %q", status, said)
 	}
 
-	c, err := client.New(config, client.Options{})
+	c, err := client.New(env.Config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	testDiscover(t, c, func() (int, string) { return run("--custodians=etcd-keeper") }, &endpoints)
 
+	testBesideOperator(t, env.Config, c, func(more ...string) (int, string) {
+		return run(append(more, "--custodians=etcd-keeper", "--quorum-guard=false")...)
+	})
+}
+
+// testBesideOperator: full mode does not start where something shows that cluster-etcd-operator runs.
+func testBesideOperator(t *testing.T, config *rest.Config, c client.Client, run func(more ...string) (int, string)) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(sign string) {
+		t.Helper()
+		if status, said := run("--mode=full"); status != 2 || !strings.Contains(said, sign) || !strings.Contains(said, "--mode guard") {
+			t.Errorf("beside %s: status %d, %q", sign, status, said)
+		}
+	}
+	// With a port that cannot be had the manager ends right after its preflight.
+	passes := func(flags ...string) {
+		t.Helper()
+		if status, said := run(append(flags, "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {
+			t.Errorf("%q: status %d, %q", flags, status, said)
+		}
+	}
+	passes("--mode=full")
 	operator := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
 		Spec: appsv1.DeploymentSpec{
@@ -97,20 +109,22 @@ func TestPreflight(t *testing.T) {
 			},
 		},
 	}
-	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operator.Namespace}}, operator} {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if status, said := run("--custodians=etcd-keeper", "--mode=full", "--quorum-guard=false"); status != 2 || !strings.Contains(said, "openshift-etcd-operator/etcd-operator") || !strings.Contains(said, "--mode guard") {
-		t.Errorf("beside cluster-etcd-operator: status %d, %q", status, said)
-	}
-	// With a port that cannot be had the manager ends right after its preflight: what follows passed it.
-	for _, flags := range [][]string{{"--mode=guard"}, {"--mode=full", "--allow-cluster-etcd-operator", "--quorum-guard-image=holdfast"}} {
-		if status, said := run(append(flags, "--custodians=etcd-keeper", "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {
-			t.Errorf("%q: status %d, %q", flags, status, said)
-		}
-	}
+	must(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operator.Namespace}}))
+	must(c.Create(t.Context(), operator))
+	refused("openshift-etcd-operator/etcd-operator")
+	passes("--mode=guard")
+	passes("--mode=full", "--allow-cluster-etcd-operator")
+
+	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: apiserver.ClusterOperatorCRD(t), ErrorIfPathMissing: true})
+	must(err)
+	with, err := client.New(config, client.Options{Scheme: scheme()})
+	must(err)
+	must(with.Create(t.Context(), &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}}))
+	operator.Spec.Replicas = new(int32(0))
+	must(c.Update(t.Context(), operator))
+	passes("--mode=full")
+	must(c.Delete(t.Context(), operator))
+	refused("ClusterOperator etcd")
 }
 
 // testDiscover: without --endpoints etcd is looked for on the control-plane Nodes.
@@ -144,14 +158,4 @@ func testDiscover(t *testing.T, c client.Client, run func() (int, string), endpo
 	if got, err := discover(t.Context(), c); err != nil || !slices.Equal(got, want) {
 		t.Errorf("etcd is looked for at %q: %v", got, err)
 	}
-}
-
-// machineCRD is the Machine's CRD in the module that it comes from.
-func machineCRD(t *testing.T) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(strings.TrimSpace(string(out)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml")
 }

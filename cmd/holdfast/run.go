@@ -17,9 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -209,6 +207,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.etcdFiles.keep(mgr, log); err != nil {
 		return err
 	}
+	broadcaster, err := controller.NewEventBroadcaster(context.WithoutCancel(ctx), config, mgr.GetHTTPClient())
+	if err != nil {
+		return err
+	}
+	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
+	tell := broadcaster.NewRecorder(scheme(), "holdfast")
 	gatherer := &controller.Gatherer{
 		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
 	}
@@ -218,7 +222,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	reconciler := &controller.Reconciler{
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
-		Events: mgr.GetEventRecorder("holdfast"), Metrics: meters, Log: log.WithName("reconciler"),
+		Events: tell, Metrics: meters, Log: log.WithName("reconciler"),
 		Publisher: &controller.Publisher{Gatherer: gatherer, API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
 		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
 	}
@@ -229,7 +233,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	if err := served.setUp(mgr, api, ring); err != nil {
+	if err := served.setUp(mgr, api, tell, ring); err != nil {
 		return err
 	}
 	if mode == quorum.Full && o.guard {
@@ -262,7 +266,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	guard := webhooks.Guard{
 		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
-		Recorder: &controller.Recorder{Events: mgr.GetEventRecorder("holdfast"), Audit: records, Log: log.WithName("webhooks")},
+		Recorder: &controller.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer()
 	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
@@ -383,15 +387,9 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	if mode != quorum.Full || o.besideOperator {
 		return nil
 	}
-	key := client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
-	var operator appsv1.Deployment
-	switch err := api.Get(ctx, key, &operator); {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("see whether cluster-etcd-operator runs (Deployment %s): %w", key, err)
-	case operator.Spec.Replicas != nil && *operator.Spec.Replicas == 0:
-		return nil
+	sign, err := besideEtcdOperator(ctx, api)
+	if err != nil || sign == "" {
+		return err
 	}
-	return usage("cluster-etcd-operator runs here (Deployment %s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", key)
+	return usage("cluster-etcd-operator runs here (%s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", sign)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -195,7 +196,7 @@ func (s *served) server() webhook.Server {
 }
 
 // setUp has the manager run what serves and keeps, and ask whether this replica is ready.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, ring serving.Ring) error {
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring) error {
 	meters, err := serving.NewMetrics(metrics.Registry)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -224,7 +225,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, ring serving.Ring
 		live = &serving.Live{API: api, Log: s.log.WithName("registrations")}
 		runnable = append(runnable, live)
 		keeper.Options, keeper.Annotations = s.options, s.annotations
-		keeper.Events, keeper.Proof = mgr.GetEventRecorder("holdfast"), serving.SelfCall(api, s.policy.namespace)
+		keeper.Events, keeper.Proof = tell, serving.SelfCall(api, s.policy.namespace)
 		if len(s.annotations) == 0 {
 			keeper.Trust = trust
 		}

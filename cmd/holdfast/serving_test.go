@@ -25,7 +25,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
@@ -114,20 +114,12 @@ func (o *output) Write(p []byte) (int, error) {
 // registers itself, becomes ready, sees that it is reached, and keeps its registrations.
 func TestRun(t *testing.T) {
 	const me = "system:serviceaccount:holdfast-system:holdfast"
-	env := &envtest.Environment{CRDDirectoryPaths: []string{machineCRD(t)}, ErrorIfCRDPathMissing: true}
-	etcd, err := assets.Path("etcd")
-	ok(t, err)
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
-	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
-	ok(t, err)
-	config, err := env.Start()
-	t.Cleanup(func() { ok(t, env.Stop()) })
-	ok(t, err)
-	user, err := env.AddUser(envtest.User{Name: me, Groups: []string{"system:masters"}}, config)
+	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	user, err := env.AddUser(envtest.User{Name: me, Groups: []string{"system:masters"}}, nil)
 	ok(t, err)
 	text, err := user.KubeConfig()
 	ok(t, err)
-	api, err := client.New(config, client.Options{Scheme: scheme()})
+	api, err := client.New(env.Config, client.Options{Scheme: scheme()})
 	ok(t, err)
 	for _, name := range []string{"holdfast-system", "openshift-machine-api"} {
 		ok(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))

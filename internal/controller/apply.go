@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -34,15 +35,17 @@ var errChanged = notYet{errors.New("a second look leads to another plan")}
 
 // apply makes one action happen that is no change of etcd's membership, decided on what was seen at that
 // time. A notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time) error {
-	// An API server that hangs, with an etcd member say, is not waited for: the next round looks again.
-	ctx, cancel := context.WithTimeout(ctx, writeBound)
-	defer cancel()
-	switch a.Kind {
-	case quorum.ReleaseHook:
+func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time) (err error) {
+	if a.Kind == quorum.ReleaseHook || a.Kind == quorum.DeleteGuardPod { // cannot be taken back
 		if err := r.confirmLater(ctx, a, seen); err != nil {
 			return err
 		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.patience.bound())
+	defer cancel()
+	defer func() { r.patience.after(err) }()
+	switch a.Kind {
+	case quorum.ReleaseHook:
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 			if m.DeletionTimestamp.IsZero() {
 				return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)
@@ -65,13 +68,26 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time)
 	case quorum.SizeGuard:
 		return r.Guard.size(ctx, a.Guards)
 	case quorum.DeleteGuardPod:
-		if err := r.confirmLater(ctx, a, seen); err != nil {
-			return err
-		}
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
 	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
+}
+
+// patience is for how long a change of a Kubernetes object is waited for. An API server may ask an etcd member that has
+// just been removed, and hang: the next attempt asks another. One that is slow gets more time at each. The zero value is new.
+type patience struct{ hung int } // attempts in a row
+
+const writeBound = 5 * time.Second // at most
+
+func (p *patience) bound() time.Duration { return min(time.Second<<p.hung, writeBound) }
+
+func (p *patience) after(err error) {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		p.hung = 0
+	} else if p.bound() < writeBound {
+		p.hung++
+	}
 }
 
 // justSeen is how old a look may be to be acted on without another: no more than the one would take.
@@ -216,17 +232,23 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 	return nil
 }
 
-// keepRecords writes the records.
-func (r *Reconciler) keepRecords(ctx context.Context, records []quorum.Evidence) error {
+// keepRecords writes the records of a plan, nil for none, where they are not those that were seen.
+func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, records []quorum.Evidence) error {
+	data := machineapi.FormatRecords(records)
+	if records == nil || maps.Equal(data, machineapi.FormatRecords(s.Records)) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeBound)
+	defer cancel()
 	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: RecordsName}
 	var cm corev1.ConfigMap
 	err := r.Gatherer.API.Get(ctx, key, &cm)
 	switch {
 	case apierrors.IsNotFound(err):
-		cm.Name, cm.Namespace, cm.Data = key.Name, key.Namespace, machineapi.FormatRecords(records)
+		cm.Name, cm.Namespace, cm.Data = key.Name, key.Namespace, data
 		err = r.Client.Create(ctx, &cm)
 	case err == nil:
-		cm.Data = machineapi.FormatRecords(records)
+		cm.Data = data
 		err = r.Client.Update(ctx, &cm)
 	}
 	if err != nil {

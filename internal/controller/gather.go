@@ -79,9 +79,6 @@ type sighting struct {
 const (
 	etcdBound = time.Second
 	apiBound  = 2 * time.Second
-
-	// writeBound is how long the reconciler waits for one change of a Kubernetes object.
-	writeBound = 5 * time.Second
 )
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API

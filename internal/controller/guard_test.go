@@ -16,11 +16,12 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
 
 // TestGuardKeeper keeps the quorum guard on a real API server, which alone knows what a spec becomes.
 func TestGuardKeeper(t *testing.T) {
-	config := apiServer(t)
+	config := apiserver.Start(t).Config
 	form := machineapi.GuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
 	keeper := func(as string) (*GuardKeeper, client.WithWatch) {
 		config := rest.CopyConfig(config)

@@ -13,14 +13,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
 
 // world is what a Publisher's second look sees.
@@ -216,28 +214,9 @@ func TestSliceFamilies(t *testing.T) {
 // startAPI is a client of a real API server.
 func startAPI(t *testing.T) client.WithWatch {
 	t.Helper()
-	api, err := client.NewWithWatch(apiServer(t), client.Options{})
+	api, err := client.NewWithWatch(apiserver.Start(t).Config, client.Options{})
 	must(t, err)
 	return api
-}
-
-// apiServer is a real one, until the test ends.
-func apiServer(t *testing.T) *rest.Config {
-	t.Helper()
-	env := &envtest.Environment{}
-	etcd, err := assets.Path("etcd")
-	must(t, err)
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
-	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
-	must(t, err)
-	config, err := env.Start()
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, err)
-	return config
 }
 
 func must(t *testing.T, err error) {

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -50,7 +48,9 @@ type Reconciler struct {
 	// ClusterOperator is where the conditions are told; nil for nowhere.
 	ClusterOperator *ClusterOperator
 
-	told map[about]said // the notes in force
+	told     map[about]said // the notes in force
+	patience patience
+	unsure   []quorum.Action // whose answers got lost
 }
 
 // about is what makes a note the same note.
@@ -123,72 +123,102 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	}
 	s, err := r.look(ctx)
 	if err != nil {
-		if ctx.Err() == nil { // else this is the end, not a failure
-			r.Log.Error(err, "the cluster could not be read, so nothing is done")
-			r.Metrics.unread(r.readRing(ctx)) // the API server may be down because etcd is
-		}
+		r.unread(ctx, err)
 		return lookRetry, nil
 	}
 	plan := quorum.Decide(s)
 	r.Metrics.observe(s, &plan)
+	r.settle(s)
 	r.tell(s, plan.Notes)
-	if plan.Records != nil && !maps.Equal(machineapi.FormatRecords(plan.Records), machineapi.FormatRecords(s.Records)) {
-		// Before any action: once a Machine is gone, nothing else says what it hosted.
-		if err := r.keepRecords(ctx, plan.Records); err != nil {
-			r.Log.Error(err, "nothing is done without records")
-			return lookRetry, nil
+	// Before any action: once a Machine is gone, nothing else says what it hosted.
+	if err := r.keepRecords(ctx, s, plan.Records); err != nil {
+		r.Log.Error(err, "nothing is done without records")
+		return lookRetry, nil
+	}
+	did := r.act(ctx, s, &plan, held)
+	if did.hurry {
+		return did.again, did.keep // what is published and told of members comes after
+	}
+	if !r.Publisher.Publish(ctx, s) {
+		did.again = min(did.again, lookSoon)
+	}
+	r.RingView.tell(ctx, s)
+	r.ClusterOperator.tell(ctx, s, &plan)
+	if held == nil && s.Mode == quorum.Full && s.Steadying() {
+		// A promotion is next: have the lock by then, and look under it at once.
+		if did.keep, err = r.Etcd.Lock(ctx); err != nil {
+			r.Log.V(1).Info("not yet", "reason", err.Error())
 		}
 	}
-	again = lookLater
+	return did.again, did.keep
+}
+
+// unread reports that the cluster could not be read, unless this is the end.
+func (r *Reconciler) unread(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	r.Log.Error(err, "the cluster could not be read, so nothing is done")
+	ctx, cancel := context.WithTimeout(ctx, etcdBound)
+	defer cancel()
+	r.Metrics.unread(r.Etcd.Read(ctx)) // the API server may be down because etcd is
+}
+
+// outcome is what came of a plan's actions.
+type outcome struct {
+	again time.Duration // when to look again
+	hurry bool          // something was done that another change of members usually follows
+	keep  *etcd.Held    // the lock for that one
+}
+
+// act makes a plan's actions happen, or tells why not.
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.Plan, held *etcd.Held) outcome {
+	did := outcome{again: lookLater}
 	if plan.Moving || !s.Ring.Known {
-		again = lookSoon
+		did.again = lookSoon
 	}
 	if s.Steadying() {
-		again = lookAgain
+		did.again = lookAgain
 	}
-	hurry := false
 	for _, a := range plan.Actions {
 		var err error
 		if a.Kind.Membership() {
-			keep, err = r.changeMembership(ctx, a, held)
+			did.keep, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s.Now)
 		}
 		switch {
 		case err == nil:
 			r.done(a)
-			again = lookNow
-			hurry = hurry || a.Kind.Membership() || a.Kind == quorum.ReleaseHook
+			did.again = lookNow
+			did.hurry = did.hurry || a.Kind.Membership() || a.Kind == quorum.ReleaseHook
 		case errors.As(err, new(notYet)):
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
+			if errors.Is(err, etcd.ErrAmbiguous) || errors.Is(err, context.DeadlineExceeded) {
+				r.unsure = append(r.unsure, a)
+			}
 		default:
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
 			r.Log.Error(err, "action failed", "action", a.Describe())
-			again = lookRetry
+			did.again = lookRetry
 		}
 	}
-	if hurry {
-		return again, keep // one change of members follows another: what is published and told of them comes after
-	}
-	if !r.Publisher.Publish(ctx, s) {
-		again = min(again, lookSoon)
-	}
-	r.RingView.tell(ctx, s)
-	r.ClusterOperator.tell(ctx, s, &plan)
-	if held == nil && s.Mode == quorum.Full && s.Steadying() {
-		// A promotion is next: have the lock by then, and look under it at once.
-		if keep, err = r.Etcd.Lock(ctx); err != nil {
-			r.Log.V(1).Info("not yet", "reason", err.Error())
-		}
-	}
-	return again, keep
+	return did
 }
 
-func (r *Reconciler) readRing(ctx context.Context) quorum.Ring {
-	ctx, cancel := context.WithTimeout(ctx, etcdBound)
-	defer cancel()
-	return r.Etcd.Read(ctx)
+// settle reports those actions whose answers got lost and that went through all the same. What did not, the plan
+// says anew.
+func (r *Reconciler) settle(s *quorum.Snapshot) {
+	if !s.Ring.Known {
+		return
+	}
+	for _, a := range r.unsure {
+		if s.Shows(a) {
+			r.done(a)
+		}
+	}
+	r.unsure = nil
 }
 
 // done reports an action that went through.

@@ -25,11 +25,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -76,20 +75,7 @@ func fight(r *Recorder, pause func()) {
 
 // TestFightIsOneEvent has a real API server store the Events of a fight: one for each user.
 func TestFightIsOneEvent(t *testing.T) {
-	env := &envtest.Environment{}
-	etcd, err := assets.Path("etcd")
-	must(t, err)
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
-	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
-	must(t, err)
-	config, err := env.Start()
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, err)
-	api, err := kubernetes.NewForConfig(config)
+	api, err := kubernetes.NewForConfig(apiserver.Start(t).Config)
 	must(t, err)
 	_, err = api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: where}}, metav1.CreateOptions{})
 	must(t, err)

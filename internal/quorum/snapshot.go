@@ -52,5 +52,5 @@ type Limits struct {
 
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 100 * time.Millisecond, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }

@@ -7,9 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,7 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -57,25 +55,8 @@ func startCluster(t *testing.T) *cluster {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
-	must(t, err)
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join(strings.TrimSpace(string(dir)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml")},
-		ErrorIfCRDPathMissing: true,
-	}
-	etcd, err := assets.Path("etcd")
-	must(t, err)
-	env.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
-	env.ControlPlane.GetAPIServer().Path, err = assets.Path("kube-apiserver")
-	must(t, err)
-	admin, err := env.Start()
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, err)
-	user, err := env.AddUser(envtest.User{Name: holdfast, Groups: []string{"system:masters"}}, admin)
+	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	user, err := env.AddUser(envtest.User{Name: holdfast, Groups: []string{"system:masters"}}, nil)
 	must(t, err)
 	c := &cluster{config: user.Config()}
 	c.config.QPS, c.config.Burst = 1000, 1000

@@ -1,0 +1,76 @@
+// Package apiserver starts a kube-apiserver with an etcd of its own, for tests that need no sandbox.
+package apiserver
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+)
+
+// Start starts them, with what is configured, until the test ends. The result's Config is an admin's.
+func Start(t testing.TB, configure ...func(*envtest.Environment)) *envtest.Environment {
+	t.Helper()
+	env := &envtest.Environment{ErrorIfCRDPathMissing: true}
+	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
+	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
+	for _, change := range configure {
+		change(env)
+	}
+	_, err := env.Start()
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+func binary(t testing.TB, name string) string {
+	t.Helper()
+	path, err := assets.Path(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// WithMachineAPI has the API server serve Machines, MachineSets and MachineHealthChecks.
+func WithMachineAPI(t testing.TB) func(*envtest.Environment) {
+	t.Helper()
+	return func(env *envtest.Environment) {
+		env.CRDDirectoryPaths = append(env.CRDDirectoryPaths, MachineCRDs(t)...)
+	}
+}
+
+// MachineCRDs are those of Machines, MachineSets and MachineHealthChecks.
+func MachineCRDs(t testing.TB) []string {
+	t.Helper()
+	return openshift(t, "machine/v1beta1", "0000_10_machine-api_01_machines-Default", "0000_10_machine-api_01_machinesets-Default", "0000_10_machine-api_01_machinehealthchecks")
+}
+
+// ClusterOperatorCRD is that of ClusterOperators.
+func ClusterOperatorCRD(t testing.TB) []string {
+	t.Helper()
+	return openshift(t, "config/v1", "0000_00_cluster-version-operator_01_clusteroperators")
+}
+
+// openshift are the real ones, out of the module that their types come from.
+func openshift(t testing.TB, group string, names ...string) (paths []string) {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		paths = append(paths, filepath.Join(strings.TrimSpace(string(dir)), group, "zz_generated.crd-manifests", name+".crd.yaml"))
+	}
+	return paths
+}
