@@ -584,10 +584,14 @@ func (s *Snapshot) find(name string) int {
 }
 
 func (s *Snapshot) ringWhy() string {
-	if s == nil || s.Ring.Why == "" {
+	switch {
+	case s == nil:
+		return "the cluster could not be read in time"
+	case s.Ring.Why == "":
 		return "etcd's members could not be read"
+	default:
+		return s.Ring.Why
 	}
-	return s.Ring.Why
 }
 
 // functional says whether the Machine API is: some control-plane Machine is Running, or was before

@@ -101,6 +101,17 @@ func TestClaimUnknown(t *testing.T) {
 	}
 }
 
+// TestUnread: where nothing could be read, that is what is said, and not that it was etcd.
+func TestUnread(t *testing.T) {
+	old := q.Machine{Name: "master-0", UID: "0", Role: "master", Hook: q.Ours, Latch: q.Ours, Finalizer: true, DeletedAt: noon()}
+	next := old
+	next.Hook = q.Absent
+	d := q.DefaultIdentities("holdfast").Admit(&q.Request{Operation: q.Update, User: q.User{Name: "holdfast"}, Namespace: "n", Old: &old, New: &next}, nil)
+	if said := d.Describe(); !strings.Contains(said, string(q.EarlyRelease)) || !strings.Contains(said, "the cluster could not be read in time") {
+		t.Errorf("it says %s", said)
+	}
+}
+
 func TestClassify(t *testing.T) {
 	ids := q.DefaultIdentities("system:serviceaccount:holdfast-system:holdfast")
 	ids.Automation = []string{"ci-*-bot", "robots", "*@tools.example.com"}
