@@ -6,7 +6,7 @@ REAL     := etcd etcdctl kube-apiserver kube-controller-manager kube-scheduler k
 BIN      := $(CURDIR)/bin
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
-MODULES  := test/machineapi test/monitoring deploy/image $(GITOPS)
+MODULES  := test/machineapi test/monitoring test/certmanager deploy/image $(GITOPS)
 SANDBOX_FLAGS ?=
 DEMO_FLAGS ?=
 
@@ -40,6 +40,10 @@ gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against t
 monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometheus that scrapes a sandbox (minutes the first time; docs/alerts.md)
 	test/monitoring/build.sh $(BIN)
 	cd test/monitoring && go vet ./... && go test -timeout 10m ./...
+
+.PHONY: certmanager
+certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
+	cd test/certmanager && go vet ./... && go test -timeout 10m ./...
 
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin

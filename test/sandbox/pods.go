@@ -389,13 +389,12 @@ func (h *host) mount(ctx context.Context, pod *corev1.Pod) error {
 			continue
 		}
 		dir := filepath.Join(h.podDir(pod), volume.Name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("volume %s: %w", volume.Name, err)
+		err := os.MkdirAll(dir, 0o700)
+		if volume.EmptyDir == nil {
+			err = put(dir, files)
 		}
-		for name, content := range files {
-			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-				return fmt.Errorf("volume %s: %w", volume.Name, err)
-			}
+		if err != nil {
+			return fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
 	}
 	return nil

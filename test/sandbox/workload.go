@@ -134,6 +134,11 @@ func (w *workload) once(ctx context.Context) (err error) {
 		w.proc, w.ready, w.why = proc, false, "the probe has not run yet"
 	})
 	w.host.log.Info("container runs", "pod", w.pod.Name, "pid", proc.PID())
+	following, leave := context.WithCancel(ctx)
+	var volumes sync.WaitGroup
+	volumes.Go(func() { w.host.followVolumes(following, w.pod) })
+	defer volumes.Wait()
+	defer leave()
 	container := &w.pod.Spec.Containers[0]
 	readiness := newProber(container.ReadinessProbe, true)
 	defer readiness.stop()
