@@ -39,11 +39,11 @@ type cluster struct {
 	members *http.Client // for etcd's members
 }
 
-// start starts a sandbox of three, and waits until the guard has its hooks everywhere.
-func (b *bench) start(ctx context.Context, name, mode string) (*cluster, error) {
+// start starts a sandbox of three, and waits until the guard has its hooks everywhere. More flags are etcd's.
+func (b *bench) start(ctx context.Context, name, mode string, etcd ...string) (*cluster, error) {
 	log.SetLogger(logr.Discard())
 	progress("%s: starting a control plane of three, Holdfast in mode %s", name, mode)
-	s, err := sandbox.Start(ctx, sandbox.Options{Dir: filepath.Join(b.dir, name), Mode: mode})
+	s, err := sandbox.Start(ctx, sandbox.Options{Dir: filepath.Join(b.dir, name), Mode: mode, EtcdArgs: etcd})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,6 +25,8 @@ type options struct {
 	requests     int
 	block        int
 	replacements int
+	volumes      []volume
+	each         int
 	nodes        int
 	machines     int
 	idle         time.Duration
@@ -46,11 +49,13 @@ func main() {
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	sections := flags.String("run", "routine,guarded,footprint,replacement", "what to measure")
+	sections := flags.String("run", "routine,guarded,footprint,replacement,data", "what to measure")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds of -requests")
 	flags.IntVar(&o.requests, "requests", 1000, "requests of a round, for each kind of request")
 	flags.IntVar(&o.block, "block", 250, "requests between two turns; less is fairer and slower")
 	flags.IntVar(&o.replacements, "replacements", 10, "how many Machines to replace")
+	volumes := flags.String("data", "0,0.25", "how much data in etcd to replace Machines with, in GiB, a list")
+	flags.IntVar(&o.each, "each", 3, "how many Machines to replace with each amount of data")
 	flags.IntVar(&o.nodes, "nodes", 5000, "worker Nodes to create for the footprint")
 	flags.IntVar(&o.machines, "machines", 10000, "worker Machines to create for the footprint")
 	flags.DurationVar(&o.idle, "idle", time.Minute, "how long the manager is watched doing nothing")
@@ -61,8 +66,12 @@ func main() {
 		os.Exit(2)
 	}
 	o.sections = strings.Split(*sections, ",")
+	var err error
+	if o.volumes, err = parseVolumes(*volumes); err != nil {
+		exit(err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, o)
+	err = run(ctx, o)
 	stop()
 	exit(err)
 }
@@ -76,8 +85,19 @@ func exit(err error) {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.nodes < 0 || o.machines < 0 || o.idle <= 0 {
+	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.each < 1 || o.nodes < 0 || o.machines < 0 || o.idle <= 0 {
 		return errors.New("the numbers are to be more than 0")
+	}
+	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "data": (*bench).data}
+	for _, name := range o.sections {
+		if sections[name] == nil {
+			return fmt.Errorf("there is no section %q", name)
+		}
+	}
+	if slices.Contains(o.sections, "data") {
+		if err := roomFor(os.TempDir(), o.volumes); err != nil {
+			return err
+		}
 	}
 	b := &bench{options: o, report: report{When: time.Now().UTC(), Rounds: o.rounds, Requests: o.requests}}
 	b.report.LoadBefore = load()
@@ -91,14 +111,8 @@ func run(ctx context.Context, o options) (err error) {
 			err = fmt.Errorf("%w\nThe logs of every process are below %s", err, b.dir)
 		}
 	}()
-	sections := map[string]func(context.Context) error{"routine": b.routine, "guarded": b.guarded, "footprint": b.footprint, "replacement": b.replacement}
 	for _, name := range o.sections {
-		if sections[name] == nil {
-			return fmt.Errorf("there is no section %q", name)
-		}
-	}
-	for _, name := range o.sections {
-		if err := sections[name](ctx); err != nil {
+		if err := sections[name](b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

@@ -95,7 +95,11 @@ func startNothing(dir string) (*nothing, error) {
 
 // until tries until it works, for as long as a slow computer needs.
 func until(ctx context.Context, what string, holds func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	return within(ctx, 2*time.Minute, what, holds)
+}
+
+func within(ctx context.Context, limit time.Duration, what string, holds func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

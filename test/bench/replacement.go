@@ -21,10 +21,16 @@ import (
 type replaced struct {
 	phases  map[string]float64 // seconds, by the manager's own metric
 	whole   time.Duration      // from the deletion until the old Machine is gone
+	caught  time.Duration      // from the deletion to the learner that caught up
 	release time.Duration      // from the learner that caught up to the old hook's release
 	stall   time.Duration      // the writer's longest wait
 	api     float64
 	lost    int
+
+	snapshot float64       // seconds that etcd took to receive one, 0 if the learner was sent the log alone
+	unwell   time.Duration // a voter was unhealthy, or etcd not to be read, as the manager saw it
+	gaveUp   float64       // learners that the manager removed
+	failed   float64       // its actions that failed
 }
 
 // replacement replaces one Machine after the other, while somebody writes to etcd.
@@ -34,17 +40,23 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
+	return b.replaceSeveral(ctx, c, "replacement", b.replacements, 3*time.Minute)
+}
+
+// replaceSeveral replaces n Machines, each within a time, and reports on them.
+func (b *bench) replaceSeveral(ctx context.Context, c *cluster, section string, n int, within time.Duration) error {
 	names := masters()
 	var all []replaced
-	for i := range b.replacements {
+	for i := range n {
 		next := fmt.Sprintf("master-%d", len(names)+i)
-		r, err := c.replace(ctx, names[i%len(names)], next)
+		r, err := c.replace(ctx, names[i%len(names)], next, within)
 		if err != nil {
 			return fmt.Errorf("replacement %d, of %s: %w", i+1, names[i%len(names)], err)
 		}
 		names[i%len(names)] = next
 		all = append(all, r)
-		progress("replacement %d of %d: %.1f s, caught up to released %d ms, longest stall %d ms, %.0f API requests", i+1, b.replacements, r.whole.Seconds(), r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
+		progress("%s: %d of %d: %.1f s, caught up after %.1f s (%.1f s of them a snapshot), from there to released %d ms, longest stall %d ms, %.0f API requests",
+			section, i+1, n, r.whole.Seconds(), r.caught.Seconds(), r.snapshot, r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
 	}
 	column := func(of func(*replaced) float64) (out []float64) {
 		for i := range all {
@@ -53,7 +65,7 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		return out
 	}
 	add := func(what, unit string, part, bar float64, of func(*replaced) float64) {
-		b.report.figure("replacement", what, quantile(column(of), part), unit, bar)
+		b.report.figure(section, what, quantile(column(of), part), unit, bar)
 	}
 	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
 	for _, p := range quorum.Phases() {
@@ -64,20 +76,33 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 	add("the writer's longest wait, median", "ms", .5, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("the writer's longest wait, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("API requests, median", "requests", .5, 0, func(r *replaced) float64 { return r.api })
-	lost := 0
-	for i := range all {
-		lost += all[i].lost
+	add("from deletion to the learner that caught up, median", "s", .5, 0, func(r *replaced) float64 { return r.caught.Seconds() })
+	add("etcd's own time to receive the snapshot, longest", "s", 1, 0, func(r *replaced) float64 { return r.snapshot })
+	add("a voter unhealthy or etcd not to be read, longest in sum", "ms", 1, 0, func(r *replaced) float64 { return ms(r.unwell) })
+	total := func(what, unit string, of func(*replaced) float64) (sum float64) {
+		for i := range all {
+			sum += of(&all[i])
+		}
+		b.report.figure(section, what, sum, unit, 0)
+		return sum
 	}
-	b.report.figure("replacement", "acknowledged writes that are lost", float64(lost), "writes", 0)
-	if lost > 0 {
-		return fmt.Errorf("%d acknowledged writes are lost", lost)
+	total("learners that were sent a snapshot", fmt.Sprintf("of %d", n), func(r *replaced) float64 {
+		if r.snapshot > 0 {
+			return 1
+		}
+		return 0
+	})
+	total("learners that were given up", "learners", func(r *replaced) float64 { return r.gaveUp })
+	total("actions that failed and were tried again", "actions", func(r *replaced) float64 { return r.failed })
+	if lost := total("acknowledged writes that are lost", "writes", func(r *replaced) float64 { return float64(r.lost) }); lost > 0 {
+		return fmt.Errorf("%.0f acknowledged writes are lost", lost)
 	}
 	return nil
 }
 
 // replace deletes a Machine, creates its replacement, and waits until the one is gone and the other votes.
-func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+func (c *cluster) replace(ctx context.Context, old, next string, limit time.Duration) (r replaced, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := until(ctx, "all Machines guarded", c.guarded); err != nil {
 		return r, err
@@ -109,6 +134,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 	var caughtUp, released time.Time
 	work.Go(func() { w.Run(watching) })
 	work.Go(func() { caughtUp = catchesUp(watching, etcd, next) })
+	work.Go(func() { r.unwell = c.unwell(watching) })
 	watcher, err := c.admin.Watch(watching, &machinev1beta1.MachineList{}, client.InNamespace(sandbox.MachineNamespace), client.MatchingFields{"metadata.name": old})
 	if err != nil {
 		return r, err
@@ -128,7 +154,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 	if err := c.admin.Create(ctx, m); err != nil {
 		return r, err
 	}
-	err = until(ctx, "Machine "+old+" gone", func(ctx context.Context) error {
+	err = within(ctx, limit, "Machine "+old+" gone", func(ctx context.Context) error {
 		err := c.admin.Get(ctx, key, &machinev1beta1.Machine{})
 		if err == nil {
 			return errors.New("it is there")
@@ -150,7 +176,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 	if caughtUp.IsZero() || released.IsZero() {
 		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !caughtUp.IsZero(), !released.IsZero())
 	}
-	r.release = released.Sub(caughtUp)
+	r.caught, r.release = caughtUp.Sub(began), released.Sub(caughtUp)
 	r.api = after.sum("rest_client_requests_total") - before.sum("rest_client_requests_total")
 	const histogram = "holdfast_replacement_phase_duration_seconds_sum"
 	r.phases = map[string]float64{}
@@ -158,8 +184,53 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 		label := `phase="` + p.String() + `"`
 		r.phases[p.String()] = after.sum(histogram, label) - before.sum(histogram, label)
 	}
+	const actions = "holdfast_plan_actions_total"
+	r.gaveUp = after.sum(actions, `kind="remove-learner"`, `result="done"`) - before.sum(actions, `kind="remove-learner"`, `result="done"`)
+	r.failed = after.sum(actions, `result="failed"`) - before.sum(actions, `result="failed"`)
+	if r.snapshot, err = c.received(ctx, etcd, next); err != nil {
+		return r, err
+	}
 	r.lost, err = lost(ctx, w)
 	return r, err
+}
+
+// unwell is for how long, until the context ends, the manager saw a voter unhealthy or could not read etcd.
+func (c *cluster) unwell(ctx context.Context) (sum time.Duration) {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return sum
+		case <-tick.C:
+		}
+		m, err := scrape(ctx, c.plain, c.MetricsURL())
+		now := time.Now()
+		if err == nil && (m.sum("holdfast_etcd_readable") == 0 || m.sum("holdfast_etcd_members", `role="voter"`, `health="unhealthy"`) > 0) {
+			sum += now.Sub(last)
+		}
+		last = now
+	}
+}
+
+// received is how long the member of that name took to receive snapshots from its peers, in seconds, by etcd's own metric.
+func (c *cluster) received(ctx context.Context, etcd *clientv3.Client, name string) (seconds float64, err error) {
+	err = until(ctx, "the metrics of "+name, func(ctx context.Context) error {
+		list, err := etcd.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range list.Members {
+			if m.GetName() != name || len(m.GetClientURLs()) == 0 {
+				continue
+			}
+			s, err := scrape(ctx, c.members, m.GetClientURLs()[0]+"/metrics")
+			seconds = s.sum("etcd_network_snapshot_receive_total_duration_seconds_sum")
+			return err
+		}
+		return errors.New("it is not listed")
+	})
+	return seconds, err
 }
 
 // lost asks the writer, again while its client looks for a member that is still there.

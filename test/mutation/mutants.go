@@ -1,10 +1,32 @@
 package main
 
-// mutants switch off each rule, each step, each invariant, and the conditions that matter, by the
-// name under which DESIGN and the scenarios know them.
-func mutants() []mutant {
+// part is a chapter of the list.
+type part struct {
+	heading string
+	mutants []mutant
+}
+
+// parts are all mutants: they switch off each rule, each step, each invariant, and the conditions that
+// matter, by the name under which DESIGN and the scenarios know them.
+func parts() []part {
+	return []part{
+		{"Admission", admission()},
+		{"The plan", plan()},
+		{"The join", join()},
+		{"What is told", told()},
+		{"The invariants", invariants()},
+	}
+}
+
+func mutants() (all []mutant) {
+	for _, p := range parts() {
+		all = append(all, p.mutants...)
+	}
+	return all
+}
+
+func admission() []mutant {
 	return []mutant{
-		// Admission.
 		{"claim: another's instance", "admit.go", "k := slices.IndexFunc(claimed, theirs.same); k >= 0 {", "k := slices.IndexFunc(claimed, theirs.same); k > len(claimed) {"},
 		{"claim: its own instance", "admit.go", "		if other.Name == r.New.Name {", "		if false {"},
 		{"claim: what it had", "admit.go", "return slices.DeleteFunc(fields, func(f instanceField) bool { return slices.Contains(before, f) })", "_ = before\n	return fields"},
@@ -90,8 +112,11 @@ func mutants() []mutant {
 		{"mirrored Machines", "admit.go", "	case r.Old.Mirrored:", "	case false:"},
 		{"Needs: release", "admit.go", "case class == Custodian, class == Person && r.Old.Deleting():", "case class == Custodian:"},
 		{"Needs: delete", "admit.go", "if r.guarded() && !r.Old.Deleting() {", "if false {"},
+	}
+}
 
-		// The plan.
+func plan() []mutant {
+	return []mutant{
 		{"etcd unknown", "plan.go", "	case !s.Ring.Known:", "	case false:"},
 		{"no leader", "plan.go", "	case s.Ring.Leader == 0:", "	case false:"},
 		{"no quorum", "plan.go", "		case healthy < Size(voters):", "		case false:"},
@@ -167,8 +192,11 @@ func mutants() []mutant {
 		{"acceptance: one voter", "plan.go", " && voters > 1", ""},
 		{"acceptance: 3.7", "plan.go", "atLeast(r.Version, 3, 7)", "atLeast(r.Version, 3, 6)"},
 		{"acceptance: before 3.7", "plan.go", "atLeast(r.Version, 3, 7)", "atLeast(r.Version, 4, 7)"},
+	}
+}
 
-		// The join.
+func join() []mutant {
+	return []mutant{
 		{"evidence joins", "match.go", "m.OwnEvidence().Names(member.ID) || ", ""},
 		{"evidence of another UID", "machine.go", "m.UID == \"\" || m.Evidence.MachineUID != m.UID", "m.UID == \"\""},
 		{"unknown holds", "match.go", "!j.Hosts[k].Known() {", "false {"},
@@ -182,8 +210,11 @@ func mutants() []mutant {
 		{"records outlive Machines", "plan.go", "if r := slices.IndexFunc(p.s.Records, func(r Evidence) bool { return r.Names(member.ID) }); r >= 0 {", "if r := -1; r >= 0 {"},
 		{"IPv4 in IPv6", "match.go", "e.addrs = append(e.addrs, addr.Unmap())", "e.addrs = append(e.addrs, addr)"},
 		{"Node's addresses", "match.go", "j.node[i] >= 0 && at.meets(", "false && at.meets("},
+	}
+}
 
-		// What is told.
+func told() []mutant {
+	return []mutant{
 		{"conditions: inertia", "condition.go", "inertia     = 30 * time.Second", "inertia     = 0 * time.Second"},
 		{"conditions: inertia is no longer", "condition.go", "inertia     = 30 * time.Second", "inertia     = 31 * time.Second"},
 		{"conditions: loss at once", "condition.go", "lossInertia = 5 * time.Second", "lossInertia = 30 * time.Second"},
@@ -224,8 +255,11 @@ func mutants() []mutant {
 		{"promotable: seat", "replacement.go", " || !p.seat() {", " {"},
 		{"promotable: steady", "replacement.go", "m.Learner && s.Steady(m) && i >= 0", "m.Learner && i >= 0"},
 		{"promotable: its Machine stays", "replacement.go", " && !s.Machines[i].Deleting() && !s.Machines[i].Mirrored {\n			n++", " && !s.Machines[i].Mirrored {\n			n++"},
+	}
+}
 
-		// The invariants.
+func invariants() []mutant {
+	return []mutant{
 		{"I1", "invariant.go", "a.Kind.Membership() && alive < Size(after)", "false"},
 		{"I2", "invariant.go", "case m == nil || m.Hook != Ours:", "case m == nil:"},
 		{"I3", "invariant.go", "m.Hook != Absent && is != HostsNothing", "false && is == 0"},

@@ -57,6 +57,8 @@ type cloud struct {
 	hosts   string // directory of the hosts' disks
 	files   ring.ClientFiles
 	members *members
+	// etcdArgs are more flags for each host's etcd.
+	etcdArgs []string
 	// environments are what the hosts' etcds start with. The cloud renders them
 	// itself until it is relieved, by a Holdfast that drives the membership.
 	environments *environments

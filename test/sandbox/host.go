@@ -162,7 +162,7 @@ func (h *host) spec(e membership.Environment) ring.MemberSpec {
 	spec := ring.MemberSpec{
 		Name: h.name, Address: h.address, Ports: h.cloud.ports,
 		Dir: h.dir, Log: filepath.Join(h.cloud.logs, "etcd-"+h.name+".log"),
-		InitialCluster: map[string]string{}, Existing: e.State == membership.Existing,
+		InitialCluster: map[string]string{}, Existing: e.State == membership.Existing, Extra: h.cloud.etcdArgs,
 	}
 	for _, p := range e.InitialCluster {
 		spec.InitialCluster[p.Key] = p.URLs[0]

@@ -58,6 +58,8 @@ type Options struct {
 	// HoldfastArgs are more flags for holdfast run, each as one string with an
 	// equals sign; a repeated flag replaces the sandbox's.
 	HoldfastArgs []string
+	// EtcdArgs are more flags for the etcd of each host.
+	EtcdArgs []string
 	// SpareAddresses is how many more hosts than Replicas may stand at a time; zero means 5.
 	SpareAddresses int
 	// Progress receives a line for each step of the start and of Stop, for people; nil for none.
@@ -274,7 +276,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	ctx, stop := context.WithCancel(s.background)
 	c := &cloud{
 		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
-		files: s.EtcdFiles, environments: newEnvironments(),
+		files: s.EtcdFiles, etcdArgs: s.options.EtcdArgs, environments: newEnvironments(),
 		runPods: s.options.ForInstall, server: s.Server(), podIPs: podIPs,
 		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),
 		ctx: ctx, stop: stop,
