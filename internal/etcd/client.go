@@ -180,8 +180,9 @@ func (c *Client) dial(u string, roots *x509.CertPool) (*clientv3.Client, error) 
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
 				// gRPC's own backoff grows to two minutes, and calls fail without a try meanwhile: a member
-				// that is back would be reported dead for that long.
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				// that is back would be reported dead for that long, and a learner that waits for its
+				// promotion behind.
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
 				MinConnectTimeout: c.cfg.DialTimeout,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
