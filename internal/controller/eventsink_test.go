@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,13 +43,13 @@ func TestAgain(t *testing.T) {
 }
 
 // timesOut answers the first Event as an API server does that has lost its etcd member, and takes the next.
-type timesOut struct{ asked int }
+type timesOut struct{ asked atomic.Int64 }
 
 func (o *timesOut) RoundTrip(*http.Request) (*http.Response, error) {
-	o.asked++
+	asked := o.asked.Add(1)
 	answer := httptest.NewRecorder()
 	answer.Header().Set("Content-Type", "application/json")
-	if o.asked == 1 {
+	if asked == 1 {
 		answer.WriteHeader(http.StatusInternalServerError)
 		_, err := answer.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","reason":"InternalError","code":500}`)
 		return answer.Result(), err
@@ -68,8 +69,8 @@ func TestEventIsNotLost(t *testing.T) {
 		machine := &corev1.ObjectReference{APIVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: where, Name: "m"}
 		broadcaster.NewRecorder(clientgoscheme.Scheme, "holdfast").Eventf(machine, nil, corev1.EventTypeNormal, "MemberRemoved", "remove-voter", "gone")
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		if server.asked != 2 {
-			t.Errorf("the API server was asked %d times", server.asked)
+		if asked := server.asked.Load(); asked != 2 {
+			t.Errorf("the API server was asked %d times", asked)
 		}
 		broadcaster.Shutdown()
 		cancel()
