@@ -32,7 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-const within = 20 * time.Second
+const within = time.Minute
 
 // cluster is a sandbox and who acts on it.
 type cluster struct {
