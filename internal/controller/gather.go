@@ -65,6 +65,7 @@ type Gatherer struct {
 // sighting is since when a member is as it is.
 type sighting struct {
 	healthy    bool
+	learner    bool
 	since      time.Time
 	applied    uint64
 	progressAt time.Time
@@ -258,8 +259,8 @@ func (g *Gatherer) age(s *quorum.Snapshot) {
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
 		was, ok := g.seen[m.ID]
-		if !ok || was.healthy != m.Healthy {
-			was.healthy, was.since = m.Healthy, s.Now
+		if !ok || was.healthy != m.Healthy || was.learner != m.Learner {
+			was.healthy, was.learner, was.since = m.Healthy, m.Learner, s.Now
 		}
 		if !ok || m.Applied > was.applied {
 			was.applied, was.progressAt = m.Applied, s.Now

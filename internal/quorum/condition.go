@@ -162,7 +162,7 @@ func (s *Snapshot) wrong(p *Plan) []cause {
 			healthy, nVoters(voters), s.unhealthy()), inertia})
 	}
 	for k := range s.Ring.Members {
-		if m := &s.Ring.Members[k]; s.Ring.Known && m.Learner && (&planner{s: s}).stalled(m) {
+		if m := &s.Ring.Members[k]; s.Ring.Known && m.Learner && (&planner{s: s}).stalled(m, s.Limits.StallAfter) {
 			reason := LearnerBehind
 			if !m.Started() {
 				reason = EtcdMembersNotStarted

@@ -389,7 +389,7 @@ func (p *planner) removeLearner() []Action {
 		case host.Departed != nil && (len(host.Machines) == 0 || p.s.Dead(member)):
 			a.Machine, a.UID = host.Departed.Machine, host.Departed.MachineUID
 			a.Why = fmt.Sprintf("its Machine %s is gone", host.Departed.Machine)
-		case p.stalled(member) && len(host.Machines)+len(host.Nodes) > 0 && waits >= 0:
+		case len(host.Machines)+len(host.Nodes) > 0 && waits >= 0 && p.stalled(member, p.turn(i, waits)):
 			a.GivesWay = true
 			if i >= 0 {
 				a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
@@ -397,7 +397,7 @@ func (p *planner) removeLearner() []Action {
 					a.Node = p.s.Nodes[n].Name
 				}
 			}
-			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.s.Limits.StallAfter, p.s.Machines[waits].Name)
+			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turn(i, waits), p.s.Machines[waits].Name)
 		default:
 			continue
 		}
@@ -406,9 +406,29 @@ func (p *planner) removeLearner() []Action {
 	return nil
 }
 
-// stalled says whether a learner that is not caught up has made no progress for too long.
-func (p *planner) stalled(m *Member) bool {
-	return !p.s.CaughtUp(m) && !m.ProgressAt.IsZero() && p.s.Now.Sub(m.ProgressAt) >= p.s.Limits.StallAfter
+// stalled says whether a learner that is not caught up has made no progress for that long.
+func (p *planner) stalled(m *Member, after time.Duration) bool {
+	return !p.s.CaughtUp(m) && !m.ProgressAt.IsZero() && p.s.Now.Sub(m.ProgressAt) >= after
+}
+
+// longestTurn is how many times Limits.StallAfter a learner has at most before its Node gives way.
+const longestTurn = 12
+
+// turn is for how long the learner of a Machine (-1 if it is not known) may make no progress before its Node gives way to that of
+// a Machine that waits. A learner that is being sent a large snapshot answers nobody, and looks like one that hangs. So if
+// all have given way once, each turn is twice as long as the one before it: a ring that is only slow ends in a vote.
+func (p *planner) turn(machine, waits int) time.Duration {
+	stall, theirs := p.s.Limits.StallAfter, p.s.Nodes[p.join.Node(waits)].GaveWayAt
+	if theirs.IsZero() {
+		return stall
+	}
+	before := stall
+	if machine >= 0 && p.join.Node(machine) >= 0 {
+		if ours := p.s.Nodes[p.join.Node(machine)].GaveWayAt; !ours.IsZero() {
+			before = max(stall, theirs.Sub(ours)) // they had the turn after ours
+		}
+	}
+	return min(2*before, longestTurn*stall)
 }
 
 // CaughtUp says whether a learner answers and is no more than Limits.MaxLag entries behind the leader.
@@ -494,13 +514,17 @@ func (p *planner) removeVoter() []Action {
 	machine, uid, _ := p.goes(best)
 	a := Action{Kind: RemoveVoter, Step: 4, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name}
 	a.Why = fmt.Sprintf("%s, and %s remain for %d wanted", p.going(best), nVoters(voters-1), s.Desired)
-	if s.Ring.Leader == member.ID {
-		if to := p.successor(best); to >= 0 {
-			a.Kind, a.To, a.ToName = MoveLeader, s.Ring.Members[to].ID, s.Ring.Members[to].Name
-			a.Why = "the leader is about to be removed"
-		}
+	if to := p.successor(best); s.Ring.Leader == member.ID && to >= 0 {
+		a = p.moveLeader(a.Step, best, to, "the leader is about to be removed")
 	}
 	return []Action{a}
+}
+
+// moveLeader is leadership moved from a voter that is to go.
+func (p *planner) moveLeader(step, from, to int, why string) Action {
+	one, two := &p.s.Ring.Members[from], &p.s.Ring.Members[to]
+	machine, uid, _ := p.goes(from)
+	return Action{Kind: MoveLeader, Step: step, Machine: machine, UID: uid, Member: one.ID, MemberName: one.Name, To: two.ID, ToName: two.Name, Why: why}
 }
 
 // rank orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
@@ -557,36 +581,59 @@ func (p *planner) deletedAt(k int) time.Time {
 	return time.Time{} // gone already: the longest
 }
 
-// successor is the healthy voter that leadership moves to: one that stays if there is one, and of those the
-// one that has been healthy for longest. A leader that joined just now refuses the removal that is to come
-// until the others have been connected to it for some seconds.
+// successor is the healthy voter that leadership moves to, -1 if there is none: one that stays if there is one, and of those the
+// one on the newest Machine, as the oldest are the next to be replaced where all are. A leader that joined just now refuses
+// the removal that is to come until the others have been connected to it for some seconds, so such a one comes last.
 func (p *planner) successor(leader int) int {
 	found := -1
 	for k := range p.s.Ring.Members {
 		m := &p.s.Ring.Members[k]
-		if k == leader || m.Learner || !m.Healthy {
-			continue
-		}
-		if found < 0 || p.leaving(found) && !p.leaving(k) ||
-			p.leaving(found) == p.leaving(k) && m.Since.Before(p.s.Ring.Members[found].Since) {
+		if k != leader && !m.Learner && m.Healthy && (found < 0 || p.leads(k, found)) {
 			found = k
 		}
 	}
 	return found
 }
 
+// leads says whether a healthy voter is to lead rather than another.
+func (p *planner) leads(a, b int) bool {
+	one, two := p.s.Ring.Members[a].Since, p.s.Ring.Members[b].Since
+	switch settled := p.settled(one); {
+	case p.leaving(a) != p.leaving(b):
+		return p.leaving(b)
+	case settled != p.settled(two):
+		return settled
+	case settled:
+		return p.createdAt(a).After(p.createdAt(b))
+	}
+	return one.Before(two)
+}
+
+// settled says whether a member that has been healthy since then is connected for long enough that etcd counts it.
+func (p *planner) settled(since time.Time) bool {
+	return !since.IsZero() && p.s.Now.Sub(since) >= p.s.Limits.SettledAfter
+}
+
+func (p *planner) createdAt(k int) time.Time {
+	if i := p.join.Hosts[k].Machine(); i >= 0 {
+		return p.s.Machines[i].CreatedAt
+	}
+	return time.Time{}
+}
+
 // removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
 // etcd would take no replacement while it is listed. That is also so if the host that waits has come
-// back at its address, for etcd lists a peer URL once, and no other replacement is on its way or can
-// be: one whose learner gave way before is none. The rest has quorum without it, or decide had stopped.
+// back at its address, for etcd lists a peer URL once, and no other replacement can be made: one whose
+// learner gave way before is none. Nothing goes while a learner is on its way, which needs no place: what is taken
+// for dead may only be slow. The rest has quorum without it, or decide had stopped.
 func (p *planner) removeDead() []Action {
 	s := p.s
 	w := p.waiting(anyMachine)
-	if w < 0 {
+	if w < 0 || p.hasLearner() {
 		return nil
 	}
 	accepts, _ := s.Ring.Accepts()
-	otherWay := p.hasLearner() || p.waiting(func(i int) bool {
+	otherWay := p.waiting(func(i int) bool {
 		return p.hostsNothing(i) && p.s.Nodes[p.join.Node(i)].GaveWayAt.IsZero()
 	}) >= 0
 	for k := range s.Ring.Members {
@@ -726,6 +773,13 @@ func (p *planner) addLearner() []Action {
 	if !ok {
 		return nil
 	}
+	// Now, while nothing waits for it: later each step of the replacement would, and a leader that sends a snapshot must not change.
+	if leader := p.s.Ring.find(p.s.Ring.Leader); leader >= 0 {
+		_, _, goes := p.goes(leader)
+		if to := p.successor(leader); goes && to >= 0 && !p.leaving(to) {
+			return []Action{p.moveLeader(7, leader, to, fmt.Sprintf("the leader is to be replaced, and a member is about to be added for Machine %s", m.Name))}
+		}
+	}
 	return []Action{{
 		Kind: AddLearner, Step: 7, Machine: m.Name, UID: m.UID, Node: node.Name, PeerURL: peer,
 		Why: fmt.Sprintf("Node %s is ready and has no member", node.Name),
@@ -792,7 +846,7 @@ func (p *planner) blocker() string {
 		case !member.Started():
 			return fmt.Sprintf("the learner on Machine %s has not started", p.s.Machines[i].Name)
 		case !member.Healthy:
-			return fmt.Sprintf("learner %s does not answer: %s", member, member.Why)
+			return fmt.Sprintf("learner %s does not answer, as one that is still being sent its data: %s", member, member.Why)
 		case !p.s.CaughtUp(member):
 			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
 		case !p.s.Steady(member):

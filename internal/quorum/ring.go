@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -21,8 +22,8 @@ type Member struct {
 
 	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.
 	Healthy bool
-	// Since is when Healthy last changed, as far as this process has seen; the zero value is unknown
-	// and counts as just now.
+	// Since is when Healthy last changed, or when the learner became a voter, as far as this process has seen; the zero value
+	// is unknown and counts as just now.
 	Since time.Time
 	// Why is the reason for an unhealthy member, for people.
 	Why string
@@ -75,10 +76,13 @@ func (r *Ring) Voters() (voters, healthy int) {
 
 // Member finds a listed member, nil without it.
 func (r *Ring) Member(id uint64) *Member {
-	for i := range r.Members {
-		if r.Members[i].ID == id {
-			return &r.Members[i]
-		}
+	if k := r.find(id); k >= 0 {
+		return &r.Members[k]
 	}
 	return nil
+}
+
+// find is the index of a listed member, -1 without it.
+func (r *Ring) find(id uint64) int {
+	return slices.IndexFunc(r.Members, func(m Member) bool { return m.ID == id })
 }

@@ -105,7 +105,7 @@ func (w *world) apply(a q.Action) error {
 		if member.Applied*10 < ring.Index*9 {
 			return errors.New("etcdserver: can only promote a learner member which is in sync with leader")
 		}
-		member.Learner = false
+		member.Learner, member.Since = false, w.s.Now
 	case q.MoveLeader:
 		ring.Leader = a.To
 	}
@@ -389,7 +389,7 @@ func (w *world) set(line string) error {
 func (w *world) setMachine(name string, opts []string) error {
 	if w.machine(name) == nil {
 		w.s.Machines = append(w.s.Machines, q.Machine{
-			Name: name, UID: "uid-" + name, Role: "master", Type: "master", CreatedAt: noon().Add(-time.Hour),
+			Name: name, UID: "uid-" + name, Role: "master", Type: "master", CreatedAt: noon().Add(-time.Hour + time.Duration(len(w.s.Machines))*time.Minute),
 			Hook: q.Ours, Latch: q.Ours, Finalizer: true,
 			ProviderID: "cloud:///" + name, Phase: "Running", NodeName: name, InstanceID: true,
 		})
@@ -462,6 +462,12 @@ func (w *world) setMachine(name string, opts []string) error {
 		case "moved": // its instance came back at another address
 			m.Addresses = []netip.Addr{netip.MustParseAddr(value)}
 			n.Addresses = m.Addresses
+		case "gave-way": // its learner did, so long ago
+			ago, err := time.ParseDuration(value)
+			if err != nil {
+				return err
+			}
+			n.GaveWayAt = w.s.Now.Add(-ago)
 		case "not-ready":
 			n.Ready = false
 		case "ready":

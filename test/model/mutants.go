@@ -21,7 +21,7 @@ func mutants() []mutant {
 		// The traps that DESIGN.md names; the fourth, two leaders, is a configuration.
 		{"trap: a second voter dies while one waits", "plan.go", "p.removeVoter, p.removeDead, p.promote", "p.removeVoter, p.promote"},
 		{"trap: tolerates no fewer than before", "plan.go", "spare < min(now, Tolerance(s.Desired))", "spare < now"},
-		{"trap: a learner that never starts blocks", "plan.go", "case p.stalled(member) && len", "case false && p.stalled(member) && len"},
+		{"trap: a learner that never starts blocks", "plan.go", "waits >= 0 && p.stalled(member, p.turn(i, waits)):", "false:"},
 
 		{"gave way is forgotten", "plan.go", "one.GaveWayAt.Compare(two.GaveWayAt),", "0,"},
 		{"the same address blocks", "plan.go", "if accepts && (otherWay ||", "if accepts && (true || otherWay ||"},

@@ -77,7 +77,7 @@ const (
 // snapshot is what Holdfast sees of a state.
 func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	now := noon()
-	long := now.Add(-time.Hour)
+	long := now.Add(-2 * time.Hour) // longer than any limit
 	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: c.desired, Limits: q.DefaultLimits()}
 	voters, healthy := s.tally()
 	out.Ring.Known = healthy > voters/2
