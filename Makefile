@@ -4,6 +4,9 @@ export CGO_ENABLED ?= 0
 
 REAL     := etcd etcdctl kube-apiserver kube-controller-manager kube-scheduler kubectl
 BIN      := $(CURDIR)/bin
+# What is shipped is built with these. grpcnotrace leaves out grpc's request traces, which nothing reads. They print by
+# html/template, which calls methods by name: for that the linker would keep every method of every type, 38 MiB of them.
+TAGS     := grpcnotrace
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
 MODULES  := test/machineapi test/monitoring test/certmanager deploy/image $(GITOPS)
@@ -31,6 +34,7 @@ test: binaries parts ## Run the tests: decisions, webhooks on a real API server,
 	go vet ./...
 	go test -timeout 30m -p 1 ./...
 	cd test/machineapi && go vet ./... && go test -timeout 10m ./...
+	cd deploy/image && go vet ./... && go test -timeout 10m ./...
 
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
@@ -45,9 +49,16 @@ monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometh
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
 	cd test/certmanager && go vet ./... && go test -timeout 10m ./...
 
+# What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
+FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
+.PHONY: upgrade
+upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/install.md)
+	test/install/from.sh $(FROM) $(BIN)/from
+	HOLDFAST_FROM=$(BIN)/from go test -count 1 -timeout 10m -run '^TestInstall$$/^(guard_mode|(up|down)grade_under_load.*)$$' -v ./test/install
+
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin
-	go build -trimpath -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
+	go build -trimpath -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
 
 .PHONY: parts
 parts: build ## Build holdfast, the sandbox, the demo and the Machine API controllers
@@ -119,12 +130,12 @@ PLATFORMS := linux-amd64 linux-arm64
 
 .PHONY: manifests
 manifests: binaries ## Render deploy's overlays into bin/release (IMAGE=, TAG=)
-	deploy/render.sh $(BIN)/kubectl $(RELEASE) $(IMAGE) $(TAG)
+	deploy/render.sh $(firstword $(wildcard $(KUBEBUILDER_ASSETS:%=%/kubectl)) $(BIN)/kubectl) $(RELEASE) $(IMAGE) $(TAG)
 
-# Needs no container runtime. $(1) is the folder of the sources, $(2) of what comes out.
+# Needs no container runtime. $(1) is the folder of the sources, $(2) of what comes out, $(3) the builds' environment.
 define build-image
-	$(foreach p,$(PLATFORMS),cd $(1) && GOOS=$(word 1,$(subst -, ,$(p))) GOARCH=$(word 2,$(subst -, ,$(p))) go build -trimpath -ldflags='-s -w -buildid=' -o $(2)/$(p)/holdfast ./cmd/holdfast
-	)cd deploy/image && go run . -binaries $(2) -out $(2)/holdfast-image.tar -version $(TAG) -revision $$(git rev-parse HEAD) -created $$(git log -1 --format=%ct) | tee $(2)/digest
+	$(foreach p,$(PLATFORMS),cd $(1) && $(3) GOOS=$(word 1,$(subst -, ,$(p))) GOARCH=$(word 2,$(subst -, ,$(p))) go build -trimpath -tags $(TAGS) -ldflags='-s -w -buildid=' -o $(2)/$(p)/holdfast ./cmd/holdfast
+	)set -o pipefail; cd deploy/image && go run . -binaries $(2) -out $(2)/holdfast-image.tar -version $(TAG) -revision $$(git rev-parse HEAD) -created $$(git log -1 --format=%ct) | tee $(2)/digest
 endef
 
 .PHONY: image
@@ -134,7 +145,7 @@ image: ## Pack holdfast into an OCI archive for amd64 and arm64, always with the
 .PHONY: image-again
 image-again: image ## Build the image again from a copy of the commit elsewhere, without the build cache, and compare digests (minutes)
 	rm -rf $(BIN)/again && mkdir -p $(BIN)/again && git clone -q . $(BIN)/again/src
-	GOCACHE=$(BIN)/again/cache $(call build-image,$(BIN)/again/src,$(BIN)/again/image)
+	$(call build-image,$(BIN)/again/src,$(BIN)/again/image,GOCACHE=$(BIN)/again/cache)
 	cmp $(RELEASE)/image/digest $(BIN)/again/image/digest
 	rm -rf $(BIN)/again
 
@@ -145,7 +156,7 @@ sbom: ## Write the software bill of materials of holdfast into bin/release (Cycl
 
 .PHONY: release
 release: manifests image sbom ## Make all that a release is made of: manifests, image, bill of materials
-	cd $(RELEASE) && sha256sum *.yaml *.json image/holdfast-image.tar | tee SHA256SUMS
+	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json image/holdfast-image.tar | tee SHA256SUMS
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox

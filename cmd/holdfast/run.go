@@ -17,11 +17,14 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
@@ -93,7 +96,7 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
-	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits")
+	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
 	f.StringVar(&o.etcdNamespace, "etcd-namespace", membership.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
 	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
@@ -175,10 +178,13 @@ func (o *runOptions) run(ctx context.Context) error {
 		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
+	hedge := &controller.Hedge{}
+	config.Wrap(hedge.Wrap)
 	if err := o.etcdFiles.fetch(ctx, config); err != nil {
 		return err
 	}
-	direct, err := client.New(config, client.Options{Scheme: scheme()})
+	types := scheme()
+	direct, err := client.New(config, client.Options{Scheme: types})
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
@@ -200,7 +206,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := o.manager(config, served.server())
+	mgr, err := o.manager(config, types, served.server())
 	if err != nil {
 		return err
 	}
@@ -212,7 +218,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
-	tell := broadcaster.NewRecorder(scheme(), "holdfast")
+	tell := broadcaster.NewRecorder(types, "holdfast")
 	gatherer := &controller.Gatherer{
 		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
 	}
@@ -222,7 +228,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	reconciler := &controller.Reconciler{
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
-		Events: tell, Metrics: meters, Log: log.WithName("reconciler"),
+		Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
 		Publisher: &controller.Publisher{Gatherer: gatherer, API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
 		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
 	}
@@ -335,19 +341,23 @@ func identity() string {
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
-// scheme holds the types that Holdfast reads and writes.
+// scheme holds the API groups that Holdfast reads and writes, and not all fifty of client-go's: those are heap.
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(s))
-	utilruntime.Must(machinev1beta1.Install(s))
-	utilruntime.Must(configv1.Install(s))
+	for _, add := range [...]func(*runtime.Scheme) error{
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, corev1.AddToScheme,
+		discoveryv1.AddToScheme, policyv1.AddToScheme,
+		configv1.Install, machinev1beta1.Install,
+	} {
+		utilruntime.Must(add(s))
+	}
 	return s
 }
 
-func (o *runOptions) manager(config *rest.Config, webhooks webhook.Server) (ctrl.Manager, error) {
+func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme(),
+		Scheme:                        types,
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
 		WebhookServer:                 webhooks,
 		HealthProbeBindAddress:        o.probeAddr,

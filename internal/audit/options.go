@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
-	"k8s.io/apiserver/pkg/util/webhook"
 )
 
 // Options say where records go. Make them with NewOptions; the fields with a flag are named like it.
@@ -99,7 +98,7 @@ func (o *Options) Validate() error {
 	if o.LogPath == "" {
 		return fmt.Errorf("--audit-webhook-config-file needs --audit-log-path as well (- is standard output): that log keeps what the server does not take in time")
 	}
-	if _, err := webhook.LoadKubeconfig(o.WebhookConfigFile, nil); err != nil {
+	if _, err := webhookConfig(o.WebhookConfigFile); err != nil {
 		return fmt.Errorf("--audit-webhook-config-file %s: %w", o.WebhookConfigFile, err)
 	}
 	return nil

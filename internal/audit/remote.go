@@ -12,23 +12,26 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
-// remote is the remote sink: the API server's buffer, in front of its webhook client. The API
-// server's own backend on that client gives up after five tries, tells nobody, and cannot be stopped.
+// remote is the remote sink: the API server's buffer, in front of a client that sends what the API server
+// would. The API server's own backend gives up after five tries, tells nobody, and cannot be stopped; its
+// client links the egress selector and tracing with it, a megabyte that is resident.
 type remote struct {
 	buffer   audit.Backend
 	stop     chan struct{} // closed when no more records come
 	limit    int64
 	waiting  atomic.Int64 // records taken and neither delivered nor dropped
-	client   *webhook.GenericWebhook
+	client   rest.Interface
 	backoff  wait.Backoff
 	counters counters
 	log      logr.Logger
@@ -42,11 +45,11 @@ type remote struct {
 }
 
 func newRemote(o Options, c counters) (*remote, error) {
-	config, err := webhook.LoadKubeconfig(o.WebhookConfigFile, nil)
+	config, err := webhookConfig(o.WebhookConfigFile)
 	if err != nil {
 		return nil, err
 	}
-	client, err := webhook.NewGenericWebhook(audit.Scheme, audit.Codecs, config, []schema.GroupVersion{auditv1.SchemeGroupVersion}, wait.Backoff{})
+	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +63,20 @@ func newRemote(o Options, c counters) (*remote, error) {
 		BufferSize: o.WebhookBatchBufferSize, MaxBatchSize: o.WebhookBatchMaxSize, MaxBatchWait: o.WebhookBatchMaxWait,
 	})
 	return r, r.buffer.Run(r.stop)
+}
+
+// webhookConfig says how the remote sink is reached: by a kubeconfig, with a limit on each request, and as often
+// as there are records to send.
+func webhookConfig(kubeconfig string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout, config.QPS = 30*time.Second, -1
+	config.ContentType = runtime.ContentTypeJSON
+	codec := audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion)
+	config.NegotiatedSerializer = serializer.NegotiatedSerializerWrapper(runtime.SerializerInfo{Serializer: codec})
+	return config, nil
 }
 
 // ProcessEvents queues an event. It counts what waits itself, for the buffer does not tell when it is
@@ -118,7 +135,7 @@ func (d *delivery) ProcessEvents(events ...*auditapi.Event) bool {
 	}
 	var last error
 	err := r.backoff.DelayFunc().Until(r.ctx, true, true, func(ctx context.Context) (bool, error) {
-		if last = r.client.RestClient.Post().Body(&list).Do(ctx).Error(); last == nil {
+		if last = r.client.Post().Body(&list).Do(ctx).Error(); last == nil {
 			return true, nil
 		}
 		r.counters.errors.Inc()

@@ -30,7 +30,7 @@ import (
 type fixedRing struct{ members []quorum.Member }
 
 func (r *fixedRing) Read(context.Context) quorum.Ring {
-	return quorum.Ring{Known: true, Leader: 2, Version: "3.7.3", Members: r.members}
+	return quorum.Ring{Known: true, Leader: 2, Index: 10000, Version: "3.7.3", Members: r.members}
 }
 
 func (r *fixedRing) Lock(context.Context) (*etcd.Held, error) {

@@ -57,6 +57,12 @@ func TestAge(t *testing.T) {
 	if got := look(at(14), up)[0]; got.Since != at(14) {
 		t.Errorf("a member that was removed and listed again counts from %v", got.Since)
 	}
+	learner := quorum.Member{ID: 2, Healthy: true, Learner: true}
+	look(at(15), learner)
+	learner.Learner = false
+	if got := look(at(20), learner)[0]; got.Since != at(20) {
+		t.Errorf("a voter counts from %v, when it was a learner", got.Since)
+	}
 }
 
 // TestPassing: what etcd refuses for now and what it may have done is no failure; anything else is.

@@ -14,9 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -225,17 +223,17 @@ func (k *GuardKeeper) deletePod(ctx context.Context, name, uid string) error {
 	return nil
 }
 
-// watch adds the request whenever one of the guard's objects or pods changes. It is not the manager's
+// watch wakes the reconciler whenever one of the guard's objects or pods changes. It is not the manager's
 // cache that watches, because that keeps the manager from starting where it has no rights yet.
-func (k *GuardKeeper) watch(request reconcile.Request) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+func (k *GuardKeeper) watch(wake func(queue) func()) func(context.Context, queue) error {
+	return func(ctx context.Context, q queue) error {
 		named := client.MatchingFields{"metadata.name": machineapi.GuardName}
 		for kind, which := range map[schema.GroupVersionKind]client.ListOption{
 			policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
 			appsv1.SchemeGroupVersion.WithKind("DeploymentList"):            named,
 			corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
 		} {
-			go follow(ctx, k.api, kind, func() { queue.Add(request) }, client.InNamespace(k.form.Namespace), which)
+			go follow(ctx, k.api, kind, wake(q), client.InNamespace(k.form.Namespace), which)
 		}
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -47,10 +48,14 @@ type Reconciler struct {
 	RingView *RingView
 	// ClusterOperator is where the conditions are told; nil for nowhere.
 	ClusterOperator *ClusterOperator
+	// Hedge is told when a member has left etcd; nil for nobody.
+	Hedge *Hedge
 
 	told     map[about]said // the notes in force
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
+	lull     lull
+	stirred  atomic.Bool // something that is watched has changed since the last look
 }
 
 // about is what makes a note the same note.
@@ -70,18 +75,26 @@ type said struct {
 func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
 	// There is one thing to reconcile, whichever object changed.
 	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
-	b := ctrl.NewControllerManagedBy(mgr).Named("ring").WatchesRawSource(source.Func(r.watch(api, ring)))
+	wake := func(q queue) func() {
+		return func() {
+			r.stirred.Store(true)
+			q.Add(ring)
+		}
+	}
+	b := ctrl.NewControllerManagedBy(mgr).Named("ring").WatchesRawSource(source.Func(r.watch(api, wake)))
 	if r.Guard != nil {
-		b.WatchesRawSource(source.Func(r.Guard.watch(ring)))
+		b.WatchesRawSource(source.Func(r.Guard.watch(wake)))
 	}
 	return b.Complete(r)
 }
 
-// watch adds the request whenever a control-plane Machine or Node changes. Each of the labels that make
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// watch wakes the reconciler whenever a control-plane Machine or Node changes. Each of the labels that make
 // one is a watch of its own: a selector cannot say "or".
-func (r *Reconciler) watch(api client.WithWatch, request reconcile.Request) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		changed := func() { queue.Add(request) }
+func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(context.Context, queue) error {
+	return func(ctx context.Context, q queue) error {
+		changed := wake(q)
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 			selector, err := in(label, "master", "control-plane", "arbiter")
 			if err != nil {
@@ -98,6 +111,9 @@ func (r *Reconciler) watch(api client.WithWatch, request reconcile.Request) func
 
 // Reconcile runs one round, and more while one change of etcd's members follows another.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if r.lasts(ctx) {
+		return reconcile.Result{RequeueAfter: lookSoon}, nil
+	}
 	again, held := r.round(ctx, nil)
 	for held != nil {
 		again, held = r.round(ctx, held)
@@ -124,6 +140,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	s, err := r.look(ctx)
 	if err != nil {
 		r.unread(ctx, err)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return lookSoon, nil // it was waited for
+		}
 		return lookRetry, nil
 	}
 	plan := quorum.Decide(s)
@@ -139,7 +158,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	if did.hurry {
 		return did.again, did.keep // what is published and told of members comes after
 	}
-	if !r.Publisher.Publish(ctx, s) {
+	if r.Publisher.Publish(ctx, s) {
+		r.rests(s, &plan)
+	} else {
 		did.again = min(did.again, lookSoon)
 	}
 	r.RingView.tell(ctx, s)
@@ -225,6 +246,9 @@ func (r *Reconciler) settle(s *quorum.Snapshot) {
 func (r *Reconciler) done(a quorum.Action) {
 	r.Metrics.actions.WithLabelValues(a.Kind.String(), "done").Inc()
 	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
+	if a.Kind == quorum.RemoveVoter || a.Kind == quorum.RemoveLearner {
+		r.Hedge.Begin()
+	}
 	if a.Machine == "" {
 		return
 	}

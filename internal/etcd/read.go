@@ -10,6 +10,7 @@ import (
 	"github.com/coreos/go-semver/semver"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -144,6 +145,11 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		return answer{}
 	}
 	status, at, err := ask(ctx, c, m.ClientURLs, func(ctx context.Context, conn *clientv3.Client) (*clientv3.StatusResponse, error) {
+		if m.Learner {
+			if err := connected(ctx, conn); err != nil {
+				return nil, err
+			}
+		}
 		// Through the cached connection: Client.Status would dial, with a handshake, at each call.
 		remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
 		status, err := clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
@@ -179,6 +185,29 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 	}
 	m.Healthy = true
 	return answer{at, status}
+}
+
+// connectBound is how long a read waits for a learner that does not take the connection.
+const connectBound = 100 * time.Millisecond
+
+// connected waits for a learner's connection. While one is sent its data it accepts connections and says nothing on them; a read
+// that waited for that would be late to see it answer, and so would be its promotion.
+func connected(ctx context.Context, conn *clientv3.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, connectBound)
+	defer cancel()
+	for c := conn.ActiveConnection(); ; {
+		state := c.GetState()
+		switch state {
+		case connectivity.Idle:
+			c.Connect()
+		case connectivity.Connecting:
+		case connectivity.Ready, connectivity.TransientFailure, connectivity.Shutdown:
+			return nil // the call says more
+		}
+		if !c.WaitForStateChange(ctx, state) {
+			return errors.New("it takes no connection yet")
+		}
+	}
 }
 
 // sum fills in what only all answers together say, and returns the endpoint that the leader answered at.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -252,4 +253,23 @@ func FuzzTarget(f *testing.F) {
 			_ = fmt.Sprint(err) // refused by the dialer, without a panic
 		}
 	})
+}
+
+// TestLearnerWithoutConnection: a learner that takes connections and says nothing, as while it is sent its data, does not hold up a read.
+func TestLearnerWithoutConnection(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer mute.Close()
+	c, err := New(files(t))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	learner := quorum.Member{ID: 1, Name: "new", Learner: true, ClientURLs: []string{"https://" + mute.Addr().String()}}
+	c.visit(ctx, &learner, 1)
+	g.Expect(ctx.Err()).NotTo(HaveOccurred(), "the read waited for it")
+	g.Expect(learner.Healthy).To(BeFalse())
+	g.Expect(learner.Why).To(ContainSubstring("takes no connection yet"))
 }

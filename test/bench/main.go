@@ -85,7 +85,7 @@ func exit(err error) {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.each < 1 || o.nodes < 0 || o.machines < 0 || o.idle <= 0 {
+	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.each < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
 		return errors.New("the numbers are to be more than 0")
 	}
 	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "data": (*bench).data}
@@ -113,22 +113,27 @@ func run(ctx context.Context, o options) (err error) {
 	}()
 	for _, name := range o.sections {
 		if err := sections[name](b, ctx); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return errors.Join(fmt.Errorf("%s: %w", name, err), b.tell()) // what was measured until then is not lost
 		}
 	}
+	return b.tell()
+}
+
+// tell prints the report, and writes it where -json says.
+func (b *bench) tell() error {
 	b.report.LoadAfter = load()
 	b.report.print(os.Stdout)
-	if o.json == "" {
+	if b.json == "" {
 		return nil
 	}
 	raw, err := json.MarshalIndent(b.report, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(o.json), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(b.json), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(o.json, append(raw, '\n'), 0o644)
+	return os.WriteFile(b.json, append(raw, '\n'), 0o644)
 }
 
 // progress tells people how it goes.

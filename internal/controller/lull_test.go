@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// TestLull: while a learner is waited for, rounds ask the API server for nothing until something has changed.
+func TestLull(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	voter := quorum.Member{ID: 1, Name: "old", Healthy: true, Applied: 10000}
+	learner := quorum.Member{ID: 2, Name: "new", Learner: true, Healthy: true, Applied: 5000}
+	with := func(m quorum.Member, change func(*quorum.Member)) quorum.Member {
+		change(&m)
+		return m
+	}
+	limits := quorum.Limits{MaxLag: 100, SteadyFor: time.Minute}
+	waits := quorum.Plan{Moving: true}
+	// begin is a reconciler after a round that saw the learner and left that plan.
+	begin := func(plan quorum.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
+		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
+		r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{Limits: limits, Clock: now}}
+		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan)
+		return r, ring, now
+	}
+
+	r, ring, now := begin(waits, learner)
+	ring.members[1] = with(learner, func(m *quorum.Member) { m.Applied += 100 }) // on its way, and that is all
+	for range 2 {
+		if !r.lasts(t.Context()) {
+			t.Error("nothing has changed, and the lull is over")
+		}
+	}
+	now.SetTime(noon.Add(longestLull))
+	if r.lasts(t.Context()) {
+		t.Error("a lull lasts for longer than it may")
+	}
+
+	for what, change := range map[string]func(*quorum.Member){
+		"unhealthy": func(m *quorum.Member) { m.Healthy = false },
+		"caught up": func(m *quorum.Member) { m.Applied = voter.Applied },
+		"a voter":   func(m *quorum.Member) { m.Learner = false },
+		"renamed":   func(m *quorum.Member) { m.Name = "" },
+		"another":   func(m *quorum.Member) { m.ID = 3 },
+	} {
+		r, ring, _ := begin(waits, learner)
+		ring.members[1] = with(learner, change)
+		if r.lasts(t.Context()) {
+			t.Errorf("the learner is %s, and the lull goes on", what)
+		}
+		ring.members = slices.Clone([]quorum.Member{voter, learner})
+		if r.lasts(t.Context()) {
+			t.Errorf("the learner was %s, and the lull begins again without a round", what)
+		}
+	}
+
+	r, _, _ = begin(waits, learner)
+	r.stirred.Store(true)
+	if r.lasts(t.Context()) {
+		t.Error("a Machine has changed, and the lull goes on")
+	}
+
+	for what, plan := range map[string]quorum.Plan{
+		"at rest":              {},
+		"with something to do": {Moving: true, Actions: []quorum.Action{{Kind: quorum.SizeGuard}}},
+	} {
+		if r, _, _ = begin(plan, learner); r.lasts(t.Context()) {
+			t.Errorf("a lull after a round %s", what)
+		}
+	}
+	if r, _, _ = begin(waits, with(learner, func(m *quorum.Member) { m.Applied = voter.Applied })); r.lasts(t.Context()) {
+		t.Error("a lull while a learner has only to keep up for a moment")
+	}
+}
