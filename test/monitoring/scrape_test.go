@@ -31,6 +31,7 @@ const (
 	admin     = "admin"
 	alice     = "alice" // a person
 	gitops    = "argocd-application-controller"
+	holdfast  = "holdfast"
 )
 
 // child is a process that this test started.
@@ -133,13 +134,20 @@ func eventually(t *testing.T, what string, check func() error) {
 type cluster struct {
 	dir, prometheus string
 	kubectl         string
+	webhooks        *relay // the way from the API server
 }
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{dir: filepath.Join(t.TempDir(), "s"), kubectl: binary(t, "kubectl")}
-	metrics := address(t)
-	up := start(t, exec.Command(binary(t, "sandbox"), "up", "--replicas=3", "--dir="+c.dir, "--holdfast-arg=--metrics-bind-address="+metrics), os.Interrupt)
+	metrics, webhooks := address(t), address(t)
+	host, port, err := net.SplitHostPort(webhooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.webhooks = startRelay(t, webhooks)
+	up := start(t, exec.Command(binary(t, "sandbox"), "up", "--replicas=3", "--dir="+c.dir, "--holdfast-arg=--metrics-bind-address="+metrics,
+		"--holdfast-arg=--webhook-host="+host, "--holdfast-arg=--webhook-port="+port, "--holdfast-arg=--webhook-url=https://"+c.webhooks.address), os.Interrupt)
 	eventually(t, "the sandbox is ready", func() error {
 		select {
 		case <-up.done:
@@ -313,6 +321,40 @@ func (c *cluster) series(expr string, from, to time.Time) (n int, err error) {
 	return len(data.Result), err
 }
 
+// takeRight takes from Holdfast the right to make a registration, and returns what gives it back.
+func (c *cluster) takeRight(t *testing.T) (giveBack func()) {
+	t.Helper()
+	type rule struct {
+		APIGroups []string `json:"apiGroups"`
+		Verbs     []string `json:"verbs"`
+	}
+	var role struct {
+		Rules []rule `json:"rules"`
+	}
+	if err := json.Unmarshal([]byte(c.must(t, admin, "", "get", "clusterrole", "holdfast", "-o", "json")), &role); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(role.Rules, func(r rule) bool {
+		return slices.Contains(r.APIGroups, "admissionregistration.k8s.io") && slices.Contains(r.Verbs, "create")
+	})
+	if i < 0 {
+		t.Fatalf("ClusterRole holdfast has no right to make registrations: %v", role.Rules)
+	}
+	verb := func(verb, answer string) {
+		t.Helper()
+		c.must(t, admin, "", "patch", "clusterrole", "holdfast", "--type=json", "-p", fmt.Sprintf(`[{"op": "replace", "path": "/rules/%d/verbs", "value": [%q]}]`, i, verb))
+		eventually(t, "the API server has heard of it", func() error {
+			said, err := c.as(holdfast, "", "auth", "can-i", "create", "validatingwebhookconfigurations")
+			if (err == nil) == (answer == "yes") { // it exits with 1 for no
+				return nil
+			}
+			return errors.Join(fmt.Errorf("may Holdfast make registrations? %q, want %s", said, answer), err)
+		})
+	}
+	verb("get", "no")
+	return func() { t.Helper(); verb("create", "yes") }
+}
+
 // TestScrape: on a control plane where a Machine is replaced and people do what they should not, alerts
 // fire, every query of the dashboard has something to show, and every metric that is named is served.
 func TestScrape(t *testing.T) {
@@ -324,6 +366,7 @@ func TestScrape(t *testing.T) {
 	for _, is := range []string{
 		"sum(holdfast_etcd_member_is_leader) == 1", "sum(holdfast_etcd_member_has_leader) == 3", "sum(holdfast_etcd_member_healthy) == 3",
 		"sum(holdfast_etcd_member_is_learner) == 0", "holdfast_quorum_guard_pods_ready == 3", "sum(holdfast_registration_present) == 9",
+		"sum(holdfast_registration_enforced) == 2", "holdfast_registration_reached == 1",
 	} {
 		eventually(t, is, func() error { return c.nonempty(is) })
 	}
@@ -376,7 +419,17 @@ func TestScrape(t *testing.T) {
 	c.fires(t, "HoldfastEscapeHatchUsed")
 	c.fires(t, "HoldfastQuorumAtLimit")
 	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast")
+	c.fires(t, "HoldfastRegistrationChanged")
+	giveBack := c.takeRight(t)
+	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast")
 	c.fires(t, "HoldfastRegistrationGone")
+	giveBack()
+	eventually(t, "the registration is back", func() error { return c.nonempty("sum(holdfast_registration_present) == 9") })
+
+	// The API server does not get through to the webhooks.
+	c.webhooks.cut()
+	c.fires(t, "HoldfastWebhooksUnreached")
+	c.webhooks.mend(t)
 	ended := time.Now()
 
 	var names []string
@@ -423,5 +476,8 @@ func TestScrape(t *testing.T) {
 	c.power(t, "on", "master-3")
 	eventually(t, "HoldfastQuorumLost is over", func() error {
 		return c.nonempty(`absent(ALERTS{alertname="HoldfastQuorumLost"})`)
+	})
+	eventually(t, "HoldfastWebhooksUnreached is over", func() error {
+		return c.nonempty(`absent(ALERTS{alertname="HoldfastWebhooksUnreached"})`)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,12 +55,11 @@ func (s *Sandbox) holdfastSpec() (process.Spec, error) {
 
 // StartHoldfast starts the manager and, when it is ready to answer, registers
 // its webhooks: the other way round its own first requests would fail closed.
+// One that is told a --webhook-url in HoldfastArgs keeps its registrations itself.
 func (s *Sandbox) StartHoldfast(ctx context.Context) error {
-	if err := os.MkdirAll(s.holdfastCertDir(), 0o700); err != nil {
+	registersItself, err := s.prepareCertificate()
+	if err != nil {
 		return fmt.Errorf("holdfast's certificate: %w", err)
-	}
-	if _, _, err := s.ca.IssueFiles(s.holdfastCertDir(), "tls", pki.Leaf{CommonName: "holdfast", Hosts: []string{s.holdfastHost}}); err != nil {
-		return err
 	}
 	if err := s.startPods(ctx); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (s *Sandbox) StartHoldfast(ctx context.Context) error {
 	if err := s.Holdfast.Start(); err != nil {
 		return err
 	}
-	if err := s.WaitHoldfast(ctx); err != nil {
+	if err := s.WaitHoldfast(ctx); err != nil || registersItself {
 		return err
 	}
 	manifests, err := s.holdfastManifests(ctx)
@@ -76,6 +76,29 @@ func (s *Sandbox) StartHoldfast(ctx context.Context) error {
 		return err
 	}
 	return s.apply(ctx, manifests...)
+}
+
+// prepareCertificate issues the webhooks' certificate: for Holdfast's address, and for the host of a
+// --webhook-url in HoldfastArgs, where Holdfast has its callers look for it and needs the CA beside.
+func (s *Sandbox) prepareCertificate() (registersItself bool, err error) {
+	leaf := pki.Leaf{CommonName: "holdfast", Hosts: []string{s.holdfastHost}}
+	for _, arg := range s.options.HoldfastArgs {
+		if at, ok := strings.CutPrefix(arg, "--webhook-url="); ok {
+			u, err := url.Parse(at)
+			if err != nil {
+				return false, fmt.Errorf("--webhook-url: %w", err)
+			}
+			leaf.Hosts, registersItself = append(leaf.Hosts, u.Hostname()), true
+		}
+	}
+	if err := os.MkdirAll(s.holdfastCertDir(), 0o700); err != nil {
+		return false, err
+	}
+	if _, err := s.ca.WriteCert(s.holdfastCertDir()); err != nil {
+		return false, err
+	}
+	_, _, err = s.ca.IssueFiles(s.holdfastCertDir(), "tls", leaf)
+	return registersItself, err
 }
 
 // WaitHoldfast waits until Holdfast says that it is ready, after a restart say.

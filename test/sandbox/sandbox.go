@@ -56,7 +56,8 @@ type Options struct {
 	// keeps an audit log of what Holdfast asks for. Mode then means nothing.
 	ForInstall bool
 	// HoldfastArgs are more flags for holdfast run, each as one string with an
-	// equals sign; a repeated flag replaces the sandbox's.
+	// equals sign; a repeated flag replaces the sandbox's. With --webhook-url
+	// among them Holdfast keeps its registrations, and the sandbox makes none.
 	HoldfastArgs []string
 	// EtcdArgs are more flags for the etcd of each host.
 	EtcdArgs []string
