@@ -47,7 +47,7 @@ func TestCertManager(t *testing.T) {
 		}
 		f.on(t)
 	}
-	part("install", func() { f.install(); f.hook(); f.guards() })
+	part("install", func() { f.apply(f.render("cert-manager")); f.hook(); f.guards() })
 	part("the certificate is renewed", func() { f.rotation(func() { f.renew(leaf) }) })
 	part("the CA is renewed", func() { f.authority(sameKey, f.injected) })
 	part("the CA gets a new key, which is injected last", func() {
@@ -62,6 +62,8 @@ func TestCertManager(t *testing.T) {
 		f.keyOf(authority, "Never")
 		f.forget()
 	})
+	part("the overlay is changed to self-signed", func() { f.change("self-signed") })
+	part("and back", func() { f.change("cert-manager") })
 	part("an injector that keeps no CA before", func() {
 		f.Expect(feature.DefaultMutableFeatureGate.Set("CAInjectorMerging=false")).To(gomega.Succeed())
 		f.authority(sameKey, f.injected)
@@ -182,7 +184,7 @@ func (f *fixture) certificateObject(name string) *cmapi.Certificate {
 func (f *fixture) rotation(rotate func()) {
 	f.t.Helper()
 	before := f.issued()
-	l := f.load(func() {
+	l := f.load(f.requests(), func() {
 		rotate()
 		now := f.issued()
 		f.Expect(now.leaf.SerialNumber).NotTo(gomega.Equal(before.leaf.SerialNumber))
@@ -258,7 +260,7 @@ func (f *fixture) keyOf(name, policy string) {
 func (f *fixture) forget() {
 	f.t.Helper()
 	now := f.secret(secretOf).Data[cmmeta.TLSCAKey]
-	l := f.load(func() {
+	l := f.load(f.requests(), func() {
 		text := f.kubectl(nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", serving.Name, "-o", "json")
 		bundle := regexp.MustCompile(`"caBundle": ".*"`)
 		f.Expect(bundle.FindAllString(text, -1)).To(gomega.HaveLen(5))

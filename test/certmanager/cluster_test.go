@@ -69,7 +69,8 @@ func start(t *testing.T) *fixture {
 		}
 	})
 	f := &fixture{t: t, sandbox: s}
-	f.admin, f.alice, f.gitops = f.client(sandbox.Admin), f.client(sandbox.Alice), f.client(sandbox.GitOps)
+	quiet := rest.NoWarnings{}
+	f.admin, f.alice, f.gitops = f.client(sandbox.Admin, quiet), f.client(sandbox.Alice, quiet), f.client(sandbox.GitOps, quiet)
 	f.on(t)
 	return f
 }
@@ -81,14 +82,15 @@ func (f *fixture) on(t *testing.T) {
 	f.SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 }
 
-func (f *fixture) client(as sandbox.Identity) client.Client {
+// client is one of an identity's. Its Warnings go to heard.
+func (f *fixture) client(as sandbox.Identity, heard rest.WarningHandler) client.Client {
 	f.t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.AddToScheme(scheme), cmapi.AddToScheme(scheme)); err != nil {
 		f.t.Fatal(err)
 	}
 	config := f.sandbox.Config(as)
-	config.WarningHandler = rest.NoWarnings{}
+	config.WarningHandler = heard
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		f.t.Fatal(err)
@@ -157,18 +159,18 @@ func (f *fixture) try(stdin []byte, args ...string) (string, error) {
 	return string(out), err
 }
 
-// install applies the overlay and waits until the rollout is complete. The sandbox's etcds have no Service,
-// so the members' addresses are given.
-func (f *fixture) install() {
+// render is what kubectl makes of an overlay. The sandbox's etcds have no Service, so the members' addresses
+// are given.
+func (f *fixture) render(overlay string) []byte {
 	f.t.Helper()
 	root, err := assets.Root()
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	dir := f.t.TempDir()
-	overlay, err := filepath.Rel(dir, filepath.Join(root, "deploy", "overlays", "cert-manager")) // kubectl takes no other path
+	at, err := filepath.Rel(dir, filepath.Join(root, "deploy", "overlays", overlay)) // kubectl takes no other path
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	text := `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [` + overlay + `]
+resources: [` + at + `]
 patches:
 - patch: |-
     apiVersion: apps/v1
@@ -183,11 +185,25 @@ patches:
             - name: ETCD_ENDPOINTS
               value: ` + strings.Join(f.sandbox.VoterEndpoints(), ",") + "\n"
 	f.Expect(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)).To(gomega.Succeed())
-	f.kubectl([]byte(f.kubectl(nil, "kustomize", dir)), "apply", "-f", "-")
+	return []byte(f.kubectl(nil, "kustomize", dir))
+}
+
+// apply applies manifests and waits until the rollout is complete.
+func (f *fixture) apply(manifests []byte) {
+	f.t.Helper()
+	f.kubectl(manifests, "apply", "-f", "-")
+	f.complete()
+}
+
+// complete waits until the Deployment is as wanted: all its pods new, and ready.
+func (f *fixture) complete() {
+	f.t.Helper()
 	f.Eventually(func(g gomega.Gomega) {
 		var d appsv1.Deployment
 		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: namespace, Name: "holdfast"}, &d)).To(gomega.Succeed())
 		g.Expect(d.Status.ObservedGeneration).To(gomega.Equal(d.Generation))
+		g.Expect(d.Status.Replicas).To(gomega.Equal(*d.Spec.Replicas))
+		g.Expect(d.Status.UpdatedReplicas).To(gomega.Equal(*d.Spec.Replicas))
 		g.Expect(d.Status.AvailableReplicas).To(gomega.Equal(*d.Spec.Replicas))
 	}).WithTimeout(2 * time.Minute).Should(gomega.Succeed())
 }
@@ -210,7 +226,7 @@ func (f *fixture) machine(name string) *machinev1beta1.Machine {
 // hook does cluster-etcd-operator's part, and waits for the latches.
 func (f *fixture) hook() {
 	f.t.Helper()
-	operator := f.client(sandbox.EtcdOperator)
+	operator := f.client(sandbox.EtcdOperator, rest.NoWarnings{})
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
 		f.Eventually(func() error {
 			m := f.machine(name)

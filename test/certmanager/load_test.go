@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -48,45 +49,100 @@ func (l *tally) least() int {
 	return slices.Min(slices.Collect(maps.Values(l.sent)))
 }
 
-// load sends requests while run runs, and some before and after it, as trials that change nothing: one that
-// is to pass and fails where no replica answers; one that is to be refused and passes where none does; and
-// one that is to be mended and is refused, by the policy, where none does.
-func (f *fixture) load(run func()) *tally {
-	f.t.Helper()
-	crd := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "machines.machine.openshift.io"},
-	}}
-	one := func() *machinev1beta1.Machine {
-		m := &machinev1beta1.Machine{}
-		m.Namespace, m.Name = sandbox.MachineNamespace, "master-1"
-		return m
-	}
-	kinds := map[string]func(ctx context.Context, n int) error{
-		"change of the CRD, to pass": func(ctx context.Context, n int) error {
-			patch := fmt.Sprintf(`{"spec":{"names":{"categories":["c%d"]}}}`, n)
-			return f.alice.Patch(ctx, crd.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
-		},
+// requests are trials that change nothing: one that is to pass and fails where no replica answers; one that is to
+// be refused and passes where none does; and one that is to be mended and is refused, by the policy, where none does.
+func (f *fixture) requests() map[string]request {
+	words := &said{}
+	warned := f.client(sandbox.Alice, words)
+	return map[string]request{
+		"change of the CRD, to pass": f.changeCRD,
 		"second deletion, to be refused": func(ctx context.Context, _ int) error {
-			err := f.alice.Delete(ctx, one(), client.DryRunAll)
+			words.forget()
+			err := warned.Delete(ctx, one(), client.DryRunAll)
 			if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
 				return nil
 			}
 			if err == nil {
-				return errors.New("it passed")
+				return fmt.Errorf("it passed; said: %q", words.all()) // nothing, where no replica answered
 			}
 			return err
 		},
-		"strip of the hook, to be mended": func(ctx context.Context, _ int) error {
-			m := one()
-			if err := f.gitops.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`)), client.DryRunAll); err != nil {
+		"strip of the hook, to be mended": f.strip,
+	}
+}
+
+// said are the Warnings of the request under way.
+type said struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// HandleWarningHeader makes it client-go's rest.WarningHandler.
+func (s *said) HandleWarningHeader(_ int, _, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, text)
+}
+
+func (s *said) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = nil
+}
+
+func (s *said) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.lines, "; ")
+}
+
+// requestsWhileDown are those of which it is known how they are answered with or without a replica, and in between.
+func (f *fixture) requestsWhileDown() map[string]request {
+	either := func(send request, refusal string) request {
+		return func(ctx context.Context, n int) error {
+			if err := send(ctx, n); err != nil && !strings.Contains(err.Error(), refusal) {
 				return err
 			}
-			if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Ours {
-				return errors.New("hook or latch is gone")
-			}
 			return nil
-		},
+		}
 	}
+	return map[string]request{
+		"change of the CRD, to pass or to be refused":      either(f.changeCRD, `failed calling webhook "`+serving.HomeWebhook+`"`),
+		"strip of the hook, to be mended or to be refused": either(f.strip, `ValidatingAdmissionPolicy '`+serving.MachinePolicy+`'`),
+	}
+}
+
+// request is one of a kind, the n-th: nil if it was answered as it should be.
+type request func(ctx context.Context, n int) error
+
+func one() *machinev1beta1.Machine {
+	m := &machinev1beta1.Machine{}
+	m.Namespace, m.Name = sandbox.MachineNamespace, "master-1"
+	return m
+}
+
+func (f *fixture) changeCRD(ctx context.Context, n int) error {
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "machines.machine.openshift.io"},
+	}}
+	patch := fmt.Sprintf(`{"spec":{"names":{"categories":["c%d"]}}}`, n)
+	return f.alice.Patch(ctx, crd, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+}
+
+func (f *fixture) strip(ctx context.Context, _ int) error {
+	m := one()
+	if err := f.gitops.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`)), client.DryRunAll); err != nil {
+		return err
+	}
+	if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Ours {
+		return errors.New("hook or latch is gone")
+	}
+	return nil
+}
+
+// load sends requests while run runs, and some before and after it.
+func (f *fixture) load(kinds map[string]request, run func()) *tally {
+	f.t.Helper()
 	l := &tally{sent: map[string]int{}}
 	for what := range kinds {
 		l.sent[what] = 0

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/install"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -38,7 +39,7 @@ type fixture struct {
 	*gomega.WithT
 	t       *testing.T
 	sandbox *sandbox.Sandbox
-	admin   client.Client
+	admin   client.WithWatch
 	alice   client.Client
 }
 
@@ -57,6 +58,7 @@ func start(t *testing.T) *fixture {
 			t.Error(err)
 		}
 		if t.Failed() {
+			t.Logf("webhook calls that failed:\n%s", failedCalls(filepath.Join(s.Logs, "kube-apiserver.log")))
 			logs, _ := filepath.Glob(filepath.Join(s.Logs, "*.log"))
 			for _, log := range logs {
 				t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 12))
@@ -69,6 +71,21 @@ func start(t *testing.T) *fixture {
 	return f
 }
 
+// failedCalls are the lines of the API server's log about webhooks that it did not reach, or not in time.
+func failedCalls(log string) string {
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "ailed calling webhook") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // on has failures of a part be that part's.
 func (f *fixture) on(t *testing.T) {
 	f.t, f.WithT = t, gomega.NewWithT(t)
@@ -76,15 +93,32 @@ func (f *fixture) on(t *testing.T) {
 	f.SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 }
 
-func (f *fixture) client(as sandbox.Identity) client.Client {
+// parts runs a test's parts in order, none after one that failed.
+func (f *fixture) parts(t *testing.T) func(name string, run func()) {
+	return func(name string, run func()) {
+		t.Helper()
+		if !t.Run(name, func(t *testing.T) { f.on(t); run() }) {
+			t.FailNow()
+		}
+		f.on(t)
+	}
+}
+
+func (f *fixture) client(as sandbox.Identity) client.WithWatch {
+	f.t.Helper()
+	return f.clientWith(as, rest.NoWarnings{})
+}
+
+// clientWith is a client whose Warnings go to heard.
+func (f *fixture) clientWith(as sandbox.Identity, heard rest.WarningHandler) client.WithWatch {
 	f.t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.AddToScheme(scheme)); err != nil {
 		f.t.Fatal(err)
 	}
 	config := f.sandbox.Config(as)
-	config.WarningHandler = rest.NoWarnings{}
-	c, err := client.New(config, client.Options{
+	config.WarningHandler = heard
+	c, err := client.NewWithWatch(config, client.Options{
 		Scheme: scheme,
 		// Controller-runtime's own logger prints a stack when nobody has set it.
 		Log: funcr.New(func(_, _ string) {}, funcr.Options{}),
@@ -119,17 +153,43 @@ func (f *fixture) must(name string, stdin []byte, args ...string) string {
 	return out
 }
 
-// render is what kubectl makes of an overlay with the components given, for this sandbox: its etcds have no
-// Service, so the addresses of the members are given. more is added to the kustomization.
+// documented does what docs/install.md says under a heading: its scripts, by the administrator.
+func (f *fixture) documented(heading string) {
+	f.t.Helper()
+	scripts, err := install.Documented(heading)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	kubectl, err := assets.Path("kubectl")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(f.t.Context(), "bash", "-euc", strings.Join(scripts, "\n"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.sandbox.Kubeconfig(sandbox.Admin), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	f.t.Log(string(out))
+	if err != nil {
+		f.t.Fatalf("%s: %v", heading, err)
+	}
+}
+
+// render is what kubectl makes of an overlay of this version with the components given.
 func (f *fixture) render(overlay, more string, components ...string) []byte {
 	f.t.Helper()
 	root, err := assets.Root()
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return f.renderFrom(filepath.Join(root, "deploy"), overlay, more, components...)
+}
+
+// renderFrom is what kubectl makes of an overlay in that folder for this sandbox: its etcds have no Service, so the
+// addresses of the members are given. more is added to the kustomization's patches.
+func (f *fixture) renderFrom(deploy, overlay, more string, components ...string) []byte {
+	f.t.Helper()
 	// kubectl loads folders by a relative path.
 	dir := f.t.TempDir()
-	at, err := filepath.Rel(dir, filepath.Join(root, "deploy"))
+	at, err := filepath.Rel(dir, deploy)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -187,6 +247,16 @@ func (f *fixture) pods() []corev1.Pod {
 		f.t.Fatal(err)
 	}
 	return pods.Items
+}
+
+// podLogs is the end of what each replica said.
+func (f *fixture) podLogs() (string, error) {
+	logs, err := filepath.Glob(filepath.Join(f.sandbox.Logs, "pod-holdfast-*.log"))
+	out := ""
+	for _, log := range logs {
+		out += process.Tail(log, 5) + "\n"
+	}
+	return out, err
 }
 
 // machine is a Machine as it stands.

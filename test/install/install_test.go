@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -30,16 +29,11 @@ func TestInstall(t *testing.T) {
 	f := start(t)
 	f.hook()
 	guard := f.render("self-signed", "")
-	part := func(name string, run func()) {
-		if !t.Run(name, func(t *testing.T) { f.on(t); run() }) {
-			t.FailNow()
-		}
-		f.on(t)
-	}
-	part("guard mode", func() { f.install(guard); f.guards() })
+	earlier, later, rounds := f.versions()
+	part := f.parts(t)
+	part("guard mode", func() { f.install(earlier.manifests); f.guards(); f.as(earlier, later) })
+	f.rollouts(part, earlier, later, rounds)
 	part("the other overlays", f.others)
-	part("upgrade under load", func() { f.rollout(f.render("self-signed", revision)) })
-	part("downgrade under load", func() { f.rollout(guard) })
 	part("loss of a replica under load", f.loss)
 	part("rights of guard mode", func() {
 		f.upset()
@@ -96,36 +90,6 @@ func (f *fixture) etcdOperator() (remove func()) {
 	return func() { f.Expect(f.admin.Delete(f.t.Context(), d)).To(gomega.Succeed()) }
 }
 
-// revision makes a Deployment's pods new ones.
-const revision = `- patch: |-
-    apiVersion: apps/v1
-    kind: Deployment
-    metadata: {name: holdfast, namespace: holdfast-system}
-    spec:
-      template:
-        metadata:
-          annotations: {test: another revision}
-`
-
-// rollout replaces all replicas under load: nothing is answered wrongly.
-func (f *fixture) rollout(manifests []byte) {
-	before := map[types.UID]bool{}
-	for _, pod := range f.pods() {
-		before[pod.UID] = true
-	}
-	l := f.load(func() {
-		f.install(manifests)
-		f.Eventually(func(g gomega.Gomega) {
-			pods := f.pods()
-			g.Expect(pods).To(gomega.HaveLen(2))
-			for _, pod := range pods {
-				g.Expect(before).NotTo(gomega.HaveKey(pod.UID))
-			}
-		}).Should(gomega.Succeed())
-	})
-	f.Expect(l.wrong).To(gomega.BeEmpty())
-}
-
 // loss kills a replica under load, as a crash would. Until its Node has noticed, requests are still led to it:
 // these are answered as if Holdfast were down, and none after that.
 func (f *fixture) loss() {
@@ -134,7 +98,7 @@ func (f *fixture) loss() {
 	proc, err := f.sandbox.PodProcess(pod.Namespace, pod.Name)
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	var killed time.Time
-	l := f.load(func() {
+	l := f.load(f.requests("master-0"), func() {
 		killed = time.Now()
 		f.Expect(proc.Signal(syscall.SIGKILL)).To(gomega.Succeed())
 		f.Eventually(func(g gomega.Gomega) {

@@ -38,12 +38,12 @@ type tally struct {
 	wrong []wrong
 }
 
-func (l *tally) note(what string, err error) {
+func (l *tally) note(what string, took time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[what]++
 	if err != nil {
-		l.wrong = append(l.wrong, wrong{at: time.Now(), what: what + ": " + err.Error()})
+		l.wrong = append(l.wrong, wrong{at: time.Now(), what: fmt.Sprintf("%s, after %v: %v", what, took.Round(time.Millisecond), err)})
 	}
 }
 
@@ -51,9 +51,6 @@ func (l *tally) note(what string, err error) {
 func (l *tally) least() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.sent) < 3 {
-		return 0
-	}
 	return slices.Min(slices.Collect(maps.Values(l.sent)))
 }
 
@@ -68,12 +65,18 @@ func (l *tally) String() string {
 	return out
 }
 
-// load sends requests of all the webhooks' ways of failing while run runs, as trials that change nothing:
-// one that must pass and fails if no replica answers; one that must be refused and passes if none does; and
-// one that must be mended and is refused, by the policy, if none does.
-func (f *fixture) load(run func()) *tally {
-	f.t.Helper()
-	gitops := f.client(sandbox.GitOps)
+// request is one kind of request of a load, the n-th of it: nil if it was answered as it should be.
+type request func(ctx context.Context, n int) error
+
+// requests are of all the webhooks' ways of failing, as trials that change nothing. They must pass and fail if no
+// replica answers; or be refused and pass if none does; or be mended, and are refused, by the policy or by failing
+// closed, if none does; or be warned of, and pass without a word if none answers. A Machine that is being deleted,
+// "" for none, makes another's deletion one to be refused, and its own release one to be mended.
+func (f *fixture) requests(deleting string) map[string]request {
+	const live = "master-1"
+	gitops, operator := f.client(sandbox.GitOps), f.client(sandbox.EtcdOperator)
+	words := &said{}
+	warned := f.clientWith(sandbox.Alice, words)
 	crd := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "machines.machine.openshift.io"},
 	}}
@@ -82,36 +85,101 @@ func (f *fixture) load(run func()) *tally {
 		m.Namespace, m.Name = sandbox.MachineNamespace, name
 		return m
 	}
-	l := &tally{sent: map[string]int{}}
-	ctx, stop := context.WithCancel(f.t.Context())
-	defer stop()
-	var senders sync.WaitGroup
-	for what, send := range map[string]func(context.Context, int) error{
+	mended := func(ctx context.Context, c client.Client, name, patch string) error {
+		m := one(name)
+		if err := c.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll); err != nil {
+			return err
+		}
+		return intact(m)
+	}
+	out := map[string]request{
 		"change of the CRD, to pass": func(ctx context.Context, n int) error {
 			patch := fmt.Sprintf(`{"spec":{"names":{"categories":["c%d"]}}}`, n)
 			return f.alice.Patch(ctx, crd.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
 		},
-		"second deletion, to be refused": func(ctx context.Context, _ int) error {
-			err := f.alice.Delete(ctx, one("master-1"), client.DryRunAll)
-			if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
-				return nil
-			}
-			if err == nil {
-				return errors.New("it passed")
-			}
-			return err
+		"strip of hook and evidence, to be mended": func(ctx context.Context, _ int) error {
+			return mended(ctx, gitops, live, `{"metadata":{"annotations":{"`+quorum.EvidenceAnnotation+`":null}},"spec":{"lifecycleHooks":null}}`)
 		},
-		"strip of the hook, to be mended": func(ctx context.Context, _ int) error {
-			m := one("master-1")
-			if err := gitops.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`)), client.DryRunAll); err != nil {
+	}
+	if deleting == "" {
+		out["deletion, to be warned of"] = func(ctx context.Context, _ int) error {
+			words.forget()
+			if err := warned.Delete(ctx, one(live), client.DryRunAll); err != nil {
 				return err
 			}
-			if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Ours {
-				return errors.New("hook or latch is gone")
+			if all := words.all(); !strings.Contains(all, "Holdfast (held)") {
+				return fmt.Errorf("it passed without the Warning; said: %q", all)
 			}
 			return nil
-		},
-	} {
+		}
+		return out
+	}
+	out["second deletion, to be refused"] = func(ctx context.Context, _ int) error {
+		words.forget()
+		err := warned.Delete(ctx, one(live), client.DryRunAll)
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
+			return nil
+		}
+		if err == nil {
+			return fmt.Errorf("it passed; said: %q", words.all()) // nothing, where no replica answered
+		}
+		return err
+	}
+	out["early release by the operator, to be mended"] = func(ctx context.Context, _ int) error {
+		return mended(ctx, operator, deleting, `{"spec":{"lifecycleHooks":{"preDrain":null}}}`)
+	}
+	return out
+}
+
+// intact says what a Machine lacks of hook, latch and evidence.
+func intact(m *machinev1beta1.Machine) error {
+	switch got := machineapi.Machine(m); {
+	case got.Hook != quorum.Ours:
+		return errors.New("the hook is gone")
+	case got.Latch != quorum.Ours:
+		return errors.New("the latch is gone")
+	case len(got.OwnEvidence().MemberIDs) == 0:
+		return errors.New("the evidence is gone")
+	}
+	return nil
+}
+
+// said are the Warnings of the request under way.
+type said struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// HandleWarningHeader makes it client-go's rest.WarningHandler.
+func (s *said) HandleWarningHeader(_ int, _, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, text)
+}
+
+func (s *said) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = nil
+}
+
+func (s *said) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.lines, "; ")
+}
+
+// load sends requests while run runs.
+func (f *fixture) load(requests map[string]request, run func()) *tally {
+	f.t.Helper()
+	l := &tally{sent: map[string]int{}}
+	ctx, stop := context.WithCancel(f.t.Context())
+	defer stop()
+	var senders sync.WaitGroup
+	for what := range requests {
+		l.sent[what] = 0
+	}
+	for what, send := range requests {
 		senders.Go(func() {
 			tick := time.NewTicker(pace)
 			defer tick.Stop()
@@ -123,9 +191,10 @@ func (f *fixture) load(run func()) *tally {
 				}
 				// Not the load's own end: what is under way is answered.
 				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+				began := time.Now()
 				err := send(limited, n)
 				cancel()
-				l.note(what, err)
+				l.note(what, time.Since(began), err)
 			}
 		})
 	}

@@ -48,6 +48,16 @@ func NewAuthority(commonName string) (*Authority, error) {
 // CertPEM is the authority's certificate.
 func (a *Authority) CertPEM() []byte { return certPEM(a.cert.Raw) }
 
+// Endorse is a certificate of another authority's name and key, signed by this one: who trusts this one trusts what the other
+// issues, if it is shown this certificate beside.
+func (a *Authority) Endorse(other *Authority) ([]byte, error) {
+	der, err := x509.CreateCertificate(rand.Reader, other.cert, a.cert, other.key.Public(), a.key)
+	if err != nil {
+		return nil, fmt.Errorf("endorse authority %s: %w", other.cert.Subject.CommonName, err)
+	}
+	return certPEM(der), nil
+}
+
 // Pool trusts this authority and nothing else.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()

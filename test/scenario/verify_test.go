@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,32 +55,48 @@ func TestVerify(t *testing.T) {
 		c.nodeReady(t, "master-2")
 	})
 
-	t.Run("an older member's data are where the replacement's go", func(t *testing.T) {
-		must(t, c.remove(t.Context(), "master-0"))
-		must(t, c.Holdfast.Stop())
-		must(t, c.replacement(t.Context(), "master-0", "reused"))
-		c.nodeReady(t, "reused")
-		host, _ := c.Host("reused")
-		old, _ := c.Host("master-1")
-		must(t, copyLog(old.DataDir, host.DataDir))
-		must(t, os.WriteFile(filepath.Join(host.DataDir, "precious"), []byte("years of work"), 0o600))
-		must(t, c.Holdfast.Start())
-		must(t, c.WaitHoldfast(t.Context()))
-		c.becomes(t, "reused", "voter")
-		c.gone(t, slowly, "master-0")
-		c.atRest(t)
-		aside, err := filepath.Glob(host.DataDir + "-removed-*")
-		if err != nil || len(aside) != 1 {
-			t.Fatalf("data put aside: %q, %v", aside, err)
-		}
-		if kept, err := os.ReadFile(filepath.Join(aside[0], "precious")); err != nil || string(kept) != "years of work" {
-			t.Errorf("not all was kept: %q, %v", kept, err)
-		}
-		if _, err := os.Stat(filepath.Join(host.DataDir, "precious")); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the new member has the old one's file: %v", err)
-		}
-		c.published(t)
-	})
+	for _, left := range []struct {
+		name, machine, next string
+		write               func(dir string) error
+	}{
+		{"an older member's data are where the replacement's go", "master-0", "reused", func(dir string) error {
+			old, _ := c.Host("master-1")
+			return copyLog(old.DataDir, dir)
+		}},
+		{"a corrupt log is where the replacement's goes", "master-1", "corrupt", func(dir string) error {
+			wal := filepath.Join(dir, "member", "wal")
+			if err := os.MkdirAll(wal, 0o700); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(wal, "0000000000000000-0000000000000000.wal"), bytes.Repeat([]byte{0xff}, 4096), 0o600)
+		}},
+	} {
+		t.Run(left.name, func(t *testing.T) {
+			must(t, c.remove(t.Context(), left.machine))
+			must(t, c.Holdfast.Stop())
+			must(t, c.replacement(t.Context(), left.machine, left.next))
+			c.nodeReady(t, left.next)
+			host, _ := c.Host(left.next)
+			must(t, left.write(host.DataDir))
+			must(t, os.WriteFile(filepath.Join(host.DataDir, "precious"), []byte("years of work"), 0o600))
+			must(t, c.Holdfast.Start())
+			must(t, c.WaitHoldfast(t.Context()))
+			c.becomes(t, left.next, "voter")
+			c.gone(t, slowly, left.machine)
+			c.atRest(t)
+			aside, err := filepath.Glob(host.DataDir + "-removed-*")
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("data put aside: %q, %v", aside, err)
+			}
+			if kept, err := os.ReadFile(filepath.Join(aside[0], "precious")); err != nil || string(kept) != "years of work" {
+				t.Errorf("not all was kept: %q, %v", kept, err)
+			}
+			if _, err := os.Stat(filepath.Join(host.DataDir, "precious")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the new member has the old one's file: %v", err)
+			}
+			c.published(t)
+		})
+	}
 }
 
 // copyLog copies the write-ahead log of a member's data directory.
