@@ -266,8 +266,9 @@ func served(t *testing.T, dir string, live *Live) (*Trust, *Source) {
 
 // testClock stands still until it is set.
 type testClock struct {
-	mu sync.Mutex
-	at time.Time
+	mu    sync.Mutex
+	at    time.Time
+	reads atomic.Int32
 }
 
 func (c *testClock) set(at time.Time) {
@@ -277,6 +278,7 @@ func (c *testClock) set(at time.Time) {
 }
 
 func (c *testClock) Now() time.Time {
+	c.reads.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.at
