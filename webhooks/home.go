@@ -8,7 +8,6 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -32,7 +31,7 @@ func (g *Guard) Home() admission.Handler {
 		}
 		machines, err := g.Gatherer.Machines(ctx)
 		if err != nil {
-			log.FromContext(ctx).Error(err, "deciding without the Machines")
+			logger(ctx, &req).Error(err, "deciding without the Machines")
 		}
 		d := quorum.AdmitHome(request, machines, err == nil)
 		denial := d.Denial()

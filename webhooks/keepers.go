@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -81,7 +80,7 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 	}
 	var k keeper
 	if err := utiljson.Unmarshal(req.Object.Raw, &k); err != nil {
-		log.FromContext(ctx).Error(err, "passing what cannot be read", "kind", kind)
+		logger(ctx, req).Error(err, "passing what cannot be read", "kind", kind)
 		return quorum.Decision{}, nil
 	}
 	name := k.Metadata.Name
@@ -97,7 +96,7 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 		if found, err := g.Gatherer.Selected(ctx, selector); err == nil {
 			selected = found
 		} else {
-			log.FromContext(ctx).Error(err, "deciding without the Machines")
+			logger(ctx, req).Error(err, "deciding without the Machines")
 		}
 	}
 	if kind == "MachineSet" {

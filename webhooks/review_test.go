@@ -2,7 +2,6 @@ package webhooks_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,8 +17,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -221,38 +217,4 @@ func TestWarningLines(t *testing.T) {
 	if !got.Allowed || len(got.Warnings) == 0 || !strings.Contains(got.Warnings[0], "two lines") || strings.ContainsAny(fmt.Sprint(got.Warnings), "\n\a") {
 		t.Errorf("answered %+v", got)
 	}
-}
-
-// BenchmarkReview is a guarded request that needs no etcd, from body to answer, beside the same
-// request answered by a webhook that does nothing.
-func BenchmarkReview(b *testing.B) {
-	nothing := webhooks.Handler(admission.HandlerFunc(func(_ context.Context, _ admission.Request) admission.Response { return admission.Allowed("") }))
-	log.SetLogger(logr.Discard())
-	mutating, validating, _ := local(b, &guard{calls: map[string]int{}, snapshot: ring()})
-	padded := strings.Replace(stored, `"finalizers"`, `"managedFields":[`+managed(12)+`],"finalizers"`, 1)
-	for _, c := range []struct {
-		name    string
-		handler http.Handler
-		next    string
-	}{
-		{"nothing", nothing, strings.Replace(padded, "}}}", "}}} ", 1)},
-		{"mutating, repaired", mutating, stripped},
-		{"mutating, nothing to repair", mutating, padded},
-		{"validating", validating, padded},
-	} {
-		body := review(b, admissionv1.Update, padded, c.next)
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(len(body)))
-			for b.Loop() {
-				ask(b, c.handler, "application/json", body)
-			}
-		})
-	}
-}
-
-// managed are as many managedFields entries as a Machine has after some writes.
-func managed(n int) string {
-	entry := `{"manager":"controller","operation":"Update","apiVersion":"machine.openshift.io/v1beta1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{".":{},"f:one":{}},"f:labels":{"f:two":{}}},"f:spec":{"f:lifecycleHooks":{"f:preDrain":{".":{},"k:{\"name\":\"EtcdQuorumOperator\"}":{".":{},"f:name":{},"f:owner":{}}}},"f:providerSpec":{"f:value":{"f:ami":{"f:id":{}},"f:instanceType":{},"f:subnet":{"f:filters":{}}}}}}}`
-	return strings.TrimSuffix(strings.Repeat(entry+",", n), ",")
 }

@@ -1,15 +1,17 @@
 package webhooks
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
@@ -20,30 +22,39 @@ import (
 // are too large or nested too deep for it, and both are in the hands of whoever writes a Machine:
 // padding in a field that nobody guards would switch the guard off for it. So the UID is read from
 // the front of the body, where the API server writes it, and put into the refusal.
-func Handler(h admission.Handler) http.Handler { return &closed{&admission.Webhook{Handler: h}} }
+func Handler(h admission.Handler) http.Handler {
+	return &closed{&admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
+}
+
+// logger names the request in what is logged. Made only where something is: it costs as much as a decision.
+func logger(ctx context.Context, req *admission.Request) logr.Logger {
+	return admission.DefaultLogConstructor(log.FromContext(ctx), req)
+}
 
 type closed struct{ next http.Handler }
 
 // front is how much of a body is searched for the UID. It stands before all that a user can write.
-const front = 16 << 10
+const front = 1 << 10
 
 func (c *closed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body := bufio.NewReaderSize(r.Body, front)
-	begin, err := body.Peek(front)
-	if err != nil && len(begin) == 0 {
+	begin := make([]byte, front)
+	n, err := io.ReadFull(r.Body, begin)
+	if n == 0 && err != nil {
 		c.next.ServeHTTP(w, r)
 		return
 	}
-	uid := uidOf(begin)
+	begin = begin[:n]
 	r.Body = struct {
 		io.Reader
 		io.Closer
-	}{body, r.Body}
+	}{io.MultiReader(bytes.NewReader(begin), r.Body), r.Body}
 	answer := &answer{header: w.Header()}
 	c.next.ServeHTTP(answer, r)
 	// Warnings and patches cannot hold these bytes: quotes are escaped in them.
-	if text := answer.body.Bytes(); uid != "" && bytes.Contains(text, []byte(`"uid":""`)) {
-		answer.body = *bytes.NewBuffer(refusal(uid, text))
+	if text := answer.body.Bytes(); bytes.Contains(text, []byte(`"uid":""`)) {
+		if uid := uidOf(begin); uid != "" {
+			answer.body = *bytes.NewBuffer(refusal(uid, text))
+		}
 	}
 	if answer.code != 0 {
 		w.WriteHeader(answer.code)

@@ -13,7 +13,6 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -103,7 +102,7 @@ func (g *Guard) Validating() admission.Handler {
 type review struct {
 	*admission.Request
 	request   quorum.Request
-	old, next *machinev1beta1.Machine // as in request: nil where the operation has none
+	old, next *machineapi.Object // as in request: nil where the operation has none
 	snapshot  *quorum.Snapshot
 	decision  quorum.Decision
 	received  time.Time
@@ -168,7 +167,7 @@ func read(req *admission.Request) (*review, error) {
 	return &r, err
 }
 
-func machine(which string, raw []byte) (*machinev1beta1.Machine, *quorum.Machine, error) {
+func machine(which string, raw []byte) (*machineapi.Object, *quorum.Machine, error) {
 	if len(raw) == 0 {
 		return nil, nil, fmt.Errorf("the %s Machine is missing from the AdmissionReview", which)
 	}
@@ -176,7 +175,7 @@ func machine(which string, raw []byte) (*machinev1beta1.Machine, *quorum.Machine
 	if err != nil {
 		return nil, nil, fmt.Errorf("the %s Machine cannot be read: %w", which, err)
 	}
-	seen := machineapi.Machine(m)
+	seen := machineapi.Machine(&m.Machine)
 	return m, &seen, nil
 }
 
@@ -204,7 +203,7 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 	case quorum.NeedNothing:
 	}
 	if err != nil {
-		log.FromContext(ctx).Error(err, "deciding without a look at the cluster")
+		logger(ctx, r.Request).Error(err, "deciding without a look at the cluster")
 		return nil
 	}
 	return s
@@ -216,10 +215,7 @@ func (g *Guard) mutate(ctx context.Context, r *review) admission.Response {
 		return g.deny(ctx, r, denial)
 	}
 	g.record(ctx, r, func(v quorum.Verdict) bool { return v == quorum.Repaired })
-	patch := r.due()
-	if r.old != nil {
-		patch = machineapi.KeepOwnership(r.OldObject.Raw, r.Object.Raw, patch)
-	}
+	patch := machineapi.KeepOwnership(r.old, r.next, r.due())
 	return admission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
 }
 
@@ -272,7 +268,7 @@ func (r *review) due() []jsonpatch.Operation {
 	if r.decision.Repairs == (quorum.Repairs{}) {
 		return nil
 	}
-	return machineapi.Repair(r.Object.Raw, r.old, r.next, r.decision.Repairs, r.UserInfo.Username)
+	return machineapi.Repair(r.old, r.next, r.decision.Repairs, r.UserInfo.Username)
 }
 
 // record tells of the findings that are this handler's to tell.

@@ -96,20 +96,18 @@ func asked(withHook, withLatch bool) (kinds []kind) {
 	return kinds
 }
 
-// Repair is the patch that makes the new object of a request acceptable. raw is that object as JSON,
-// next what it decodes to, old the object before (nil for a CREATE), user who sends the request.
+// Repair is the patch that makes the new object of a request, next, acceptable. old is the object before
+// (nil for a CREATE), user who sends the request.
 //
 // It changes one list element or annotation at a time, so that whatever else the request does
 // stands, and gives an entry back its place, so that a tool that applies its own list again and
 // again writes what is stored already: the API server then writes nothing, and nobody is woken. What
 // is right already is not touched: no operations means that nothing is left to repair.
-func Repair(raw []byte, old, next *machinev1beta1.Machine, repairs quorum.Repairs, user string) []jsonpatch.Operation {
-	p := patch{old: old, next: next}
-	if p.old == nil {
-		p.old = &machinev1beta1.Machine{}
+func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.Operation {
+	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, raw: next.Raw, annotated: next.Annotations != nil}
+	if old != nil {
+		p.old = &old.Machine
 	}
-	// What does not decode here did not decode to next either.
-	_ = utiljson.Unmarshal(raw, &p.raw)
 	p.entry(hook, repairs.Hook)
 	p.entry(latch, repairs.Latch)
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
@@ -126,13 +124,15 @@ func Repair(raw []byte, old, next *machinev1beta1.Machine, repairs quorum.Repair
 // adds nothing below what is not there.
 type patch struct {
 	old, next *machinev1beta1.Machine
-	raw       struct {
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-		Spec map[string]any `json:"spec"`
-	}
-	ops []jsonpatch.Operation
+	raw       []byte // next's
+	spec      *spec  // what there is of it; nil until somebody asks
+	annotated bool   // there are annotations
+	ops       []jsonpatch.Operation
+}
+
+// spec is what a hook list is in.
+type spec struct {
+	LifecycleHooks *struct{} `json:"lifecycleHooks"`
 }
 
 func (p *patch) op(operation, path string, value any) {
@@ -145,11 +145,24 @@ func (p *patch) providerID(fix quorum.Fix) {
 	if fix != quorum.AsOld || was == deref(p.next.Spec.ProviderID) {
 		return
 	}
-	if p.raw.Spec == nil {
-		p.op("add", "/spec", map[string]any{})
-		p.raw.Spec = map[string]any{}
-	}
+	p.inSpec()
 	p.op("add", "/spec/providerID", was)
+}
+
+// inSpec makes sure that the object has a spec. To read it takes as long as the rest of a repair, and few ask.
+func (p *patch) inSpec() {
+	if p.spec != nil {
+		return
+	}
+	var object struct {
+		Spec *spec `json:"spec"`
+	}
+	// What does not decode here did not decode to next either.
+	_ = utiljson.Unmarshal(p.raw, &object)
+	if p.spec = object.Spec; p.spec == nil {
+		p.op("add", "/spec", map[string]any{})
+		p.spec = new(spec)
+	}
 }
 
 // entry repairs one entry of a hook list.
@@ -190,11 +203,12 @@ func (p *patch) entry(k kind, fix quorum.Fix) {
 		return
 	}
 	p.remove(k, path, entries)
-	if p.parents(k.list()) {
+	if entries != nil {
 		p.op("add", fmt.Sprintf("%s/%d", path, to), want)
-	} else {
-		p.op("add", path, []machinev1beta1.LifecycleHook{want})
+		return
 	}
+	p.inHooks()
+	p.op("add", path, []machinev1beta1.LifecycleHook{want})
 }
 
 // place is the index in rest at which the entry stands as it does in before: in front of the first
@@ -229,19 +243,13 @@ func (p *patch) remove(k kind, path string, entries []machinev1beta1.LifecycleHo
 	}
 }
 
-// parents makes sure that what holds a hook list exists, and says whether the list itself does.
-func (p *patch) parents(list string) bool {
-	if p.raw.Spec == nil {
-		p.raw.Spec = map[string]any{}
-		p.op("add", "/spec", map[string]any{})
-	}
-	hooks, _ := p.raw.Spec["lifecycleHooks"].(map[string]any)
-	if hooks == nil {
-		hooks = map[string]any{}
-		p.raw.Spec["lifecycleHooks"] = hooks
+// inHooks makes sure that what holds the hook lists exists.
+func (p *patch) inHooks() {
+	p.inSpec()
+	if p.spec.LifecycleHooks == nil {
 		p.op("add", "/spec/lifecycleHooks", map[string]any{})
+		p.spec.LifecycleHooks = new(struct{})
 	}
-	return hooks[list] != nil
 }
 
 // annotation repairs one annotation; written is its value where it is to be as Holdfast writes it.
@@ -260,8 +268,8 @@ func (p *patch) annotation(key string, fix quorum.Fix, written string) {
 	is, there := p.next.Annotations[key]
 	switch {
 	case put && there && is == want:
-	case put && p.raw.Metadata.Annotations == nil:
-		p.raw.Metadata.Annotations = map[string]string{key: want}
+	case put && !p.annotated:
+		p.annotated = true
 		p.op("add", "/metadata/annotations", map[string]string{key: want})
 	case put:
 		p.op("add", path, want) // replaces what is there

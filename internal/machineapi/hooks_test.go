@@ -9,7 +9,6 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -50,16 +49,16 @@ func TestPutAndRelease(t *testing.T) {
 // repair applies the patch of Repair to next as JSON.
 func repair(t *testing.T, old, next string, repairs quorum.Repairs) string {
 	t.Helper()
-	var before *machinev1beta1.Machine
+	var before *machineapi.Object
 	if old != "" {
 		before = decode(t, old)
 	}
 	return patch(t, before, next, repairs)
 }
 
-func patch(t *testing.T, old *machinev1beta1.Machine, next string, repairs quorum.Repairs) string {
+func patch(t *testing.T, old *machineapi.Object, next string, repairs quorum.Repairs) string {
 	t.Helper()
-	ops := machineapi.Repair([]byte(next), old, decode(t, next), repairs, `al"ice`)
+	ops := machineapi.Repair(old, decode(t, next), repairs, `al"ice`)
 	if len(ops) == 0 {
 		return next
 	}
@@ -75,20 +74,20 @@ func patch(t *testing.T, old *machinev1beta1.Machine, next string, repairs quoru
 	if err != nil {
 		t.Fatalf("%s does not apply to %s: %v", body, next, err)
 	}
-	again := machineapi.Repair(out, old, decode(t, string(out)), repairs, `al"ice`)
+	again := machineapi.Repair(old, decode(t, string(out)), repairs, `al"ice`)
 	if len(again) != 0 {
 		t.Errorf("the repaired object is to be repaired again: %v", again)
 	}
 	return string(out)
 }
 
-func decode(t *testing.T, raw string) *machinev1beta1.Machine {
+func decode(t *testing.T, raw string) *machineapi.Object {
 	t.Helper()
-	var m machinev1beta1.Machine
-	if err := utiljson.Unmarshal([]byte(raw), &m); err != nil {
+	m, err := machineapi.Decode([]byte(raw))
+	if err != nil {
 		t.Fatalf("%s: %v", raw, err)
 	}
-	return &m
+	return m
 }
 
 func sameJSON(t *testing.T, want, got string) {
@@ -210,16 +209,20 @@ func FuzzRepair(f *testing.F) {
 	f.Add(`{}`, `{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator"},{}]},"more":[1]},"status":{"providerStatus":{"instanceId":1},"addresses":[{"type":"InternalIP","address":"::1%eth0"}]}}`, uint16(0b10_10_10_11_11))
 	f.Fuzz(func(t *testing.T, old, next string, bits uint16) {
 		old, next = canonical(old), canonical(next)
-		var before, after machinev1beta1.Machine
-		if utiljson.Unmarshal([]byte(old), &before) != nil || utiljson.Unmarshal([]byte(next), &after) != nil {
+		before, err := machineapi.Decode([]byte(old))
+		if err != nil {
 			return // admission refuses it, and there is nothing to repair
 		}
-		machineapi.Machine(&before)
-		machineapi.Machine(&after)
+		after, err := machineapi.Decode([]byte(next))
+		if err != nil {
+			return
+		}
+		machineapi.Machine(&before.Machine)
+		machineapi.Machine(&after.Machine)
 		fix := func(shift int) quorum.Fix { return quorum.Fix(bits >> shift & 3) }
 		repairs := quorum.Repairs{Hook: fix(0), Latch: fix(2), Evidence: fix(4) % quorum.Put, Override: fix(6) % quorum.Put, OverrideBy: fix(8)}
 
-		out := patch(t, &before, next, repairs)
+		out := patch(t, before, next, repairs)
 		got := decode(t, out)
 		for _, c := range []struct {
 			old, next, got []machinev1beta1.LifecycleHook

@@ -15,60 +15,68 @@ import (
 // that it asked for. Before admission the API server has noted in metadata.managedFields who claims what,
 // and when: the time alone would make a new resourceVersion each time a tool asks for the same again.
 // The list is put back only if it says the same but for times and their order; else, as with a tool's
-// first request, the ownership of its other fields would be lost. Old and raw are the objects as JSON.
-func KeepOwnership(old, raw []byte, repair []jsonpatch.Operation) []jsonpatch.Operation {
+// first request, the ownership of its other fields would be lost. Old is nil for a CREATE.
+func KeepOwnership(old, next *Object, repair []jsonpatch.Operation) []jsonpatch.Operation {
+	if len(repair) == 0 || old == nil || bytes.Equal(old.managedFields, next.managedFields) {
+		return repair
+	}
+	if !claimSame(old.managedFields, next.managedFields) {
+		return repair // most requests: what follows takes as long as all else
+	}
 	text, err := json.Marshal(repair)
-	if err != nil || len(repair) == 0 {
+	if err != nil {
 		return repair
 	}
 	patch, err := evanphx.DecodePatch(text)
 	if err != nil {
 		return repair
 	}
-	repaired, err := patch.Apply(raw)
+	repaired, err := patch.Apply(next.Raw)
 	if err != nil {
 		return repair
 	}
-	before, was := unmanaged(old)
-	after, is := unmanaged(repaired)
-	if before == nil || !reflect.DeepEqual(before, after) || reflect.DeepEqual(was, is) || !slices.EqualFunc(timeless(was), timeless(is), bytes.Equal) {
+	before := unmanaged(old.Raw)
+	if before == nil || !reflect.DeepEqual(before, unmanaged(repaired)) {
 		return repair
 	}
-	return append(repair, jsonpatch.NewOperation("replace", "/metadata/managedFields", was))
+	return append(repair, jsonpatch.NewOperation("replace", "/metadata/managedFields", old.managedFields))
 }
 
-// unmanaged is an object without managedFields and resourceVersion, and the former; nil if it cannot be read.
-func unmanaged(raw []byte) (object map[string]any, managed []any) {
+// claimSame says whether two lists of managers, in any order, claim the same at whatever time.
+func claimSame(was, is json.RawMessage) bool {
+	before, after := timeless(was), timeless(is)
+	for _, one := range before {
+		i := slices.IndexFunc(after, func(other map[string]json.RawMessage) bool { return reflect.DeepEqual(one, other) })
+		if i < 0 {
+			return false
+		}
+		after = slices.Delete(after, i, i+1)
+	}
+	return before != nil && len(after) == 0
+}
+
+// timeless are the managers without their times, nil if there are none.
+func timeless(managedFields json.RawMessage) (managers []map[string]json.RawMessage) {
+	if err := utiljson.Unmarshal(managedFields, &managers); err != nil {
+		return nil
+	}
+	for _, one := range managers {
+		delete(one, "time")
+	}
+	return managers
+}
+
+// unmanaged is an object without its managedFields and resourceVersion, which tools may leave out; nil if it cannot be read.
+func unmanaged(raw []byte) map[string]any {
+	var object map[string]any
 	if err := utiljson.Unmarshal(raw, &object); err != nil {
-		return nil, nil
+		return nil
 	}
 	metadata, ok := object["metadata"].(map[string]any)
 	if !ok {
-		return nil, nil
+		return nil
 	}
-	managed, _ = metadata["managedFields"].([]any)
 	delete(metadata, "managedFields")
 	delete(metadata, "resourceVersion")
-	return object, managed
-}
-
-// timeless are the entries without their times, in an order of their own.
-func timeless(managed []any) [][]byte {
-	var out [][]byte
-	for _, one := range managed {
-		entry, _ := one.(map[string]any)
-		copied := map[string]any{}
-		for key, value := range entry {
-			if key != "time" {
-				copied[key] = value
-			}
-		}
-		text, err := json.Marshal(copied)
-		if err != nil {
-			return [][]byte{nil} // equals nothing: a text is never empty
-		}
-		out = append(out, text)
-	}
-	slices.SortFunc(out, bytes.Compare)
-	return out
+	return object
 }

@@ -21,6 +21,10 @@ func TestKeepOwnership(t *testing.T) {
 	const hook, none = `{"preDrain":[{"name":"h"}]}`, `{"preDrain":[]}`
 	repair := []jsonpatch.Operation{jsonpatch.NewOperation("remove", "/spec/lifecycleHooks/preDrain/0", nil)}
 	old := object(none, "a", "7", machineAPI+","+tool)
+	before, err := Decode(old)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		next   []byte
 		repair []jsonpatch.Operation
@@ -34,9 +38,13 @@ func TestKeepOwnership(t *testing.T) {
 		"its first request":            {object(hook, "a", "7", machineAPI+","+tool+`,{"manager":"new"}`), repair, false},
 		"it changes something besides": {object(hook, "b", "7", machineAPI+","+toolLater), repair, false},
 		"nothing is repaired":          {object(none, "a", "7", machineAPI+","+toolLater), nil, false},
-		"it cannot be read":            {[]byte(`{`), repair, false},
+		"its list cannot be read":      {object(hook, "a", "7", machineAPI+",1"), repair, false},
 	} {
-		ops := KeepOwnership(old, c.next, c.repair)
+		next, err := Decode(c.next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := KeepOwnership(before, next, c.repair)
 		if kept := len(ops) > len(c.repair); kept != c.kept {
 			t.Errorf("%s: kept %t", name, kept)
 		} else if kept {

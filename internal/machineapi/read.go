@@ -21,10 +21,18 @@ import (
 // zoneLabel is the failure domain on a Machine; the Machine API's providers write it.
 const zoneLabel = "machine.openshift.io/zone"
 
-// Decode reads as much of a Machine's JSON as the guard looks at: metadata without managedFields, the
-// hooks, and what says where the Machine runs. The rest is most of the bytes, and decoding it would be
-// most of the time that a request takes. Keys count with their case, as in the API server.
-func Decode(raw []byte) (*machinev1beta1.Machine, error) {
+// Object is a Machine as it is in an AdmissionReview. Make it with Decode.
+type Object struct {
+	machinev1beta1.Machine        // as much of it as the guard looks at
+	Raw                    []byte // all of it, JSON
+
+	managedFields json.RawMessage // its metadata.managedFields
+}
+
+// Decode reads as much of a Machine's JSON as the guard looks at: metadata, the hooks, and what says
+// where the Machine runs. The rest is most of the bytes, and decoding it would be most of the time that
+// a request takes. Keys count with their case, as in the API server.
+func Decode(raw []byte) (*Object, error) {
 	var in struct {
 		Metadata struct {
 			Name              string            `json:"name"`
@@ -37,6 +45,7 @@ func Decode(raw []byte) (*machinev1beta1.Machine, error) {
 			Finalizers        []string          `json:"finalizers"`
 
 			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+			ManagedFields   json.RawMessage         `json:"managedFields"`
 		} `json:"metadata"`
 		Spec struct {
 			LifecycleHooks machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
@@ -53,12 +62,13 @@ func Decode(raw []byte) (*machinev1beta1.Machine, error) {
 	if err := utiljson.Unmarshal(raw, &in); err != nil {
 		return nil, fmt.Errorf("decoding a Machine: %w", err)
 	}
-	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+	m := &Object{Raw: raw, managedFields: in.Metadata.ManagedFields}
+	m.ObjectMeta = metav1.ObjectMeta{
 		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID,
 		CreationTimestamp: in.Metadata.CreationTimestamp, DeletionTimestamp: in.Metadata.DeletionTimestamp,
 		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
 		OwnerReferences: in.Metadata.OwnerReferences,
-	}}
+	}
 	m.Spec.LifecycleHooks, m.Spec.ProviderID = in.Spec.LifecycleHooks, in.Spec.ProviderID
 	m.Status.Phase, m.Status.NodeRef, m.Status.Addresses = in.Status.Phase, in.Status.NodeRef, in.Status.Addresses
 	m.Status.ProviderStatus, m.Status.AuthoritativeAPI = in.Status.ProviderStatus, in.Status.AuthoritativeAPI

@@ -92,7 +92,7 @@ func TestDecode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(machineapi.Machine(full()), machineapi.Machine(m), compareAddrs); diff != "" {
+	if diff := cmp.Diff(machineapi.Machine(full()), machineapi.Machine(&m.Machine), compareAddrs); diff != "" {
 		t.Error(diff)
 	}
 	m, err = machineapi.Decode([]byte(`{"Metadata":{"name":"x"},"spec":{"lifecyclehooks":{"preDrain":[{"name":"x"}]}}}`))
