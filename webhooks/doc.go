@@ -15,7 +15,7 @@
 //
 // # Bad input
 //
-// An AdmissionReview that is empty, larger than controller-runtime's 7 MiB, or about anything but a
+// An AdmissionReview that is empty, larger than 7 MiB, or about anything but a
 // Machine is answered with allowed=false and a 4xx code in its result; never with a crash, and never
 // with an allowance. A review of another version is read as v1, whose fields all versions share, and
 // one of another kind holds no request, so it is refused as empty.

@@ -2,8 +2,10 @@ package webhooks
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -11,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -20,10 +23,11 @@ import (
 // An answer without the request's UID is none to the API server: the call has failed, and where the
 // failure policy is Ignore the request passes. controller-runtime gives such answers to bodies that
 // are too large or nested too deep for it, and both are in the hands of whoever writes a Machine:
-// padding in a field that nobody guards would switch the guard off for it. So the UID is read from
-// the front of the body, where the API server writes it, and put into the refusal.
+// padding in a field that nobody guards would switch the guard off for it. So bodies are read here, and
+// once (controller-runtime reads each twice, for its version first); a refusal bears the UID that
+// stands at the front of the body, where the API server writes it.
 func Handler(h admission.Handler) http.Handler {
-	return &closed{&admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
+	return &handler{admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
 }
 
 // logger names the request in what is logged. Made only where something is: it costs as much as a decision.
@@ -31,67 +35,69 @@ func logger(ctx context.Context, req *admission.Request) logr.Logger {
 	return admission.DefaultLogConstructor(log.FromContext(ctx), req)
 }
 
-type closed struct{ next http.Handler }
+type handler struct{ webhook admission.Webhook }
 
-// front is how much of a body is searched for the UID. It stands before all that a user can write.
-const front = 1 << 10
+const (
+	// limit is how long a body may be, as controller-runtime has it: two Machines of the largest size that
+	// the API server takes, and what comes with them.
+	limit = 7 << 20
+	// front is how much of a body is searched for the UID. It stands before all that a user can write.
+	front = 1 << 10
+	// room is made for a body as long as it says it is, but not for more than this.
+	room = 64 << 10
+)
 
-func (c *closed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	begin := make([]byte, front)
-	n, err := io.ReadFull(r.Body, begin)
-	if n == 0 && err != nil {
-		c.next.ServeHTTP(w, r)
-		return
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, code, err := read(r)
+	var review admissionv1.AdmissionReview
+	if err == nil {
+		err = utiljson.Unmarshal(body, &review)
 	}
-	begin = begin[:n]
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(begin), r.Body), r.Body}
-	answer := &answer{header: w.Header()}
-	c.next.ServeHTTP(answer, r)
-	// Warnings and patches cannot hold these bytes: quotes are escaped in them.
-	if text := answer.body.Bytes(); bytes.Contains(text, []byte(`"uid":""`)) {
-		if uid := uidOf(begin); uid != "" {
-			answer.body = *bytes.NewBuffer(refusal(uid, text))
-		}
+	var answer admission.Response
+	switch {
+	case err != nil:
+		answer = refusal(body, code, err)
+	case review.Request == nil:
+		answer = h.webhook.Handle(r.Context(), admission.Request{}) // about nothing, and refused as that
+	default:
+		answer = h.webhook.Handle(r.Context(), admission.Request{AdmissionRequest: *review.Request})
 	}
-	if answer.code != 0 {
-		w.WriteHeader(answer.code)
-	}
+	review = admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: &answer.AdmissionResponse}
+	review.Kind = cmp.Or(review.Kind, "AdmissionReview")
+	review.APIVersion = cmp.Or(review.APIVersion, admissionv1.SchemeGroupVersion.String())
+	w.Header().Set("Content-Type", "application/json")
 	// The API server may have hung up; there is nobody to tell.
-	_, _ = w.Write(answer.body.Bytes())
+	_ = json.NewEncoder(w).Encode(review)
 }
 
-// answer is a response that is not on its way yet.
-type answer struct {
-	header http.Header
-	code   int
-	body   bytes.Buffer
+// read reads a body. With an error comes its code, and what was read until then.
+func read(r *http.Request) (body []byte, code int32, err error) {
+	var buffer bytes.Buffer
+	buffer.Grow(int(min(max(r.ContentLength, 0), room)) + bytes.MinRead)
+	_, err = buffer.ReadFrom(io.LimitReader(r.Body, limit+1))
+	kind := r.Header.Get("Content-Type")
+	switch {
+	case err != nil:
+	case buffer.Len() > limit:
+		return buffer.Bytes(), http.StatusRequestEntityTooLarge, fmt.Errorf("it is too large, %d bytes are the most", limit)
+	case buffer.Len() == 0:
+		err = fmt.Errorf("it is empty")
+	case kind != "application/json":
+		err = fmt.Errorf("its Content-Type is %q, not application/json", kind)
+	}
+	return buffer.Bytes(), http.StatusBadRequest, err
 }
 
-func (a *answer) Header() http.Header         { return a.header }
-func (a *answer) WriteHeader(code int)        { a.code = code }
-func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
-
-// refusal is the answer to a request that could not be read, with the reason of an answer that the API
-// server would not take.
-func refusal(uid types.UID, text []byte) []byte {
-	result := &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonForbidden, Message: "the request could not be read"}
-	var was admissionv1.AdmissionReview
-	if err := json.Unmarshal(text, &was); err == nil && was.Response != nil && was.Response.Result != nil {
-		result.Code, result.Message = was.Response.Result.Code, was.Response.Result.Message
-	}
-	result.Message = "Holdfast cannot read this request, so it refuses it: " + result.Message +
-		". If the Machine itself is too large or nested too deep, mend that first: it is not guarded, and passes."
-	raw, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-		Response: &admissionv1.AdmissionResponse{UID: uid, Result: result},
-	})
-	if err != nil {
-		return text // cannot be: these are plain strings
-	}
-	return raw
+// refusal is the answer to a request that could not be read.
+func refusal(body []byte, code int32, why error) admission.Response {
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+		UID: uidOf(body[:min(len(body), front)]),
+		Result: &metav1.Status{
+			Status: metav1.StatusFailure, Code: code, Reason: metav1.StatusReasonForbidden,
+			Message: "Holdfast cannot read this request, so it refuses it: " + why.Error() +
+				". If the Machine itself is too large or nested too deep, mend that first: it is not guarded, and passes.",
+		},
+	}}
 }
 
 // uidOf finds request.uid in the beginning of an AdmissionReview, "" if it is not there.

@@ -117,7 +117,7 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, handler stri
 		return admission.Allowed("")
 	}
 	received := time.Now()
-	r, err := read(req)
+	r, err := decode(req)
 	if err != nil {
 		return refused(err)
 	}
@@ -140,9 +140,9 @@ func about(req *admission.Request) string {
 // refused is the answer to what cannot be read: the API server shows the error's text to the user.
 func refused(err error) admission.Response { return admission.Errored(http.StatusBadRequest, err) }
 
-// read decodes a request. DELETE has no new object and, as a part of deletecollection, no name
+// decode reads a request. DELETE has no new object and, as a part of deletecollection, no name
 // either, so the objects say what it is about.
-func read(req *admission.Request) (*review, error) {
+func decode(req *admission.Request) (*review, error) {
 	r := review{Request: req, request: quorum.Request{
 		User:      quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups},
 		Namespace: req.Namespace,
