@@ -7,7 +7,6 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"gomodules.xyz/jsonpatch/v2"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -104,7 +103,7 @@ func asked(withHook, withLatch bool) (kinds []kind) {
 // again writes what is stored already: the API server then writes nothing, and nobody is woken. What
 // is right already is not touched: no operations means that nothing is left to repair.
 func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.Operation {
-	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, raw: next.Raw, annotated: next.Annotations != nil}
+	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, spec: next.spec, hooks: next.hooks, annotations: next.Annotations != nil}
 	if old != nil {
 		p.old = &old.Machine
 	}
@@ -124,15 +123,9 @@ func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.
 // adds nothing below what is not there.
 type patch struct {
 	old, next *machinev1beta1.Machine
-	raw       []byte // next's
-	spec      *spec  // what there is of it; nil until somebody asks
-	annotated bool   // there are annotations
-	ops       []jsonpatch.Operation
-}
-
-// spec is what a hook list is in.
-type spec struct {
-	LifecycleHooks *struct{} `json:"lifecycleHooks"`
+	// what there is
+	spec, hooks, annotations bool
+	ops                      []jsonpatch.Operation
 }
 
 func (p *patch) op(operation, path string, value any) {
@@ -149,19 +142,11 @@ func (p *patch) providerID(fix quorum.Fix) {
 	p.op("add", "/spec/providerID", was)
 }
 
-// inSpec makes sure that the object has a spec. To read it takes as long as the rest of a repair, and few ask.
+// inSpec makes sure that the object has a spec.
 func (p *patch) inSpec() {
-	if p.spec != nil {
-		return
-	}
-	var object struct {
-		Spec *spec `json:"spec"`
-	}
-	// What does not decode here did not decode to next either.
-	_ = utiljson.Unmarshal(p.raw, &object)
-	if p.spec = object.Spec; p.spec == nil {
+	if !p.spec {
 		p.op("add", "/spec", map[string]any{})
-		p.spec = new(spec)
+		p.spec = true
 	}
 }
 
@@ -246,9 +231,9 @@ func (p *patch) remove(k kind, path string, entries []machinev1beta1.LifecycleHo
 // inHooks makes sure that what holds the hook lists exists.
 func (p *patch) inHooks() {
 	p.inSpec()
-	if p.spec.LifecycleHooks == nil {
+	if !p.hooks {
 		p.op("add", "/spec/lifecycleHooks", map[string]any{})
-		p.spec.LifecycleHooks = new(struct{})
+		p.hooks = true
 	}
 }
 
@@ -268,8 +253,8 @@ func (p *patch) annotation(key string, fix quorum.Fix, written string) {
 	is, there := p.next.Annotations[key]
 	switch {
 	case put && there && is == want:
-	case put && !p.annotated:
-		p.annotated = true
+	case put && !p.annotations:
+		p.annotations = true
 		p.op("add", "/metadata/annotations", map[string]string{key: want})
 	case put:
 		p.op("add", path, want) // replaces what is there

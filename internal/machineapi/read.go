@@ -27,6 +27,7 @@ type Object struct {
 	Raw                    []byte // all of it, JSON
 
 	managedFields json.RawMessage // its metadata.managedFields
+	spec, hooks   bool            // it has a spec, and lifecycleHooks in it
 }
 
 // Decode reads as much of a Machine's JSON as the guard looks at: metadata, the hooks, and what says
@@ -47,9 +48,9 @@ func Decode(raw []byte) (*Object, error) {
 			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
 			ManagedFields   json.RawMessage         `json:"managedFields"`
 		} `json:"metadata"`
-		Spec struct {
-			LifecycleHooks machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
-			ProviderID     *string                       `json:"providerID"`
+		Spec *struct {
+			LifecycleHooks *machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
+			ProviderID     *string                        `json:"providerID"`
 		} `json:"spec"`
 		Status struct {
 			Phase            *string                         `json:"phase"`
@@ -69,7 +70,12 @@ func Decode(raw []byte) (*Object, error) {
 		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
 		OwnerReferences: in.Metadata.OwnerReferences,
 	}
-	m.Spec.LifecycleHooks, m.Spec.ProviderID = in.Spec.LifecycleHooks, in.Spec.ProviderID
+	if in.Spec != nil {
+		m.spec, m.Spec.ProviderID = true, in.Spec.ProviderID
+		if in.Spec.LifecycleHooks != nil {
+			m.hooks, m.Spec.LifecycleHooks = true, *in.Spec.LifecycleHooks
+		}
+	}
 	m.Status.Phase, m.Status.NodeRef, m.Status.Addresses = in.Status.Phase, in.Status.NodeRef, in.Status.Addresses
 	m.Status.ProviderStatus, m.Status.AuthoritativeAPI = in.Status.ProviderStatus, in.Status.AuthoritativeAPI
 	return m, nil
