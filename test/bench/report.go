@@ -27,6 +27,7 @@ type latency struct {
 	P50, P99               float64
 	PerSecond              float64
 	CPU                    float64 `json:",omitempty"` // of the webhook's process, per request
+	Calls                  float64 `json:",omitempty"` // of webhooks, per request, by the API server's own count
 	// Otherwise are the answers that were not those that were to come: the API server gave up on the webhook.
 	Otherwise int     `json:",omitempty"`
 	Ratio     float64 `json:",omitempty"` // of the p50, to what it is compared with
@@ -49,9 +50,9 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s; load %s before, %s after; %d rounds of %d requests\n\n", r.When.Format(time.DateTime), r.LoadBefore, r.LoadAfter, r.Rounds, r.Requests)
 	w := tabwriter.NewWriter(out, 2, 8, 2, ' ', 0)
 	if len(r.Latencies) > 0 {
-		fmt.Fprintln(w, "request\twith\tclients\tp50 ms\tp99 ms\tper second\tratio p50\tCPU ms\totherwise")
+		fmt.Fprintln(w, "request\twith\tclients\tp50 ms\tp99 ms\tper second\tratio p50\tcalls\tCPU ms\totherwise")
 		for _, l := range r.Latencies {
-			fmt.Fprintf(w, "%s: %s\t%s\t%d\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\n", l.Section, l.Request, l.With, l.Clients, l.P50, l.P99, l.PerSecond, some(l.Ratio), some(l.CPU), strings.TrimSuffix(some(float64(l.Otherwise)), ".000"))
+			fmt.Fprintf(w, "%s: %s\t%s\t%d\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%s\n", l.Section, l.Request, l.With, l.Clients, l.P50, l.P99, l.PerSecond, some(l.Ratio), some(l.Calls), some(l.CPU), strings.TrimSuffix(some(float64(l.Otherwise)), ".000"))
 		}
 		fmt.Fprintln(w)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,7 +63,16 @@ func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error)
 			m.Webhooks[i].ClientConfig = at
 		}
 		for i := range v.Webhooks {
-			v.Webhooks[i].ClientConfig = at
+			w := &v.Webhooks[i]
+			w.ClientConfig = at
+			// What Holdfast repairs is as it was, so the validating webhook is not asked about it. Of what is not
+			// repaired it would be.
+			for k := range w.Rules {
+				w.Rules[k].Operations = slices.DeleteFunc(w.Rules[k].Operations, func(o admissionregistrationv1.OperationType) bool {
+					return o == admissionregistrationv1.Update
+				})
+			}
+			w.Rules = slices.DeleteFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool { return len(r.Operations) == 0 })
 		}
 		s.objects[withNothing] = []client.Object{m, v}
 	}
@@ -101,7 +111,7 @@ func (s *switcher) to(ctx context.Context, with string) error {
 			}
 		}
 		after, err := s.calls(ctx)
-		if calls := after - before; err == nil && (with == withNothing) != (calls == 6) {
+		if calls := after - before; err == nil && (with == withNothing) != (calls == 3) {
 			err = fmt.Errorf("the webhook that does nothing had %.0f calls", calls)
 		}
 		return err
