@@ -102,7 +102,7 @@ fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in test
 BENCH_FLAGS ?=
 .PHONY: bench
 bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/bench.md)
-	set -o pipefail; go test -run '^$$' -bench . -count 6 ./internal/quorum | tee $(BIN)/bench-quorum.txt
+	set -o pipefail; go test -run '^$$' -bench . -count 6 ./internal/quorum ./webhooks | tee $(BIN)/bench-decisions.txt
 	go build -trimpath -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 

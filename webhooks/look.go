@@ -1,6 +1,8 @@
 package webhooks
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -45,4 +47,59 @@ func (l *looks) take(of looked, now time.Time) *quorum.Snapshot {
 	s := l.snapshot
 	l.of, l.snapshot = looked{}, nil
 	return s
+}
+
+// patience is how long a look waits for the one before it, which may hang.
+const patience = 100 * time.Millisecond
+
+// sharing has requests that come while a look is under way share the next one. Each is judged by a look that
+// began after it came, as it would be by its own; a look costs the API server and etcd a dozen requests, and
+// many at once would all come too late. The zero value is ready.
+type sharing struct {
+	mu   sync.Mutex
+	next *shared       // has not begun; nil if nobody waits for one
+	last chan struct{} // closed when the look before has ended
+}
+
+// shared is a look for all that waited for it.
+type shared struct {
+	done     chan struct{} // closed when the rest is there
+	snapshot *quorum.Snapshot
+	err      error
+}
+
+// errLook is what those are told whose look did not come to an end.
+var errLook = errors.New("the look at the cluster failed")
+
+// look is what a look says that begins after this is called.
+func (s *sharing) look(ctx context.Context, look func(context.Context) (*quorum.Snapshot, error)) (*quorum.Snapshot, error) {
+	s.mu.Lock()
+	if theirs := s.next; theirs != nil {
+		s.mu.Unlock()
+		select {
+		case <-theirs.done:
+			return theirs.snapshot, theirs.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	mine := &shared{done: make(chan struct{}), err: errLook}
+	before := s.last
+	s.next, s.last = mine, mine.done
+	s.mu.Unlock()
+	defer close(mine.done)
+
+	if before != nil {
+		hangs := time.NewTimer(patience)
+		select {
+		case <-before:
+		case <-hangs.C:
+		}
+		hangs.Stop()
+	}
+	s.mu.Lock()
+	s.next = nil // who comes now shares the one after
+	s.mu.Unlock()
+	mine.snapshot, mine.err = look(context.WithoutCancel(ctx)) // the others still want it if this one hangs up
+	return mine.snapshot, mine.err
 }

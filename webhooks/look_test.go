@@ -54,3 +54,73 @@ func TestOneLook(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedLook: requests that come together share a look that began after they came, and none waits for one that hangs.
+func TestSharedLook(t *testing.T) {
+	const ms = time.Millisecond
+	request := review(t, admissionv1.Delete, stored, "null")
+	for _, c := range []struct {
+		name  string
+		come  []time.Duration // when a request comes
+		takes []time.Duration // what each look takes; a negative one goes wrong after that
+		gone  []time.Duration // when the answers are there
+	}{
+		{"alone", []time.Duration{0, 50 * ms}, []time.Duration{20 * ms, 20 * ms}, []time.Duration{20 * ms, 70 * ms}},
+		{"while another looks", []time.Duration{0, 1 * ms, 2 * ms, 19 * ms}, []time.Duration{20 * ms, 20 * ms}, []time.Duration{20 * ms, 40 * ms, 40 * ms, 40 * ms}},
+		{"one after the other", []time.Duration{0, 1 * ms, 21 * ms}, []time.Duration{20 * ms, 20 * ms, 20 * ms}, []time.Duration{20 * ms, 40 * ms, 60 * ms}},
+		{"while a look hangs", []time.Duration{0, 1 * ms, 2 * ms, 150 * ms}, []time.Duration{2000 * ms, 20 * ms, 20 * ms}, []time.Duration{121 * ms, 121 * ms, 170 * ms, 2000 * ms}},
+		{"a look goes wrong", []time.Duration{0, 1 * ms, 2 * ms, 30 * ms}, []time.Duration{20 * ms, -10 * ms, 20 * ms}, []time.Duration{20 * ms, 30 * ms, 30 * ms, 50 * ms}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &guard{calls: map[string]int{}, snapshot: ring()}
+				g.slow = func(look int) {
+					takes := c.takes[look-1]
+					time.Sleep(max(takes, -takes)) //nolint:forbidigo // the bubble's clock
+					if takes < 0 {
+						panic("a look")
+					}
+				}
+				_, validates, _ := local(t, g)
+				begin := time.Now()
+				answered := make(chan time.Duration, len(c.come))
+				for _, at := range c.come {
+					go func() {
+						time.Sleep(at) //nolint:forbidigo // the bubble's clock
+						ask(t, validates, "application/json", request)
+						answered <- time.Since(begin)
+					}()
+				}
+				for i, want := range c.gone {
+					if at := <-answered; at != want {
+						t.Errorf("answer %d is there after %s, want %s", i, at, want)
+					}
+				}
+				if g.looks != len(c.takes) {
+					t.Errorf("%d looks, want %d", g.looks, len(c.takes))
+				}
+			})
+		})
+	}
+}
+
+// TestSharedLookIsFresh: what changes during a look is seen by who comes after the change.
+func TestSharedLookIsFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &guard{calls: map[string]int{}, snapshot: ring()}
+		g.slow = func(int) { time.Sleep(20 * time.Millisecond) } //nolint:forbidigo // the bubble's clock
+		_, validates, _ := local(t, g)
+		first := make(chan bool)
+		hosts := strings.Replace(stored, `"spec":`, `"status":{"addresses":[{"type":"InternalIP","address":"`+address+`"}]},"spec":`, 1)
+		request := review(t, admissionv1.Delete, hosts, "null")
+		go func() { first <- ask(t, validates, "application/json", request).Allowed }()
+		synctest.Wait()
+		g.set(ring(going))
+		if ask(t, validates, "application/json", request).Allowed {
+			t.Error("judged by a look from before another Machine's deletion")
+		}
+		if !<-first {
+			t.Error("the first is refused")
+		}
+	})
+}

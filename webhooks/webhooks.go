@@ -79,7 +79,8 @@ type Guard struct {
 	Recorder         Recorder
 	Metrics          *Metrics
 
-	looks looks
+	looks   looks
+	sharing sharing
 }
 
 // Mutating is the handler for MutatePath.
@@ -193,7 +194,7 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 				return s
 			}
 		}
-		s, err = g.Gatherer.Snapshot(ctx)
+		s, err = g.sharing.look(ctx, g.Gatherer.Snapshot)
 		if update && handler == mutating {
 			g.looks.keep(r.looked(), r.received, s)
 		}
