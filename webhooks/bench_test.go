@@ -48,7 +48,7 @@ func written() *machinev1beta1.Machine {
 		}
 		m.ManagedFields = append(m.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "machine.openshift.io/v1beta1", Time: &at, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{` + fields.String() + `".":{}}}`)},
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{` + fields.String() + `".":{}}}`),
 		})
 	}
 	return m
