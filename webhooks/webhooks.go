@@ -31,7 +31,8 @@ const (
 // because the API server waits for the answer.
 type Gatherer interface {
 	// Snapshot is the whole cluster. Where only etcd did not answer, it is a Snapshot whose Ring is
-	// not Known and says why; an error means that the rest could not be read either. Both hold.
+	// not Known and says why; an error means that the rest could not be read either. Both hold. It is
+	// given to several decisions at once, and nobody changes it.
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
