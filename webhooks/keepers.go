@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -80,7 +81,7 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 	}
 	var k keeper
 	if err := utiljson.Unmarshal(req.Object.Raw, &k); err != nil {
-		logger(ctx, req).Error(err, "passing what cannot be read", "kind", kind)
+		log.FromContext(ctx).Error(err, "passing what cannot be read", "kind", kind)
 		return quorum.Decision{}, nil
 	}
 	name := k.Metadata.Name
@@ -96,7 +97,7 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 		if found, err := g.Gatherer.Selected(ctx, selector); err == nil {
 			selected = found
 		} else {
-			logger(ctx, req).Error(err, "deciding without the Machines")
+			log.FromContext(ctx).Error(err, "deciding without the Machines")
 		}
 	}
 	if kind == "MachineSet" {

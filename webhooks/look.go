@@ -52,6 +52,13 @@ func (l *looks) take(of looked, now time.Time) *quorum.Snapshot {
 // patience is how long a look waits for the one before it, which may hang.
 const patience = 100 * time.Millisecond
 
+// shares says whether the request may be judged by a look that others are judged by as well. What they
+// are allowed is not in it, so two that each would be one too many may both pass. That is for those who
+// change nothing, or whose Machine is held anyway.
+func (r *review) shares() bool {
+	return dryRun(&r.AdmissionRequest) || r.request.Operation == quorum.Delete && r.request.Old.Protected()
+}
+
 // sharing has requests that come while a look is under way share the next one. Each is judged by a look that
 // began after it came, as it would be by its own; a look costs the API server and etcd a dozen requests, and
 // many at once would all come too late. The zero value is ready.

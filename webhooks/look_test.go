@@ -2,6 +2,7 @@ package webhooks_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,48 @@ func TestSharedLook(t *testing.T) {
 				}
 				if g.looks != len(c.takes) {
 					t.Errorf("%d looks, want %d", g.looks, len(c.takes))
+				}
+			})
+		})
+	}
+}
+
+// TestWhoSharesALook: of those who come together, who may be judged by one look.
+func TestWhoSharesALook(t *testing.T) {
+	bare := strings.Replace(stored, quorum.LatchName, "Nothing", 1)
+	deleting := strings.Replace(stored, `"name":"m"`, `"name":"m","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)
+	released := strings.Replace(stripped, `"name":"m"`, `"name":"m","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)
+	custodian := func(r *admissionv1.AdmissionRequest) { r.UserInfo.Username = operator }
+	dry := func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }
+	for _, c := range []struct {
+		name  string
+		send  []byte
+		looks int // of four
+	}{
+		{"the delete of a Machine that is held", review(t, admissionv1.Delete, stored, "null"), 2},
+		{"the delete of one that is not", review(t, admissionv1.Delete, bare, "null"), 4},
+		{"that, as a dry run", review(t, admissionv1.Delete, bare, "null", dry), 2},
+		{"a release", review(t, admissionv1.Update, deleting, released, custodian), 4},
+		{"that, as a dry run", review(t, admissionv1.Update, deleting, released, custodian, dry), 2},
+		{"a person's release", review(t, admissionv1.Update, deleting, released), 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &guard{calls: map[string]int{}, snapshot: ring()}
+				g.slow = func(int) { time.Sleep(20 * time.Millisecond) } //nolint:forbidigo // the bubble's clock
+				mutates, validates, _ := local(t, g)
+				h := validates
+				if strings.Contains(string(c.send), `"UPDATE"`) {
+					h = mutates
+				}
+				var all sync.WaitGroup
+				for range 4 {
+					all.Go(func() { ask(t, h, "application/json", c.send) })
+					synctest.Wait()
+				}
+				all.Wait()
+				if g.looks != c.looks {
+					t.Errorf("%d looks, want %d", g.looks, c.looks)
 				}
 			})
 		})

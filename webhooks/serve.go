@@ -57,6 +57,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		answer = refusal(body, code, err)
+		log.FromContext(r.Context()).WithName("admission").Error(err, "refusing what cannot be read", "path", r.URL.Path, "requestID", answer.UID)
 	case review.Request == nil:
 		answer = h.webhook.Handle(r.Context(), admission.Request{}) // about nothing, and refused as that
 	default:

@@ -195,7 +195,11 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 				return s
 			}
 		}
-		s, err = g.sharing.look(ctx, g.Gatherer.Snapshot)
+		if r.shares() {
+			s, err = g.sharing.look(ctx, g.Gatherer.Snapshot)
+		} else {
+			s, err = g.Gatherer.Snapshot(ctx)
+		}
 		if update && handler == mutating {
 			g.looks.keep(r.looked(), r.received, s)
 		}

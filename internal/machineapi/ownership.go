@@ -45,26 +45,27 @@ func KeepOwnership(old, next *Object, repair []jsonpatch.Operation) []jsonpatch.
 
 // claimSame says whether two lists of managers, in any order, claim the same at whatever time.
 func claimSame(was, is json.RawMessage) bool {
-	before, after := timeless(was), timeless(is)
-	for _, one := range before {
-		i := slices.IndexFunc(after, func(other map[string]json.RawMessage) bool { return reflect.DeepEqual(one, other) })
-		if i < 0 {
-			return false
-		}
-		after = slices.Delete(after, i, i+1)
-	}
-	return before != nil && len(after) == 0
+	before := timeless(was)
+	return before != nil && slices.EqualFunc(before, timeless(is), bytes.Equal)
 }
 
-// timeless are the managers without their times, nil if there are none.
-func timeless(managedFields json.RawMessage) (managers []map[string]json.RawMessage) {
+// timeless are the managers without their times, in an order of their own; nil if there are none. They are
+// sorted, not looked up one by one: how many there are is in the hands of whoever writes the Machine.
+func timeless(managedFields json.RawMessage) (texts [][]byte) {
+	var managers []map[string]json.RawMessage
 	if err := utiljson.Unmarshal(managedFields, &managers); err != nil {
 		return nil
 	}
 	for _, one := range managers {
 		delete(one, "time")
+		text, err := json.Marshal(one)
+		if err != nil {
+			return nil
+		}
+		texts = append(texts, text)
 	}
-	return managers
+	slices.SortFunc(texts, bytes.Compare)
+	return texts
 }
 
 // unmanaged is an object without its managedFields and resourceVersion, which tools may leave out; nil if it cannot be read.
