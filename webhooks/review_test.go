@@ -2,6 +2,7 @@ package webhooks_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -128,7 +130,7 @@ func TestBadReviews(t *testing.T) {
 	}
 }
 
-// TestUnreadable has what a user can make of a Machine that Holdfast then cannot read. The refusal bears
+// TestUnreadable has what a user can make of a Machine that Holdfast then cannot read, and what no API server sends. The refusal bears
 // the request's UID: without it the call has failed to the API server, and the request may pass.
 func TestUnreadable(t *testing.T) {
 	padded := func(pad string) string {
@@ -140,6 +142,7 @@ func TestUnreadable(t *testing.T) {
 		"too deep, the new Machine": []byte(strings.Replace(string(review(t, admissionv1.Update, stored, `"NEW"`)), `"NEW"`, deep, 1)),
 		"too deep, the stored one":  []byte(strings.Replace(string(review(t, admissionv1.Delete, `"OLD"`, "null")), `"OLD"`, deep, 1)),
 		"cut off":                   review(t, admissionv1.Update, stored, stored)[:300],
+		"a key twice":               bytes.Replace(review(t, admissionv1.Update, stored, stripped), []byte(`"operation"`), []byte(`"operation":"DELETE","operation"`), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			mutating, validating, _ := local(t, &guard{calls: map[string]int{}, snapshot: ring()})
@@ -150,6 +153,27 @@ func TestUnreadable(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBodies: what a handler keeps of a request stays as it is when the next ones are read.
+func TestBodies(t *testing.T) {
+	var kept []admission.Request
+	h := webhooks.Handler(admission.HandlerFunc(func(_ context.Context, req admission.Request) admission.Response {
+		kept = append(kept, req)
+		return admission.Allowed("")
+	}))
+	want := func(i int) (name, old, next string) {
+		return fmt.Sprintf("user-%d", i), fmt.Sprintf(`{"metadata":{"name":"old-%d"}}`, i), fmt.Sprintf(`{"metadata":{"name":"new-%d"}}`, i)
+	}
+	for i := range 9 {
+		name, old, next := want(i)
+		ask(t, h, "application/json", review(t, admissionv1.Update, old, next, func(r *admissionv1.AdmissionRequest) { r.UserInfo.Username = name }))
+	}
+	for i, req := range kept {
+		if name, old, next := want(i); req.UserInfo.Username != name || string(req.OldObject.Raw) != old || string(req.Object.Raw) != next {
+			t.Errorf("request %d became %s: %s to %s", i, req.UserInfo.Username, req.OldObject.Raw, req.Object.Raw)
+		}
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -27,7 +28,7 @@ import (
 // once (controller-runtime reads each twice, for its version first); a refusal bears the UID that
 // stands at the front of the body, where the API server writes it.
 func Handler(h admission.Handler) http.Handler {
-	return &handler{admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
+	return &handler{webhook: admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
 }
 
 // logger names the request in what is logged. Made only where something is: it costs as much as a decision.
@@ -35,7 +36,10 @@ func logger(ctx context.Context, req *admission.Request) logr.Logger {
 	return admission.DefaultLogConstructor(log.FromContext(ctx), req)
 }
 
-type handler struct{ webhook admission.Webhook }
+type handler struct {
+	webhook admission.Webhook
+	buffers sync.Pool // *bytes.Buffer, for bodies
+}
 
 const (
 	// limit is how long a body may be, as controller-runtime has it: two Machines of the largest size that
@@ -43,20 +47,25 @@ const (
 	limit = 7 << 20
 	// front is how much of a body is searched for the UID. It stands before all that a user can write.
 	front = 1 << 10
-	// room is made for a body as long as it says it is, but not for more than this.
+	// room is made for a body as long as it says it is, but not for more than this; and none beyond it is kept.
 	room = 64 << 10
 )
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, code, err := read(r)
+	buffer, ok := h.buffers.Get().(*bytes.Buffer)
+	if !ok {
+		buffer = new(bytes.Buffer)
+	}
+	defer h.keep(buffer)
+	code, err := read(buffer, r)
 	var review admissionv1.AdmissionReview
 	if err == nil {
-		err = utiljson.Unmarshal(body, &review)
+		err = jsonv2.Unmarshal(buffer.Bytes(), &review) // keeps nothing of the buffer
 	}
 	var answer admission.Response
 	switch {
 	case err != nil:
-		answer = refusal(body, code, err)
+		answer = refusal(buffer.Bytes(), code, err)
 		log.FromContext(r.Context()).WithName("admission").Error(err, "refusing what cannot be read", "path", r.URL.Path, "requestID", answer.UID)
 	case review.Request == nil:
 		answer = h.webhook.Handle(r.Context(), admission.Request{}) // about nothing, and refused as that
@@ -71,22 +80,29 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// read reads a body. With an error comes its code, and what was read until then.
-func read(r *http.Request) (body []byte, code int32, err error) {
-	var buffer bytes.Buffer
-	buffer.Grow(int(min(max(r.ContentLength, 0), room)) + bytes.MinRead)
+// keep keeps a buffer for another body, unless it has grown beyond what most need.
+func (h *handler) keep(buffer *bytes.Buffer) {
+	if buffer.Cap() <= room {
+		buffer.Reset()
+		h.buffers.Put(buffer)
+	}
+}
+
+// read reads a body into the buffer. With an error comes its code, and what was read until then.
+func read(buffer *bytes.Buffer, r *http.Request) (code int32, err error) {
+	buffer.Grow(int(min(max(r.ContentLength, 0), room-bytes.MinRead)) + bytes.MinRead)
 	_, err = buffer.ReadFrom(io.LimitReader(r.Body, limit+1))
 	kind := r.Header.Get("Content-Type")
 	switch {
 	case err != nil:
 	case buffer.Len() > limit:
-		return buffer.Bytes(), http.StatusRequestEntityTooLarge, fmt.Errorf("it is too large, %d bytes are the most", limit)
+		return http.StatusRequestEntityTooLarge, fmt.Errorf("it is too large, %d bytes are the most", limit)
 	case buffer.Len() == 0:
 		err = fmt.Errorf("it is empty")
 	case kind != "application/json":
 		err = fmt.Errorf("its Content-Type is %q, not application/json", kind)
 	}
-	return buffer.Bytes(), http.StatusBadRequest, err
+	return http.StatusBadRequest, err
 }
 
 // refusal is the answer to a request that could not be read.

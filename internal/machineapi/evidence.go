@@ -1,13 +1,14 @@
 package machineapi
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )

@@ -1,19 +1,19 @@
 package machineapi
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -26,13 +26,13 @@ type Object struct {
 	machinev1beta1.Machine        // as much of it as the guard looks at
 	Raw                    []byte // all of it, JSON
 
-	managedFields json.RawMessage // its metadata.managedFields
-	spec, hooks   bool            // it has a spec, and lifecycleHooks in it
+	managedFields jsontext.Value // its metadata.managedFields
+	spec, hooks   bool           // it has a spec, and lifecycleHooks in it
 }
 
 // Decode reads as much of a Machine's JSON as the guard looks at: metadata, the hooks, and what says
 // where the Machine runs. The rest is most of the bytes, and decoding it would be most of the time that
-// a request takes. Keys count with their case, as in the API server.
+// a request takes. Keys count with their case, as in the API server; one that is there twice is an error.
 func Decode(raw []byte) (*Object, error) {
 	var in struct {
 		Metadata struct {
@@ -46,7 +46,7 @@ func Decode(raw []byte) (*Object, error) {
 			Finalizers        []string          `json:"finalizers"`
 
 			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-			ManagedFields   json.RawMessage         `json:"managedFields"`
+			ManagedFields   jsontext.Value          `json:"managedFields"`
 		} `json:"metadata"`
 		Spec *struct {
 			LifecycleHooks *machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
@@ -60,7 +60,7 @@ func Decode(raw []byte) (*Object, error) {
 			AuthoritativeAPI machinev1beta1.MachineAuthority `json:"authoritativeAPI"`
 		} `json:"status"`
 	}
-	if err := utiljson.Unmarshal(raw, &in); err != nil {
+	if err := json.Unmarshal(raw, &in); err != nil {
 		return nil, fmt.Errorf("decoding a Machine: %w", err)
 	}
 	m := &Object{Raw: raw, managedFields: in.Metadata.ManagedFields}
@@ -192,7 +192,7 @@ func hasInstance(m *machinev1beta1.Machine) bool {
 	if m.Status.ProviderStatus == nil || len(m.Status.ProviderStatus.Raw) == 0 {
 		return false
 	}
-	var status map[string]json.RawMessage
+	var status map[string]jsontext.Value
 	if json.Unmarshal(m.Status.ProviderStatus.Raw, &status) != nil {
 		return true
 	}
