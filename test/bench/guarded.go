@@ -16,6 +16,7 @@ import (
 type decided struct {
 	name        string
 	requestOnly bool // decided without a look at the cluster
+	patched     bool // that is answered by a patch
 	recorded    bool // no dry run, so that it is put on record; one in flight only: nothing may slip through
 	request     func(with string) request
 }
@@ -24,23 +25,23 @@ type decided struct {
 func while(deleting bool) []decided {
 	if !deleting {
 		return []decided{
-			{"restore of a stripped hook", true, false, strip},
-			{"denial (keep-finalizer)", true, false, func(string) request {
+			{name: "restore of a stripped hook", requestOnly: true, patched: true, request: strip},
+			{name: "denial (keep-finalizer)", requestOnly: true, request: func(string) request {
 				return request{as: denied, method: http.MethodPatch, path: machine("master-1") + dryRun, body: `{"metadata":{"finalizers":null}}`, refused: true}
 			}},
-			{"denial (keep-finalizer), on record", true, true, func(string) request {
+			{name: "denial (keep-finalizer), on record", requestOnly: true, recorded: true, request: func(string) request {
 				return request{as: denied, method: http.MethodPatch, path: machine("master-1"), body: `{"metadata":{"finalizers":null}}`, refused: true}
 			}},
-			{"delete, allowed and held", false, false, func(string) request {
+			{name: "delete, allowed and held", request: func(string) request {
 				return request{as: sandbox.Alice, method: http.MethodDelete, path: machine("master-1") + dryRun}
 			}},
 		}
 	}
 	return []decided{
-		{"delete, denied (one-too-many)", false, false, func(with string) request {
+		{name: "delete, denied (one-too-many)", request: func(with string) request {
 			return request{as: denied, method: http.MethodDelete, path: machine("master-1") + dryRun, refused: with != withPolicy}
 		}},
-		{"release, put back (early-release)", false, false, func(with string) request {
+		{name: "release, put back (early-release)", request: func(with string) request {
 			return request{as: sandbox.EtcdOperator, method: http.MethodPatch, path: machine("master-0") + dryRun, body: `{"spec":{"lifecycleHooks":{"preDrain":null}}}`, want: hooked(with == withGuard)}
 		}},
 	}
@@ -93,6 +94,9 @@ func (b *bench) guarded(ctx context.Context) (err error) {
 // compare measures one kind of request with each of the three in turn.
 func (b *bench) compare(ctx context.Context, s *switcher, kind decided, clients int) error {
 	variants := []string{withNothing, withGuard, withPolicy}
+	if clients == 1 && kind.requestOnly && kind.patched {
+		variants = append(variants, withSame)
+	}
 	took, over, used, calls, otherwise := map[string][]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}, map[string]float64{}, map[string]int{}
 	block := max(b.block, 2*clients)
 	turns := (b.rounds*b.requests + block - 1) / block
@@ -110,7 +114,7 @@ func (b *bench) compare(ctx context.Context, s *switcher, kind decided, clients 
 				return err
 			}
 			pid := s.Holdfast.Process().PID()
-			if with == withNothing {
+			if with == withNothing || with == withSame {
 				pid = s.nothing.PID()
 			}
 			called, err := s.webhookCalls(ctx)
@@ -151,6 +155,9 @@ func (b *bench) compare(ctx context.Context, s *switcher, kind decided, clients 
 		progress("guarded: %s, %s, %d clients: p50 %.2f ms, p99 %.2f ms, %.0f/s, CPU %.3f ms, %.2f calls", kind.name, with, clients, l.P50, l.P99, l.PerSecond, l.CPU, l.Calls)
 	}
 	if clients == 1 {
+		if len(took[withSame]) > 0 {
+			b.report.figure("guarded", kind.name+": p50 to that of a webhook that gives the same answer without deciding", ms(quantile(took[withGuard], .5))/ms(quantile(took[withSame], .5)), "x", 0)
+		}
 		if kind.requestOnly {
 			b.report.figure("guarded", kind.name+": p50 to that of a webhook that does nothing", ms(quantile(took[withGuard], .5))/ms(quantile(took[withNothing], .5)), "x", 1.1)
 			b.report.figure("guarded", kind.name+": CPU to that of a webhook that does nothing", perRequest(withGuard)/perRequest(withNothing), "x", .55/.45)

@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -20,6 +22,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
 // nothingCommand is the argument with which this program is the webhook that does nothing.
@@ -47,11 +50,43 @@ func serveNothing(ctx context.Context, args []string) error {
 		}
 		return admission.Allowed("")
 	})})
+	same, err := sameAnswers()
+	if err != nil {
+		return err
+	}
+	server.Register(samePath, &admission.Webhook{Handler: admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+		calls.Add(1)
+		return same(ctx, req)
+	})})
 	server.Register("/calls", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "calls %d\n", calls.Load()) // nobody waits for it who has hung up
 	}))
 	return server.Start(ctx)
 }
+
+// samePath is where that program answers as the guard does.
+const samePath = "/same"
+
+// sameAnswers has the guard decide the first request, and answers the same ever after: with the patch that an
+// API server has to apply, and without a decision. It is for repairs that hang on the request alone.
+func sameAnswers() (func(context.Context, admission.Request) admission.Response, error) {
+	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		return nil, err
+	}
+	guard := webhooks.Guard{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: metrics}
+	var first sync.Once
+	var answer admission.Response
+	return func(ctx context.Context, req admission.Request) admission.Response {
+		first.Do(func() { answer = guard.Mutating().Handle(ctx, req) })
+		return answer
+	}, nil
+}
+
+// nobody is told of decisions.
+type nobody struct{}
+
+func (nobody) Decided(context.Context, webhooks.Record) {}
 
 // nothing is that webhook's process.
 type nothing struct {

@@ -20,6 +20,7 @@ const (
 	withNone    = "none"
 	withGuard   = "holdfast"
 	withNothing = "nothing" // a webhook that does nothing, registered as Holdfast is
+	withSame    = "same"    // a webhook that gives Holdfast's answers without deciding, and the policies, registered as Holdfast is
 	withPolicy  = "policy"  // the ValidatingAdmissionPolicies alone
 )
 
@@ -54,19 +55,14 @@ func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error)
 		o.SetManagedFields(nil)
 		o.SetName(name)
 	}
-	s.objects[withGuard] = append(policies, hooks...)
+	s.objects[withGuard] = slices.Concat(policies, hooks)
 	s.objects[withPolicy] = policies
 	if n != nil {
-		at := admissionregistrationv1.WebhookClientConfig{URL: new(n.url + "/"), CABundle: n.ca}
-		m, v := mutating.DeepCopy(), validating.DeepCopy()
-		for i := range m.Webhooks {
-			m.Webhooks[i].ClientConfig = at
-		}
+		m, v := n.registrations("/", &mutating, &validating)
 		for i := range v.Webhooks {
-			w := &v.Webhooks[i]
-			w.ClientConfig = at
 			// What Holdfast repairs is as it was, so the validating webhook is not asked about it. Of what is not
 			// repaired it would be.
+			w := &v.Webhooks[i]
 			for k := range w.Rules {
 				w.Rules[k].Operations = slices.DeleteFunc(w.Rules[k].Operations, func(o admissionregistrationv1.OperationType) bool {
 					return o == admissionregistrationv1.Update
@@ -75,8 +71,23 @@ func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error)
 			w.Rules = slices.DeleteFunc(w.Rules, func(r admissionregistrationv1.RuleWithOperations) bool { return len(r.Operations) == 0 })
 		}
 		s.objects[withNothing] = []client.Object{m, v}
+		m, v = n.registrations(samePath, &mutating, &validating)
+		s.objects[withSame] = append(slices.Clone(policies), m, v)
 	}
 	return s, nil
+}
+
+// registrations are Holdfast's, but for where the webhooks are.
+func (n *nothing) registrations(path string, mutating *admissionregistrationv1.MutatingWebhookConfiguration, validating *admissionregistrationv1.ValidatingWebhookConfiguration) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
+	at := admissionregistrationv1.WebhookClientConfig{URL: new(n.url + path), CABundle: n.ca}
+	m, v := mutating.DeepCopy(), validating.DeepCopy()
+	for i := range m.Webhooks {
+		m.Webhooks[i].ClientConfig = at
+	}
+	for i := range v.Webhooks {
+		v.Webhooks[i].ClientConfig = at
+	}
+	return m, v
 }
 
 // to registers what is named, and returns when the API server acts by it.
@@ -95,7 +106,7 @@ func (s *switcher) to(ctx context.Context, with string) error {
 		}
 	}
 	s.now = with
-	status := request{as: sandbox.Alice, method: http.MethodPatch, path: machine("master-1") + "/status" + dryRun, body: `{"status":{"addresses":[]}}`, refused: with == withGuard || with == withPolicy}
+	status := request{as: sandbox.Alice, method: http.MethodPatch, path: machine("master-1") + "/status" + dryRun, body: `{"status":{"addresses":[]}}`, refused: with != withNone && with != withNothing}
 	strip := strip(with)
 	return until(ctx, "the API server to act with "+with, func(ctx context.Context) error {
 		before, err := s.calls(ctx)
@@ -111,8 +122,8 @@ func (s *switcher) to(ctx context.Context, with string) error {
 			}
 		}
 		after, err := s.calls(ctx)
-		if calls := after - before; err == nil && (with == withNothing) != (calls == 3) {
-			err = fmt.Errorf("the webhook that does nothing had %.0f calls", calls)
+		if calls := after - before; err == nil && (with == withNothing || with == withSame) != (calls == 3) {
+			err = fmt.Errorf("the webhook that decides nothing had %.0f calls", calls)
 		}
 		return err
 	})
@@ -133,7 +144,7 @@ func strip(with string) request {
 	case withPolicy:
 		r.refused = true
 	default:
-		r.want = hooked(with == withGuard)
+		r.want = hooked(with == withGuard || with == withSame)
 	}
 	return r
 }
