@@ -10,13 +10,14 @@ import (
 	"net/http"
 	"sync"
 
-	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 )
 
 // Handler serves a handler over HTTP, and refuses what it cannot read.
@@ -60,7 +61,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	code, err := read(buffer, r)
 	var review admissionv1.AdmissionReview
 	if err == nil {
-		err = jsonv2.Unmarshal(buffer.Bytes(), &review) // keeps nothing of the buffer
+		err = machineapi.ReadJSON(buffer.Bytes(), &review) // keeps nothing of the buffer
 	}
 	var answer admission.Response
 	switch {

@@ -1,14 +1,13 @@
 package machineapi
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )

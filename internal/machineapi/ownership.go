@@ -2,12 +2,13 @@ package machineapi
 
 import (
 	"bytes"
+	"encoding/json"
+	"reflect"
 	"slices"
 
 	evanphx "github.com/evanphx/json-patch/v5"
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"gomodules.xyz/jsonpatch/v2"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // KeepOwnership adds to a repair what makes the request write nothing, where the repair takes back all
@@ -36,28 +37,28 @@ func KeepOwnership(old, next *Object, repair []jsonpatch.Operation) []jsonpatch.
 		return repair
 	}
 	before := unmanaged(old.Raw)
-	if before == nil || !bytes.Equal(before, unmanaged(repaired)) {
+	if before == nil || !reflect.DeepEqual(before, unmanaged(repaired)) {
 		return repair
 	}
 	return append(repair, jsonpatch.NewOperation("replace", "/metadata/managedFields", old.managedFields))
 }
 
 // claimSame says whether two lists of managers, in any order, claim the same at whatever time.
-func claimSame(was, is jsontext.Value) bool {
+func claimSame(was, is []byte) bool {
 	before := timeless(was)
 	return before != nil && slices.EqualFunc(before, timeless(is), bytes.Equal)
 }
 
 // timeless are the managers without their times, in an order of their own; nil if there are none. They are
 // sorted, not looked up one by one: how many there are is in the hands of whoever writes the Machine.
-func timeless(managedFields jsontext.Value) (texts [][]byte) {
-	var managers []map[string]jsontext.Value
-	if err := json.Unmarshal(managedFields, &managers); err != nil {
+func timeless(managedFields []byte) (texts [][]byte) {
+	var managers []map[string]json.RawMessage
+	if err := utiljson.Unmarshal(managedFields, &managers); err != nil {
 		return nil
 	}
 	for _, one := range managers {
 		delete(one, "time")
-		text, err := inOrder(one)
+		text, err := json.Marshal(one)
 		if err != nil {
 			return nil
 		}
@@ -68,25 +69,16 @@ func timeless(managedFields jsontext.Value) (texts [][]byte) {
 }
 
 // unmanaged is an object without its managedFields and resourceVersion, which tools may leave out; nil if it cannot be read.
-func unmanaged(raw []byte) []byte {
-	var object, metadata map[string]jsontext.Value
-	if err := json.Unmarshal(raw, &object); err != nil {
+func unmanaged(raw []byte) map[string]any {
+	var object map[string]any
+	if err := utiljson.Unmarshal(raw, &object); err != nil {
 		return nil
 	}
-	if err := json.Unmarshal(object["metadata"], &metadata); err != nil {
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
 		return nil
 	}
 	delete(metadata, "managedFields")
 	delete(metadata, "resourceVersion")
-	delete(object, "metadata")
-	text, err := inOrder([]map[string]jsontext.Value{metadata, object})
-	if err != nil {
-		return nil
-	}
-	return text
-}
-
-// inOrder is a value as JSON with the keys of all its objects in order, so that equal values are equal texts.
-func inOrder(value any) ([]byte, error) {
-	return json.Marshal(value, json.Deterministic(true), jsontext.ReorderRawObjects(true))
+	return object
 }

@@ -32,7 +32,7 @@ type Object struct {
 
 // Decode reads as much of a Machine's JSON as the guard looks at: metadata, the hooks, and what says
 // where the Machine runs. The rest is most of the bytes, and decoding it would be most of the time that
-// a request takes. Keys count with their case, as in the API server; one that is there twice is an error.
+// a request takes.
 func Decode(raw []byte) (*Object, error) {
 	var in struct {
 		Metadata struct {
@@ -60,7 +60,7 @@ func Decode(raw []byte) (*Object, error) {
 			AuthoritativeAPI machinev1beta1.MachineAuthority `json:"authoritativeAPI"`
 		} `json:"status"`
 	}
-	if err := json.Unmarshal(raw, &in); err != nil {
+	if err := ReadJSON(raw, &in); err != nil {
 		return nil, fmt.Errorf("decoding a Machine: %w", err)
 	}
 	m := &Object{Raw: raw, managedFields: in.Metadata.ManagedFields}
@@ -79,6 +79,13 @@ func Decode(raw []byte) (*Object, error) {
 	m.Status.Phase, m.Status.NodeRef, m.Status.Addresses = in.Status.Phase, in.Status.NodeRef, in.Status.Addresses
 	m.Status.ProviderStatus, m.Status.AuthoritativeAPI = in.Status.ProviderStatus, in.Status.AuthoritativeAPI
 	return m, nil
+}
+
+// ReadJSON reads what an API server has written, as its own reader would: keys count with their case. It reads each byte
+// once where that one does three times. It takes a key that is there twice and text that is not UTF-8, too: an API server passes
+// on some of the latter, and who looks for keys that are there twice keeps all of them, of which a user may write many.
+func ReadJSON(raw []byte, into any) error {
+	return json.Unmarshal(raw, into, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // Machine is the Machine as the guard sees it.
@@ -193,7 +200,7 @@ func hasInstance(m *machinev1beta1.Machine) bool {
 		return false
 	}
 	var status map[string]jsontext.Value
-	if json.Unmarshal(m.Status.ProviderStatus.Raw, &status) != nil {
+	if ReadJSON(m.Status.ProviderStatus.Raw, &status) != nil {
 		return true
 	}
 	for key, value := range status {
