@@ -119,7 +119,7 @@ model: ## Explore every situation of small control planes with the real decision
 
 .PHONY: verify
 verify: ## Check formatting and go.mod files
-	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
+	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
 	@for m in . $(MODULES) test/binaries .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
 
 # What a release is made of is in bin/release. IMAGE is the image's name, TAG its tag.
