@@ -31,7 +31,7 @@ func (k *tools) run(t *testing.T, p *page) {
 		b := &p.blocks[i]
 		problems := k.wrongBlock(t.Context(), b)
 		say(t, problems)
-		if len(problems) > 0 || b.cluster {
+		if len(problems) > 0 || b.cluster || k.unbuilt(b) {
 			continue
 		}
 		if b.tag == "yaml" {
@@ -49,6 +49,24 @@ func (k *tools) run(t *testing.T, p *page) {
 			t.Errorf("%s: the output is another one (go test ./test/docs -update writes it):\n%s", b.at(), cmp.Diff(want, got))
 		}
 	}
+}
+
+// unbuilt is whether a block runs a program that is not built. `make test` builds them all.
+func (k *tools) unbuilt(b *block) bool {
+	if b.tag == "yaml" {
+		return !k.built["kubectl"]
+	}
+	if !tags[b.tag] {
+		return false
+	}
+	for _, script := range b.prompts() {
+		for _, command := range words(script) {
+			if name, _ := program(command); external(name) && !k.built[name] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // prompts are the commands of a block with their outputs; of a script, all of it.

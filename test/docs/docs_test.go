@@ -27,4 +27,5 @@ func TestDocumentation(t *testing.T) {
 			})
 		}
 	})
+	t.Run("recorded", k.recorded)
 }

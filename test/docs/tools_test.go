@@ -2,6 +2,8 @@ package docs
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -13,6 +15,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
@@ -21,6 +25,10 @@ type tools struct {
 	root, bin string
 	makefile  string
 	targets   map[string]bool
+
+	built  map[string]bool       // kubectl and etcdctl, if they are built
+	record map[string]helpRecord // what testdata has of their help
+	used   map[string]helpRecord // what the pages use of it
 
 	mu   sync.Mutex
 	help map[string]*help // by the command line
@@ -31,13 +39,31 @@ type help struct {
 	flags    map[string]bool   // with their dashes
 	defaults map[string]string // of flags that say one
 	commands map[string]bool
+	group    bool // it has commands
 }
+
+// helpRecord is the part of a command's help that the pages use: with it they are checked where kubectl and
+// etcdctl are not built.
+type helpRecord struct {
+	Flags    []string `json:"flags,omitempty"`
+	Commands []string `json:"commands,omitempty"`
+	Group    bool     `json:"group,omitempty"`
+}
+
+// recordFile has the records, by the command line.
+const recordFile = "test/docs/testdata/help.json"
 
 // newTools builds holdfast and its plugin from the tree, so that no older ones are asked. The linker is
 // quicker where the result of last time is up to date, so that stays in bin/.
 func newTools(t *testing.T) *tools {
 	t.Helper()
-	k := &tools{root: root(t), bin: t.TempDir(), makefile: read(t, "Makefile"), targets: map[string]bool{}, help: map[string]*help{}}
+	k := &tools{
+		root: root(t), bin: t.TempDir(), makefile: read(t, "Makefile"), targets: map[string]bool{},
+		built: map[string]bool{}, used: map[string]helpRecord{}, help: map[string]*help{},
+	}
+	if err := json.Unmarshal([]byte(read(t, recordFile)), &k.record); err != nil {
+		t.Fatalf("%s: %v", recordFile, err)
+	}
 	built := filepath.Join(k.root, "bin", "docs-check") + string(filepath.Separator)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", built, "./cmd/holdfast", "./cmd/kubectl-holdfast")
 	build.Dir = k.root
@@ -48,9 +74,17 @@ func newTools(t *testing.T) *tools {
 	for _, name := range []string{"kubectl", "etcdctl"} {
 		path, err := assets.Path(name)
 		if err != nil {
+			t.Logf("%s is not built: blocks that run it are not run, and its flags and commands are those in %s. "+
+				"For one that is new to the pages: make binaries, then go test ./test/docs -update", name, recordFile)
+			continue
+		}
+		paths[name], k.built[name] = path, true
+	}
+	if !k.built["kubectl"] { // kubectl's part of `kubectl holdfast`
+		shim := "#!/bin/sh\nshift\nexec kubectl-holdfast \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(k.bin, "kubectl"), []byte(shim), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
-		paths[name] = path
 	}
 	for name, path := range paths {
 		if err := os.Symlink(path, filepath.Join(k.bin, name)); err != nil {
@@ -92,6 +126,10 @@ func (k *tools) ask(ctx context.Context, name string, command ...string) *help {
 		}
 		return string(out)
 	}
+	if external(name) && !k.built[name] {
+		k.help[key] = k.record[key].help()
+		return k.help[key]
+	}
 	text := run(append(slices.Clone(command), "--help")...)
 	if text == "" {
 		k.help[key] = nil
@@ -103,7 +141,8 @@ func (k *tools) ask(ctx context.Context, name string, command ...string) *help {
 			h.commands[found[1]] = true
 		}
 	}
-	if name == "kubectl" || name == "etcdctl" {
+	h.group = len(h.commands) > 0
+	if external(name) {
 		text += run("options")
 	}
 	for _, found := range helpFlag.FindAllStringSubmatch(text, -1) {
@@ -115,6 +154,62 @@ func (k *tools) ask(ctx context.Context, name string, command ...string) *help {
 	}
 	k.help[key] = h
 	return h
+}
+
+// external is a program that is not Holdfast's.
+func external(name string) bool { return name == "kubectl" || name == "etcdctl" }
+
+// help is the record as the command's help.
+func (r helpRecord) help() *help {
+	h := &help{flags: map[string]bool{}, commands: map[string]bool{}, group: r.Group}
+	for _, flag := range r.Flags {
+		h.flags[flag] = true
+	}
+	for _, command := range r.Commands {
+		h.commands[command] = true
+	}
+	return h
+}
+
+// uses notes that the pages use a flag or a command, one of which is "".
+func (k *tools) uses(program string, path []string, flag, command string) {
+	if !external(program) {
+		return
+	}
+	key := strings.Join(append([]string{program}, path...), " ")
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.used[key]
+	r.Group = k.help[key].group
+	if flag != "" && !slices.Contains(r.Flags, flag) {
+		r.Flags = append(r.Flags, flag)
+		slices.Sort(r.Flags)
+	}
+	if command != "" && !slices.Contains(r.Commands, command) {
+		r.Commands = append(r.Commands, command)
+		slices.Sort(r.Commands)
+	}
+	k.used[key] = r
+}
+
+// recorded holds the records against what the pages use, and that against the programs if they are built.
+func (k *tools) recorded(t *testing.T) {
+	t.Helper()
+	text, err := json.MarshalIndent(k.used, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flag.Lookup("update").Value.String() == "true" {
+		if !k.built["kubectl"] || !k.built["etcdctl"] {
+			t.Fatal("kubectl and etcdctl are not built: run `make binaries`")
+		}
+		if err := os.WriteFile(filepath.Join(k.root, recordFile), append(text, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(read(t, recordFile), string(text)+"\n"); diff != "" {
+		t.Errorf("%s is not what the pages use (go test ./test/docs -update, with kubectl and etcdctl built, writes it):\n%s", recordFile, diff)
+	}
 }
 
 // all are the flags of every command of a program.
@@ -160,25 +255,27 @@ func (k *tools) check(ctx context.Context, command []string) string {
 			return ""
 		case strings.HasPrefix(arg, "-") && arg != "-":
 			flag, _, _ := strings.Cut(arg, "=")
-			if !h.flags[flag] && len(h.commands) > 0 && name != "holdfast" && name != "kubectl-holdfast" && len(path) == 0 {
+			if !h.flags[flag] && h.group && external(name) && len(path) == 0 {
 				if flag == "-n" { // kubectl -n NAMESPACE VERB
 					i++
 				}
 				continue
 			}
-			if short := len(flag) > 2 && flag[1] != '-'; short && (h.flags[flag[:2]]) {
-				continue // -ojson
+			if len(flag) > 2 && flag[1] != '-' && h.flags[flag[:2]] {
+				flag = flag[:2] // -ojson
 			}
 			if !h.flags[flag] {
 				return fmt.Sprintf("%s has no flag %s", strings.Join(append([]string{name}, path...), " "), flag)
 			}
+			k.uses(name, path, flag, "")
 			if name == "kubectl" && (flag == "-n" || flag == "--namespace") && !strings.Contains(arg, "=") {
 				i++
 			}
-		case len(h.commands) > 0 && regexp.MustCompile(`^[a-z][a-z-]*$`).MatchString(arg):
+		case h.group && regexp.MustCompile(`^[a-z][a-z-]*$`).MatchString(arg):
 			if !h.commands[arg] && (name != "kubectl" || arg != "holdfast") {
 				return fmt.Sprintf("%s has no command %s", strings.Join(append([]string{name}, path...), " "), arg)
 			}
+			k.uses(name, path, "", arg)
 			path = append(path, arg)
 			if h = k.ask(ctx, name, path...); h == nil {
 				return fmt.Sprintf("%s %s says no help", name, strings.Join(path, " "))
