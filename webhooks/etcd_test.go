@@ -157,6 +157,7 @@ type etcdFixture struct {
 
 // TestEtcd has every rule answer while etcd is whole, slow, without a leader and gone.
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	f := startEtcd(t)
 	stop := func(signal syscall.Signal, which ...int) {
 		t.Helper()

@@ -29,6 +29,7 @@ const (
 
 // TestPolicy has the policies at work, first with every Holdfast process stopped, then with Holdfast up.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	cases := stopped()
 	for i, c := range cases { // what they start from is made while Holdfast is there

@@ -309,6 +309,7 @@ func cases() []verdictCase {
 
 // TestAPIServer has every case against a real API server with the real Machine CRD.
 func TestAPIServer(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	t.Run("rules", func(t *testing.T) {
 		for i, c := range cases() {

@@ -21,6 +21,7 @@ import (
 // TestPreflight starts the manager against a real API server where it would work against itself, or
 // against cluster-etcd-operator.
 func TestPreflight(t *testing.T) {
+	t.Parallel()
 	env := apiserver.Start(t)
 	admin, err := env.AddUser(envtest.User{Name: "etcd-keeper", Groups: []string{"system:masters"}}, nil)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/loopback"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
@@ -113,6 +115,7 @@ func (o *output) Write(p []byte) (int, error) {
 // TestRun runs the manager with certificates of its own against a real API server, without an etcd: it
 // registers itself, becomes ready, sees that it is reached, and keeps its registrations.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	const me = "system:serviceaccount:holdfast-system:holdfast"
 	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
 	user, err := env.AddUser(envtest.User{Name: me, Groups: []string{"system:masters"}}, nil)
@@ -132,16 +135,21 @@ func TestRun(t *testing.T) {
 	cert, key, err := ca.IssueFiles(dir, "client", pki.Leaf{CommonName: "holdfast"})
 	ok(t, err)
 
-	webhooks, probes, meters := free(t), free(t), free(t)
-	_, port, err := net.SplitHostPort(webhooks)
+	block, err := loopback.Claim()
 	ok(t, err)
+	t.Cleanup(func() { ok(t, block.Close()) })
+	ports, err := block.FreePorts(3)
+	ok(t, err)
+	host := block.Addr(1).String()
+	at := func(i int) string { return net.JoinHostPort(host, strconv.Itoa(ports[i])) }
+	webhooks, probes, meters := at(0), at(1), at(2)
 	ctx, cancel := context.WithCancel(t.Context())
 	var stderr output
 	ended := make(chan int, 1)
 	go func() {
 		ended <- execute(ctx, []string{
 			"run", "--kubeconfig=" + file(t, "kubeconfig", string(text)), "--endpoints=https://127.0.0.1:1", "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
-			"--webhook-url=https://" + webhooks, "--webhook-host=127.0.0.1", "--webhook-port=" + port, "--webhook-cert-source=self-signed",
+			"--webhook-url=https://" + webhooks, "--webhook-host=" + host, "--webhook-port=" + strconv.Itoa(ports[0]), "--webhook-cert-source=self-signed",
 			"--health-probe-bind-address=" + probes, "--metrics-bind-address=" + meters, "--audit-log-path=" + filepath.Join(dir, "audit"), "--cluster-operator=",
 		}, io.Discard, &stderr)
 	}()
@@ -214,15 +222,6 @@ func get(url string) string {
 		return err.Error()
 	}
 	return fmt.Sprintf("%d %s", response.StatusCode, text)
-}
-
-// free is an address that nobody listens on.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	ok(t, l.Close())
-	return l.Addr().String()
 }
 
 func ok(t *testing.T, err error) {

@@ -61,6 +61,7 @@ func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // TestRelease releases the hook of a Machine on a real API server, by a decision made on an earlier look.
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	config := rest.CopyConfig(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config)
 	connection := &hanging{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {

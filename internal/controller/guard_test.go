@@ -21,6 +21,7 @@ import (
 
 // TestGuardKeeper keeps the quorum guard on a real API server, which alone knows what a spec becomes.
 func TestGuardKeeper(t *testing.T) {
+	t.Parallel()
 	config := apiserver.Start(t).Config
 	form := machineapi.GuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
 	keeper := func(as string) (*GuardKeeper, client.WithWatch) {

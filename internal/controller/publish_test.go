@@ -43,6 +43,7 @@ func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
 
 // TestPublish: what a real API server holds after each look at the ring.
 func TestPublish(t *testing.T) {
+	t.Parallel()
 	api := startAPI(t)
 	ctx := t.Context()
 	seen := &world{}

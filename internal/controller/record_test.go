@@ -75,6 +75,7 @@ func fight(r *Recorder, pause func()) {
 
 // TestFightIsOneEvent has a real API server store the Events of a fight: one for each user.
 func TestFightIsOneEvent(t *testing.T) {
+	t.Parallel()
 	api, err := kubernetes.NewForConfig(apiserver.Start(t).Config)
 	must(t, err)
 	_, err = api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: where}}, metav1.CreateOptions{})

@@ -18,6 +18,7 @@ import (
 
 // TestRingView: when a real API server is told of the ring, and what it then holds.
 func TestRingView(t *testing.T) {
+	t.Parallel()
 	api := startAPI(t)
 	ctx := t.Context()
 	var logged []string

@@ -44,6 +44,14 @@ func freeze(t *testing.T, p *process.Process) {
 	}, "5s", "5ms").Should(Succeed())
 }
 
+const (
+	// inTime is for a read that a silent member holds up until Config.ReadTimeout, a second. A busy computer
+	// adds to that; without the time-out the read would last as long as the silence.
+	inTime = 3 * time.Second
+	// direct is for a read that waits for no silent member.
+	direct = time.Second / 2
+)
+
 // timed reads n times and returns the median and the longest duration.
 func timed(t *testing.T, c *Client, n int) (median, longest time.Duration) {
 	t.Helper()
@@ -70,7 +78,7 @@ func TestPolling(t *testing.T) {
 
 	median, longest := timed(t, c, 300)
 	t.Logf("3 healthy voters: median %v, longest %v", median, longest)
-	g.Expect(median).To(BeNumerically("<", 100*time.Millisecond))
+	g.Expect(median).To(BeNumerically("<", direct))
 	from := time.Now()
 	for range 20 {
 		g.Expect(locked(t, c, func(context.Context, *Held) error { return nil })).To(Succeed())
@@ -98,7 +106,7 @@ func TestFaults(t *testing.T) {
 	freeze(t, hung.Process())
 	median, longest := timed(t, c, 5)
 	t.Logf("one of 3 hangs: median %v, longest %v", median, longest)
-	g.Expect(longest).To(BeNumerically("<", 1100*time.Millisecond))
+	g.Expect(longest).To(BeNumerically("<", inTime))
 	now := c.Read(t.Context())
 	g.Expect(now.Member(id(hung)).Healthy).To(BeFalse())
 	g.Expect(now.Member(id(hung)).Why).NotTo(BeEmpty())
@@ -127,7 +135,7 @@ func TestFaults(t *testing.T) {
 	g.Expect(dead.Kill()).To(Succeed())
 	median, longest = timed(t, c, 100)
 	t.Logf("one of 3 is dead: median %v, longest %v", median, longest)
-	g.Expect(median).To(BeNumerically("<", 100*time.Millisecond))
+	g.Expect(median).To(BeNumerically("<", direct))
 	now = c.Read(t.Context())
 	g.Expect(now.Member(id(dead)).Healthy).To(BeFalse())
 	g.Expect(now.Member(id(dead)).Why).NotTo(BeEmpty())
@@ -194,7 +202,7 @@ func TestFaults(t *testing.T) {
 	// It was one of two: quorum is lost, and that is said within the bound.
 	from = time.Now()
 	now = c.Read(t.Context())
-	g.Expect(time.Since(from)).To(BeNumerically("<", 1100*time.Millisecond))
+	g.Expect(time.Since(from)).To(BeNumerically("<", inTime))
 	g.Expect(now.Known).To(BeFalse())
 	g.Expect(now.Why).NotTo(BeEmpty())
 	g.Expect(now.Members).To(BeEmpty())
@@ -210,7 +218,7 @@ func TestFaults(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		from := time.Now()
 		g.Expect(c.Read(t.Context()).Known).To(BeFalse())
-		g.Expect(time.Since(from)).To(BeNumerically("<", 200*time.Millisecond))
+		g.Expect(time.Since(from)).To(BeNumerically("<", direct))
 	}, "10s", "50ms").Should(Succeed())
 
 	c.Close()

@@ -175,11 +175,13 @@ func TestAsk(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	from := time.Now()
-	got, at, err := ask(ctx, c, []string{by("1"), "nonsense", by("2"), by("3"), by("4")}, call)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect([]string{got, at}).To(Equal([]string{by("3"), by("3")}))
-	g.Expect(time.Since(from)).To(BeNumerically("<", 3*headStart), "one head start, for the silent one")
+	g.Eventually(func(g Gomega) { // a busy computer may need another try
+		from := time.Now()
+		got, at, err := ask(ctx, c, []string{by("1"), "nonsense", by("2"), by("3"), by("4")}, call)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect([]string{got, at}).To(Equal([]string{by("3"), by("3")}))
+		g.Expect(time.Since(from)).To(BeNumerically("<", 3*headStart), "one head start, for the silent one")
+	}).WithTimeout(5 * time.Second).Should(Succeed())
 
 	_, _, err = ask(ctx, c, []string{"nonsense", by("2"), by("2")}, call)
 	g.Expect(err).To(MatchError(rpctypes.ErrNoLeader))

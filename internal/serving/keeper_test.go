@@ -24,6 +24,7 @@ import (
 
 // TestKeeping has the registrations kept in a real API server.
 func TestKeeping(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"kept": testKept, "at rest": testRest, "injector": testInjector, "proof": testProof, "only looking": testLooking, "new CA": testNewCA,

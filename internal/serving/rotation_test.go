@@ -22,6 +22,7 @@ import (
 // TestRotation changes CA and certificate while calls go through the webhooks, which are refused if the
 // API server does not reach them: none may fail.
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){"self-signed": testSelfSigned, "files": testFiles} {
 		t.Run(name, func(t *testing.T) {
@@ -194,6 +195,7 @@ func testFiles(t *testing.T, c *cluster) {
 
 // TestReadiness has the sentences that a replica is not ready with.
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	says := func(what string, err error, words ...string) {
 		t.Helper()

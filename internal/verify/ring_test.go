@@ -98,6 +98,7 @@ func (r *realRing) id(t *testing.T, spec ring.MemberSpec) uint64 {
 
 // TestRing is a host's life as the check sees it, on a real ring.
 func TestRing(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(30 * time.Second)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)

@@ -10,11 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/slots"
 )
 
-// Start starts them, with what is configured, until the test ends. The result's Config is an admin's.
+// Start waits for a test slot and starts them, with what is configured, until the test ends. The result's
+// Config is an admin's.
 func Start(t testing.TB, configure ...func(*envtest.Environment)) *envtest.Environment {
 	t.Helper()
+	slots.Take(t)
 	env := &envtest.Environment{ErrorIfCRDPathMissing: true}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
 	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")

@@ -29,8 +29,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 const namespace = "holdfast-system"
@@ -49,25 +49,7 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := sandbox.Start(ctx, sandbox.Options{
-		Dir: filepath.Join(t.TempDir(), "s"), ForInstall: true, Progress: func(line string) { t.Log(line) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			logs, _ := filepath.Glob(filepath.Join(s.Logs, "*.log"))
-			for _, log := range logs {
-				t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 12))
-			}
-		}
-	})
+	s := sandboxtest.Start(t, sandbox.Options{ForInstall: true})
 	f := &fixture{t: t, sandbox: s}
 	quiet := rest.NoWarnings{}
 	f.admin, f.alice, f.gitops = f.client(sandbox.Admin, quiet), f.client(sandbox.Alice, quiet), f.client(sandbox.GitOps, quiet)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -27,8 +26,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/custodian"
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 const (
@@ -47,21 +46,7 @@ type cluster struct {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	s, err := sandbox.Start(ctx, sandbox.Options{
-		Dir: filepath.Join(t.TempDir(), "s"), Replicas: desired, Mode: "guard", Progress: func(line string) { t.Log(line) },
-	})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the end of holdfast.log:\n%s", process.Tail(filepath.Join(s.Logs, "holdfast.log"), 30))
-			t.Logf("the end of machine-api.log:\n%s", process.Tail(filepath.Join(s.Logs, "machine-api.log"), 30))
-		}
-	})
+	s := sandboxtest.Start(t, sandbox.Options{Replicas: desired, Mode: "guard"})
 	c := &cluster{Sandbox: s, etcd: dial(t, s)}
 	for who, its := range map[sandbox.Identity]*client.WithWatch{
 		sandbox.Admin: &c.admin, sandbox.Alice: &c.alice, sandbox.GitOps: &c.gitops, sandbox.MachineAPI: &c.machineAPI, sandbox.EtcdOperator: &c.operator,
@@ -70,6 +55,7 @@ func start(t *testing.T) *cluster {
 		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)))
 		config := s.Config(who)
 		config.WarningHandler = rest.NoWarnings{}
+		var err error
 		*its, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Log: funcr.New(func(_, _ string) {}, funcr.Options{})})
 		must(t, err)
 	}

@@ -2,7 +2,6 @@ package install_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -30,6 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/install"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 const namespace = "holdfast-system"
@@ -45,24 +45,10 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := sandbox.Start(ctx, sandbox.Options{
-		Dir: filepath.Join(t.TempDir(), "s"), ForInstall: true, Progress: func(line string) { t.Log(line) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := sandboxtest.Start(t, sandbox.Options{ForInstall: true})
 	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
 		if t.Failed() {
 			t.Logf("webhook calls that failed:\n%s", failedCalls(filepath.Join(s.Logs, "kube-apiserver.log")))
-			logs, _ := filepath.Glob(filepath.Join(s.Logs, "*.log"))
-			for _, log := range logs {
-				t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 12))
-			}
 		}
 	})
 	f := &fixture{t: t, sandbox: s}

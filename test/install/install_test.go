@@ -26,6 +26,7 @@ import (
 
 // TestInstall goes through the life of an installation on one sandbox.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.hook()
 	guard := f.render("self-signed", "")

@@ -27,6 +27,7 @@ import (
 
 // TestMode changes the mode of an installation under load, as docs/install.md says, and back.
 func TestMode(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.hook()
 	guard, full := f.render("self-signed", ""), f.render("self-signed", "", "full-mode")

@@ -27,6 +27,7 @@ import (
 // TestOpenShift installs OpenShift's overlay beside a stand-in for the service CA operator, and has all that it issues
 // renewed under load. What of the overlay is for cluster monitoring's operator is left out: its kinds are not here.
 func TestOpenShift(t *testing.T) {
+	t.Parallel()
 	f := start(t)
 	f.hook()
 	ca := f.serviceCA()

@@ -94,7 +94,7 @@ func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 	}
 	client, peer := spec.Ports.ClientURL(spec.Address), spec.Ports.PeerURL(spec.Address)
 	proc, err := process.Start(process.Spec{
-		Name: "etcd " + spec.Name, Path: path, Log: spec.Log,
+		Name: "etcd " + spec.Name, Path: path, Log: spec.Log, Env: process.Roomy(),
 		Args: append([]string{
 			"--name=" + spec.Name, "--data-dir=" + spec.DataDir(),
 			"--initial-cluster=" + strings.Join(peers, ","), "--initial-cluster-state=" + state,

@@ -46,7 +46,7 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 		return process.Spec{}, err
 	}
 	return process.Spec{
-		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"),
+		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"), Env: process.Roomy(),
 		Noise: "addrConn.createTransport failed", // the hosts that are not there
 		Args: append([]string{
 			"--etcd-servers=" + strings.Join(s.Endpoints(), ","),

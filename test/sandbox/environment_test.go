@@ -14,12 +14,14 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 // TestEnvironment: a host knows of the ring what the ConfigMap says, and nothing else. etcd lists its
 // member, and etcd starts there when the ConfigMap says so, as the ConfigMap says.
 func TestEnvironment(t *testing.T) {
-	s := start(t, sandbox.Options{Replicas: 1})
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{Replicas: 1})
 	c := admin(t, s)
 	ctx := t.Context()
 	g := NewWithT(t)

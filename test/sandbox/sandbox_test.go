@@ -1,7 +1,6 @@
 package sandbox_test
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -18,33 +17,9 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
-
-func start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	options.Dir = filepath.Join(t.TempDir(), "s")
-	options.Progress = func(line string) { t.Log(line) }
-	s, err := sandbox.Start(ctx, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			logs, _ := filepath.Glob(filepath.Join(s.Logs, "*.log"))
-			for _, log := range logs {
-				t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 8))
-			}
-		}
-	})
-	return s
-}
 
 func admin(t *testing.T, s *sandbox.Sandbox) client.Client {
 	t.Helper()
@@ -62,7 +37,8 @@ func admin(t *testing.T, s *sandbox.Sandbox) client.Client {
 // TestUnguarded is a control plane of three without Holdfast: a host loses its
 // power and comes back, and an unhooked Machine disappears with all it had.
 func TestUnguarded(t *testing.T) {
-	s := start(t, sandbox.Options{WithoutHoldfast: true})
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{WithoutHoldfast: true})
 	c := admin(t, s)
 	ctx := t.Context()
 	g := NewWithT(t)
@@ -126,8 +102,9 @@ func TestUnguarded(t *testing.T) {
 
 // TestSideBySide: two sandboxes do not meet, and a directory has one at most.
 func TestSideBySide(t *testing.T) {
-	one := start(t, sandbox.Options{Replicas: 1, WithoutHoldfast: true})
-	other := start(t, sandbox.Options{Replicas: 1, WithoutHoldfast: true})
+	t.Parallel()
+	one := sandboxtest.Start(t, sandbox.Options{Replicas: 1, WithoutHoldfast: true})
+	other := sandboxtest.Start(t, sandbox.Options{Replicas: 1, WithoutHoldfast: true})
 	if one.Server() == other.Server() || one.Endpoints()[0] == other.Endpoints()[0] {
 		t.Fatal("they share an address")
 	}

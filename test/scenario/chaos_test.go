@@ -32,6 +32,7 @@ import (
 // once its faults are over; the history sees to the invariants, and what etcd's clients saw has to be
 // linearizable. CHAOS_SEED and CHAOS_ROUNDS say which and how many; the same seed makes the same schedule.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	cuts := os.Getenv(inNamespace) != ""
 	if !cuts && runInNamespace(t) {
 		return

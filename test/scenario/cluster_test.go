@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -25,8 +24,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 const (
@@ -46,34 +45,12 @@ type cluster struct {
 
 func start(t *testing.T, options sandbox.Options) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	options.Dir = filepath.Join(t.TempDir(), "s")
-	options.Progress = func(line string) { t.Log(line) }
-	s, err := sandbox.Start(ctx, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			logs, err := filepath.Glob(filepath.Join(s.Logs, "*.log"))
-			if err != nil {
-				t.Error(err)
-			}
-			for _, log := range logs {
-				t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 40))
-			}
-		}
-	})
+	s := sandboxtest.Start(t, options)
 	c := &cluster{Sandbox: s, clients: map[sandbox.Identity]client.Client{}}
 	c.desired.Store(int64(options.Replicas))
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)))
+	var err error
 	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator} {
 		config := s.Config(who)
 		config.WarningHandler = rest.NoWarnings{}

@@ -22,6 +22,7 @@ import (
 // TestFaults replaces a Machine again and again, each time with another fault in the middle. The
 // history sees to the invariants and to the writes; each replacement has to complete.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
 	c.watch(t, 2)
 	c.atRest(t)

@@ -29,6 +29,7 @@ const drains = 150 * time.Second
 // TestGuardPods tells what becomes of the quorum guard on one control plane of three, with the real
 // controllers of Deployments and budgets, and real drains.
 func TestGuardPods(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--max-deleting=0"}})
 	c.watch(t, 3)
 	c.atRest(t)
@@ -137,6 +138,7 @@ func TestGuardPods(t *testing.T) {
 
 // TestGuardPodsLeftAlone: guard mode neither makes a quorum guard nor mends one that is there.
 func TestGuardPodsLeftAlone(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 1, Mode: "guard"})
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}}
 	must(t, c.as(sandbox.Alice).Create(t.Context(), budget))

@@ -30,6 +30,7 @@ const inNamespace = "HOLDFAST_TEST_NETWORK_NAMESPACE"
 // no peer from there. The whole sandbox runs in a network namespace that the test makes for it.
 // Nothing is asked of the API server meanwhile: it may wait for the very member that is cut off.
 func TestPartition(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(inNamespace) == "" {
 		if !runInNamespace(t) {
 			t.Skip("network namespaces are not permitted here")

@@ -96,6 +96,7 @@ func seenRow(out, machine string, words ...string) error {
 
 // TestPlugin is a resize and an escape by kubectl holdfast alone.
 func TestPlugin(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s", "--max-learner-lag=400"}})
 	c.atRest(t)
 

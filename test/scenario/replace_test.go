@@ -20,6 +20,7 @@ import (
 // TestThree tells one story after the other on one control plane of three. Each begins and ends with
 // the control plane at rest.
 func TestThree(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--learner-stall-timeout=10s", "--member-dead-timeout=3s"}})
 	c.watch(t, 2)
 	c.atRest(t)
@@ -166,6 +167,7 @@ func TestThree(t *testing.T) {
 
 // TestOne replaces the only member there is.
 func TestOne(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 1})
 	c.watch(t, 1)
 	c.atRest(t)
@@ -177,6 +179,7 @@ func TestOne(t *testing.T) {
 
 // TestFive replaces two Machines at once, as many as etcd can lose, and no third.
 func TestFive(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 5})
 	c.watch(t, 5)
 	c.atRest(t)
@@ -193,6 +196,7 @@ func TestFive(t *testing.T) {
 // TestGuard runs beside an operator, played by its identity: Holdfast adds evidence and latch to what
 // the operator hooks, holds what it must, and leaves etcd alone.
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 1, Mode: "guard"})
 	c.watch(t, 1)
 	c.refused(t, "master-0", "unprotected-delete")

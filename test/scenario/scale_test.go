@@ -14,6 +14,7 @@ import (
 // TestScale changes the desired count, from one to five and back: one member at a time, and none goes
 // before its Machine is deleted.
 func TestScale(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 1})
 	c.watch(t, 1)
 	c.atRest(t)

@@ -21,6 +21,7 @@ import (
 
 // TestVerify: what Holdfast renders is what hosts start from, through holdfast verify membership.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)
 	c.atRest(t)

@@ -28,8 +28,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
 const within = time.Minute
@@ -44,21 +44,9 @@ type cluster struct {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := sandbox.Start(ctx, sandbox.Options{Dir: filepath.Join(t.TempDir(), "s"), Progress: func(line string) { t.Log(line) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the end of holdfast.log:\n%s", process.Tail(filepath.Join(s.Logs, "holdfast.log"), 20))
-		}
-	})
+	s := sandboxtest.Start(t, sandbox.Options{})
 	c := &cluster{Sandbox: s, scratch: t.TempDir()}
+	var err error
 	if c.kubectl, err = assets.Path("kubectl"); err != nil {
 		t.Fatal(err)
 	}

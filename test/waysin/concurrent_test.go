@@ -72,6 +72,7 @@ func machineOf(round int64, i int) string { return fmt.Sprintf("m-%d-%d", round,
 // DELETE is stored, so it may let both pass: the rule one-too-many is a courtesy then, and it is the
 // hook that serialises. That must stand on both.
 func TestTwoDeletesAtOnce(t *testing.T) {
+	t.Parallel()
 	c, r := serveTwice(t)
 	passed := map[int]int{} // rounds, by how many DELETEs passed
 	for range rounds {

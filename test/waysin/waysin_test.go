@@ -19,6 +19,7 @@ import (
 
 // TestWaysIn sends every row, dry and for real, and compares what the guard protects before and after.
 func TestWaysIn(t *testing.T) {
+	t.Parallel()
 	c := start(t)
 	c.webhooksOfMachineAPI(t)
 	t.Run(string(live), func(t *testing.T) { c.try(t, live, "master-1", "master-2") })
@@ -45,6 +46,10 @@ func (c *cluster) try(t *testing.T, state when, on, other string) {
 			continue
 		}
 		t.Run(w.name, func(t *testing.T) {
+			if w.padded {
+				c.pad(t.Context(), t, on, strings.Repeat("[", 9996)+strings.Repeat("]", 9996))
+				defer c.pad(t.Context(), t, on, "null")
+			}
 			for _, who := range w.who {
 				t.Run(who.File(), func(t *testing.T) {
 					if !w.realOnly {

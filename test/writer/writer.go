@@ -14,7 +14,7 @@ import (
 
 const (
 	prefix    = "/holdfast-writer/"
-	perSecond = 50
+	perSecond = 20
 	timeout   = 5 * time.Second // of one attempt
 )
 
