@@ -7,9 +7,12 @@ BIN      := $(CURDIR)/bin
 # What is shipped is built with these. grpcnotrace leaves out grpc's request traces, which nothing reads. They print by
 # html/template, which calls methods by name: for that the linker would keep every method of every type, 38 MiB of them.
 TAGS     := grpcnotrace
+HOLDFAST := -trimpath -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
 MODULES  := test/machineapi test/monitoring test/certmanager deploy/image $(GITOPS)
+# Prints one line for a build, with the time that it took.
+PROGRESS := $(CURDIR)/test/binaries/progress.sh
 SANDBOX_FLAGS ?=
 DEMO_FLAGS ?=
 
@@ -29,25 +32,33 @@ demo: binaries parts ## Replace a Machine of a real control plane, narrated: the
 sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDBOX_FLAGS="--replicas 5 --mode guard ...")
 	@$(BIN)/sandbox up $(SANDBOX_FLAGS)
 
+# Most of a test's time is waiting, so packages and tests run side by side, those that take longest first. test/slots
+# limits how many control planes they run at a time. vet is a part of make check and make lint.
+LONGEST := ./test/waysin ./test/scenario ./test/install ./test/custodian
 .PHONY: test
 test: binaries parts ## Run the tests: decisions, webhooks on a real API server, etcd on real rings, scenarios on the sandbox
-	go vet ./...
-	go test -timeout 30m -p 1 ./...
-	cd test/machineapi && go vet ./... && go test -timeout 10m ./...
-	cd deploy/image && go vet ./... && go test -timeout 10m ./...
+	@$(MAKE) --no-print-directory -j3 test-main test-machine-api test-image
+
+.PHONY: test-main test-machine-api test-image
+test-main:
+	go test -timeout 30m -p 6 $(LONGEST) ./...
+test-machine-api:
+	cd test/machineapi && go test -timeout 10m ./...
+test-image:
+	cd deploy/image && go test -timeout 10m ./...
 
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
-	@for m in $(GITOPS); do (set -x; cd $$m && go vet ./... && go test -timeout 10m ./...) || exit 1; done
+	@for m in $(GITOPS); do (set -x; cd $$m && go test -timeout 10m ./...) || exit 1; done
 
 .PHONY: monitoring
 monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometheus that scrapes a sandbox (minutes the first time; docs/alerts.md)
 	test/monitoring/build.sh $(BIN)
-	cd test/monitoring && go vet ./... && go test -timeout 10m ./...
+	cd test/monitoring && go test -timeout 10m ./...
 
 .PHONY: certmanager
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
-	cd test/certmanager && go vet ./... && go test -timeout 10m ./...
+	cd test/certmanager && go test -timeout 10m ./...
 
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
 FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
@@ -58,29 +69,41 @@ upgrade: binaries parts ## Upgrade from an earlier version to this one and back,
 
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin
-	go build -trimpath -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
+	go build $(HOLDFAST)
 
 .PHONY: parts
-parts: build ## Build holdfast, the sandbox, the demo and the Machine API controllers
-	go build -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
-	cd test/machineapi && go build -trimpath -o $(BIN)/machine-api .
+parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
+	@$(PROGRESS) "holdfast and its plugin" go build -v $(HOLDFAST)
+	@$(PROGRESS) "sandbox and demo" go build -v -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
+	@cd test/machineapi && $(PROGRESS) machine-api go build -v -trimpath -o $(BIN)/machine-api .
 
 .PHONY: binaries
 binaries: ## Build the control plane's parts, kubectl, etcd and etcdctl (minutes the first time)
 	@$(if $(MISSING),test/binaries/build.sh $(BIN) $(MISSING),:)
 
 .PHONY: docs-check
-docs-check: binaries ## Hold the documentation against the code: links, flags, names, commands (make test does, too)
+docs-check: ## Hold the documentation against the code: links, flags, names, commands (make check and make test do, too)
 	go test -count 1 ./test/docs
 
 .PHONY: race
 race: binaries parts ## Run the race detector over everything that is concurrent (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 30m -p 1 ./internal/... ./webhooks/... ./cmd/...
+	CGO_ENABLED=1 go test -race -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
+
+# Packages whose tests need no built Kubernetes and take seconds.
+QUICK := ./internal/quorum ./internal/membership ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
+  ./cmd/kubectl-holdfast ./test/mutation ./test/docs
+.PHONY: check
+check: format linter ## Before a push: formatting, vet and lint of the changed packages, decisions, documentation; builds no Kubernetes
+	@.ci/changed | while read -r module packages; do (set -x; cd $$module && $(BIN)/golangci-lint run $$packages) || exit 1; done
+	go test $(QUICK)
+
+.PHONY: linter
+linter:
+	@mkdir -p $(BIN)
+	@cd .ci/tools && $(PROGRESS) golangci-lint go build -v -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
-lint: ## Run the linters, and prove that those which keep internal/quorum pure fire
-	@mkdir -p $(BIN)
-	cd .ci/tools && go build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+lint: linter ## Run the linters, and prove that those which keep internal/quorum pure fire
 	$(BIN)/golangci-lint run ./...
 	@for m in $(MODULES); do (set -x; cd $$m && $(BIN)/golangci-lint run ./...) || exit 1; done
 	.ci/lint-fires $(BIN)/golangci-lint
@@ -117,9 +140,12 @@ model: ## Explore every situation of small control planes with the real decision
 	go run ./test/model
 	go run ./test/model -mutants
 
-.PHONY: verify
-verify: ## Check formatting and go.mod files
+.PHONY: format
+format:
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "gofmt these files" >&2; exit 1; }
+
+.PHONY: verify
+verify: format ## Check formatting and go.mod files
 	@for m in . $(MODULES) test/binaries .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
 
 # What a release is made of is in bin/release. IMAGE is the image's name, TAG its tag.
