@@ -232,7 +232,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	reconciler := &controller.Reconciler{
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
 		Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
-		Publisher: &controller.Publisher{Gatherer: gatherer, API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
+		Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
 		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
 	}
 	if o.clusterOperator != "" {

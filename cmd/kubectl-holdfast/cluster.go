@@ -110,6 +110,7 @@ type cluster struct {
 	ring      controller.Ring // etcd, nil where the command was not told how to reach it
 	clock     passive
 	gatherer  *controller.Gatherer
+	memory    controller.Memory
 	warnings  *warnings
 	close     func()
 }

@@ -122,6 +122,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.memory.Recall(s)
 	if fresh && c.desired == 0 {
 		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
 	}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -57,23 +56,6 @@ type Gatherer struct {
 
 	Limits quorum.Limits
 	Clock  clock.PassiveClock
-
-	mu   sync.Mutex
-	seen map[uint64]sighting // by member ID
-}
-
-// sighting is since when a member is as it is.
-type sighting struct {
-	healthy    bool
-	learner    bool
-	since      time.Time
-	applied    uint64
-	progressAt time.Time
-	caughtUpAt time.Time
-
-	// For a learner: where it was when it was first seen to be behind, to tell its pace.
-	behindAt  time.Time
-	behindLag uint64
 }
 
 // How long a Snapshot may take: the API server waits 3 s for a webhook's answer.
@@ -83,7 +65,8 @@ const (
 )
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
-// did not tell; that etcd did not answer is in the Snapshot.
+// did not tell; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
+// cannot tell: see Memory.
 func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{Mode: g.Mode, Limits: g.Limits}
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
@@ -121,7 +104,6 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.Now = g.Clock.Now()
-	g.age(s)
 	return s, nil
 }
 
@@ -245,52 +227,6 @@ func (g *Gatherer) records(ctx context.Context) ([]quorum.Evidence, error) {
 		return nil, fmt.Errorf("ConfigMap %s: %w", key, err)
 	}
 	return records, nil
-}
-
-// age fills in since when each member is as it is, as far as this process has seen. What it sees for
-// the first time counts from now on, so a restart can only make it wait longer.
-func (g *Gatherer) age(s *quorum.Snapshot) {
-	if !s.Ring.Known {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	seen := make(map[uint64]sighting, len(s.Ring.Members))
-	for k := range s.Ring.Members {
-		m := &s.Ring.Members[k]
-		was, ok := g.seen[m.ID]
-		if !ok || was.healthy != m.Healthy || was.learner != m.Learner {
-			was.healthy, was.learner, was.since = m.Healthy, m.Learner, s.Now
-		}
-		if !ok || m.Applied > was.applied {
-			was.applied, was.progressAt = m.Applied, s.Now
-		}
-		was.pace(s, m)
-		m.Since, m.ProgressAt, m.CaughtUpAt = was.since, was.progressAt, was.caughtUpAt
-		seen[m.ID] = was
-	}
-	g.seen = seen
-}
-
-// pace notes since when a learner has kept up, and how long it still needs if it goes on as it did.
-func (was *sighting) pace(s *quorum.Snapshot, m *quorum.Member) {
-	lag := s.Lag(m)
-	switch {
-	case !m.Learner || !m.Healthy:
-		was.caughtUpAt, was.behindAt = time.Time{}, time.Time{}
-	case s.CaughtUp(m):
-		if was.caughtUpAt.IsZero() {
-			was.caughtUpAt = s.Now
-		}
-		was.behindAt = time.Time{}
-	case was.behindAt.IsZero():
-		was.caughtUpAt, was.behindAt, was.behindLag = time.Time{}, s.Now, lag
-	default:
-		was.caughtUpAt = time.Time{}
-		if spent := s.Now.Sub(was.behindAt); lag < was.behindLag && spent > 0 {
-			m.CatchUp = time.Duration(float64(spent) * float64(lag) / float64(was.behindLag-lag))
-		}
-	}
 }
 
 func in(label string, values ...string) (labels.Selector, error) {

@@ -43,10 +43,19 @@ func NewGuardKeeper(api client.WithWatch, form machineapi.GuardForm) *GuardKeepe
 	}
 }
 
+// snapshot reads the cluster, with what is remembered of etcd's members.
+func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
+	s, err := r.Gatherer.Snapshot(ctx)
+	if err == nil {
+		r.memory.Recall(s)
+	}
+	return s, err
+}
+
 // look reads the cluster and the quorum guard, which the webhooks have no use for.
 func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	if r.Guard == nil {
-		return r.Gatherer.Snapshot(ctx)
+		return r.snapshot(ctx)
 	}
 	var (
 		s     *quorum.Snapshot
@@ -54,7 +63,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		s, err = r.Gatherer.Snapshot(ctx)
+		s, err = r.snapshot(ctx)
 		return err
 	})
 	group.Go(func() (err error) {

@@ -30,7 +30,6 @@ import (
 // of two Holdfasts at work for a moment, the slower one cannot undo what the faster one published.
 // A read of etcd that fails writes nothing.
 type Publisher struct {
-	Gatherer  Snapshots
 	API       client.Reader // live: a cache may be behind what it is to protect
 	Client    client.Client
 	Namespace string
@@ -38,11 +37,6 @@ type Publisher struct {
 
 	said  map[string]string // by object: the trouble in force
 	pause time.Time         // until then nothing is tried: what stands in the way does not pass quickly
-}
-
-// Snapshots makes Snapshots; a Gatherer does.
-type Snapshots interface {
-	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 }
 
 // pauseFor is how long a namespace that is not there, or a right that is not given, is taken for granted.
@@ -55,8 +49,8 @@ type published struct {
 }
 
 // Publish brings the objects up to date. Its answer is whether they are, as far as that can be: false
-// asks for another round soon.
-func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot) bool {
+// asks for another round soon. snapshot reads the cluster anew, before anything is written.
+func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) bool {
 	if p == nil || s.Mode != quorum.Full || !s.Ring.Known || s.Now.Before(p.pause) {
 		return true
 	}
@@ -74,7 +68,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot) bool {
 		p.say(everything, nil)
 		return true
 	}
-	fresh, err := p.Gatherer.Snapshot(ctx)
+	fresh, err := snapshot(ctx)
 	if err != nil || !fresh.Ring.Known {
 		return false // the next round says why
 	}

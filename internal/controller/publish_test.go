@@ -24,7 +24,7 @@ import (
 // world is what a Publisher's second look sees.
 type world struct{ snapshot *quorum.Snapshot }
 
-func (w *world) Snapshot(context.Context) (*quorum.Snapshot, error) { return w.snapshot, nil }
+func (w *world) look(context.Context) (*quorum.Snapshot, error) { return w.snapshot, nil }
 
 // ringOf is a Snapshot of started voters on Nodes of their own, 10.0.0.<id>.
 func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
@@ -49,7 +49,7 @@ func TestPublish(t *testing.T) {
 	seen := &world{}
 	var logged []string
 	p := &Publisher{
-		Gatherer: seen, API: api, Client: api, Namespace: membership.Namespace,
+		API: api, Client: api, Namespace: membership.Namespace,
 		Log: funcr.New(func(_, text string) { logged = append(logged, text) }, funcr.Options{}),
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -58,7 +58,7 @@ func TestPublish(t *testing.T) {
 		if seen.snapshot == nil {
 			seen.snapshot = s
 		}
-		return p.Publish(ctx, s)
+		return p.Publish(ctx, s, seen.look)
 	}
 
 	// Without the namespace it says so once, and not at each round.
@@ -163,8 +163,8 @@ func TestPublish(t *testing.T) {
 	p.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == membership.EndpointsName {
-				other := &Publisher{Gatherer: &world{ringOf(now, 1, 2, 3)}, API: api, Client: api, Namespace: membership.Namespace}
-				if !other.Publish(ctx, ringOf(now, 1, 2, 3)) {
+				other := &Publisher{API: api, Client: api, Namespace: membership.Namespace}
+				if !other.Publish(ctx, ringOf(now, 1, 2, 3), (&world{ringOf(now, 1, 2, 3)}).look) {
 					t.Error("the other one failed")
 				}
 			}

@@ -51,6 +51,7 @@ type Reconciler struct {
 	// Hedge is told when a member has left etcd; nil for nobody.
 	Hedge *Hedge
 
+	memory   Memory
 	told     map[about]said // the notes in force
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
@@ -158,7 +159,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	if did.hurry {
 		return did.again, did.keep // what is published and told of members comes after
 	}
-	if r.Publisher.Publish(ctx, s) {
+	if r.Publisher.Publish(ctx, s, r.snapshot) {
 		r.rests(s, &plan)
 	} else {
 		did.again = min(did.again, lookSoon)

@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Memory is since when each member has been as it is. Only an observer that looks all the time can tell: the
+// elected reconciler, or a plugin that a person keeps running. What it sees for the first time counts from
+// then on, so an empty memory can only make it wait longer. The zero value is empty.
+type Memory struct {
+	seen map[uint64]sighting // by member ID
+	at   time.Time           // of the last Snapshot with a known ring
+}
+
+// longestGap is how long a memory lasts without a look: twice the longest pause between two rounds.
+const longestGap = 2 * lookLater
+
+// sighting is since when a member is as it is.
+type sighting struct {
+	healthy    bool
+	learner    bool
+	since      time.Time
+	applied    uint64
+	progressAt time.Time
+	caughtUpAt time.Time
+
+	// For a learner: where it was when it was first seen to be behind, to tell its pace.
+	behindAt  time.Time
+	behindLag uint64
+}
+
+// Recall fills in since when each member is as it is, and remembers what the Snapshot shows.
+func (y *Memory) Recall(s *quorum.Snapshot) {
+	if !s.Ring.Known {
+		return
+	}
+	if s.Now.Sub(y.at) > longestGap {
+		y.seen = nil // nobody knows what the members did meanwhile
+	}
+	y.at = s.Now
+	seen := make(map[uint64]sighting, len(s.Ring.Members))
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		was, ok := y.seen[m.ID]
+		if !ok || was.healthy != m.Healthy || was.learner != m.Learner {
+			was.healthy, was.learner, was.since = m.Healthy, m.Learner, s.Now
+		}
+		if !ok || m.Applied > was.applied {
+			was.applied, was.progressAt = m.Applied, s.Now
+		}
+		was.pace(s, m)
+		m.Since, m.ProgressAt, m.CaughtUpAt = was.since, was.progressAt, was.caughtUpAt
+		seen[m.ID] = was
+	}
+	y.seen = seen
+}
+
+// pace notes since when a learner has kept up, and how long it still needs if it goes on as it did.
+func (was *sighting) pace(s *quorum.Snapshot, m *quorum.Member) {
+	lag := s.Lag(m)
+	switch {
+	case !m.Learner || !m.Healthy:
+		was.caughtUpAt, was.behindAt = time.Time{}, time.Time{}
+	case s.CaughtUp(m):
+		if was.caughtUpAt.IsZero() {
+			was.caughtUpAt = s.Now
+		}
+		was.behindAt = time.Time{}
+	case was.behindAt.IsZero():
+		was.caughtUpAt, was.behindAt, was.behindLag = time.Time{}, s.Now, lag
+	default:
+		was.caughtUpAt = time.Time{}
+		if spent := s.Now.Sub(was.behindAt); lag < was.behindLag && spent > 0 {
+			m.CatchUp = time.Duration(float64(spent) * float64(lag) / float64(was.behindLag-lag))
+		}
+	}
+}
