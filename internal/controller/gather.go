@@ -107,8 +107,11 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	return s, nil
 }
 
-// Machines lists the guarded Machines: those with a control-plane role or type label.
+// Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
+// an admission answer it ends before the API server stops waiting for the answer.
 func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	defer cancel()
 	var lists [2]machinev1beta1.MachineList
 	group, ctx := errgroup.WithContext(ctx)
 	for i, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {

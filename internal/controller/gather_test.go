@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// silent is an API server and an etcd that never answer.
+type silent struct{}
+
+func (silent) Get(ctx context.Context, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (silent) List(ctx context.Context, _ client.ObjectList, _ ...client.ListOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (silent) Read(ctx context.Context) quorum.Ring {
+	<-ctx.Done()
+	return quorum.Ring{Why: "silence"}
+}
+
+// TestReadsEnd: every read behind an admission answer ends before the API server, which waits for 3 s, hangs
+// up: past that an open rule lets everything pass.
+func TestReadsEnd(t *testing.T) {
+	const wait = 3 * time.Second
+	g := &Gatherer{API: silent{}, Etcd: silent{}, Clock: clock.RealClock{}}
+	for what, read := range map[string]func(context.Context) error{
+		"Snapshot": func(ctx context.Context) error { _, err := g.Snapshot(ctx); return err },
+		"Machines": func(ctx context.Context) error { _, err := g.Machines(ctx); return err },
+		"Selected": func(ctx context.Context) error { _, err := g.Selected(ctx, labels.Everything()); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			err := read(ctx)
+			if took := time.Since(began); took > wait-500*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v after %v", what, err, took)
+			}
+		})
+	}
+}
