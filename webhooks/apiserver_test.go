@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,7 +28,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -75,7 +73,6 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	log.SetLogger(logr.Discard())
 	f := &fixture{scheme: runtime.NewScheme(), guard: &guard{calls: map[string]int{}}}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, machinev1beta1.Install} {
 		if err := add(f.scheme); err != nil {
@@ -471,6 +468,19 @@ func (f *fixture) get(t *testing.T, name string) *machinev1beta1.Machine {
 	}
 	must(t, err)
 	return &m
+}
+
+// caughtUp waits until the API server's watch cache has an object as it is. A request starts from what is
+// there, and if that was old and the request is refused or in conflict, the API server asks the webhooks
+// again, about the object as it is: two records of one request.
+func (f *fixture) caughtUp(t *testing.T, o client.Object) {
+	t.Helper()
+	cached := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}}
+	gomega.NewWithT(t).Eventually(t.Context(), func() (string, error) {
+		seen := o.DeepCopyObject().(client.Object)
+		err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(o), seen, cached)
+		return seen.GetResourceVersion(), err
+	}).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).Should(gomega.Equal(o.GetResourceVersion()))
 }
 
 // describe is what the guard protects of a Machine, in one line.

@@ -13,10 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -272,19 +270,6 @@ func (f *etcdFixture) place(t *testing.T, name, address string) {
 	}
 	must(t, f.direct.Status().Update(t.Context(), m))
 	f.caughtUp(t, m)
-}
-
-// caughtUp waits until the API server's watch cache has the Machine as it is. A request starts from
-// what is there, and if that was old and admission refused it, the API server asks again, about the
-// Machine as it is: two records of one request.
-func (f *etcdFixture) caughtUp(t *testing.T, m *machinev1beta1.Machine) {
-	t.Helper()
-	cached := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}}
-	gomega.NewWithT(t).Eventually(t.Context(), func() (string, error) {
-		var seen machinev1beta1.Machine
-		err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(m), &seen, cached)
-		return seen.ResourceVersion, err
-	}).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).Should(gomega.Equal(m.ResourceVersion))
 }
 
 // until waits for the ring to be read like that.

@@ -125,6 +125,7 @@ func (f *fixture) testKeepersChange(t *testing.T) {
 		{set, `{"spec":{"template":{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-role":"master"}}}}}`, "adopt allowed"},
 		{check, `{"spec":{"maxUnhealthy":"80%"}}`, "health-check allowed"},
 	} {
+		f.caughtUp(t, change.object)
 		f.guard.set(ring())
 		must(t, patch(change.object, change.body))
 		var got []string

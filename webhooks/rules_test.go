@@ -318,6 +318,7 @@ func TestAPIServer(t *testing.T) {
 	})
 	t.Run("audit log", f.testAuditLog) // of the cases before
 	t.Run("create", f.testCreate)
+	t.Run("stale", f.testStale)
 	t.Run("unprotected-delete while the Machine API is not functional", f.testInstalling)
 	t.Run("converges", f.testConverges)
 	t.Run("server-side apply drops what it owned", f.testApply)
@@ -342,6 +343,7 @@ func (f *fixture) check(t *testing.T, name string, c verdictCase) {
 		default:
 			f.guard.set(ring())
 		}
+		f.caughtUp(t, m)
 		var said warnings
 		err := c.send(t.Context(), f.client(t, c.user, &said), m, dryRun)
 		f.answered(t, &c, dryRun, err, said.lines)

@@ -110,6 +110,13 @@ type review struct {
 	received  time.Time
 }
 
+// stale says whether the API server will refuse the request with a conflict, because its object is older than
+// the stored one. Mutating webhooks are called before it compares the two, so what the writer did not know of
+// looks like a strip, or like a hook that is put back. Such a request is decided, and leaves no trace.
+func (r *review) stale() bool {
+	return r.old != nil && r.next != nil && r.next.ResourceVersion != "" && r.next.ResourceVersion != r.old.ResourceVersion
+}
+
 // answer decides a request and has the handler put the decision into words.
 func (g *Guard) answer(ctx context.Context, req *admission.Request, handler string, respond func(context.Context, *review) admission.Response) admission.Response {
 	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
@@ -222,6 +229,9 @@ func (g *Guard) mutate(ctx context.Context, r *review) admission.Response {
 	}
 	g.record(ctx, r, func(v quorum.Verdict) bool { return v == quorum.Repaired })
 	patch := machineapi.KeepOwnership(r.old, r.next, r.due())
+	if r.stale() {
+		return admission.Patched("", patch...)
+	}
 	return admission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
 }
 
@@ -286,7 +296,7 @@ func (g *Guard) record(ctx context.Context, r *review, mine func(quorum.Verdict)
 			d.Findings = append(d.Findings, f)
 		}
 	}
-	if d.Findings == nil {
+	if d.Findings == nil || r.stale() {
 		return
 	}
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})

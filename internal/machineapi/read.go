@@ -39,6 +39,7 @@ func Decode(raw []byte) (*Object, error) {
 			Name              string            `json:"name"`
 			Namespace         string            `json:"namespace"`
 			UID               types.UID         `json:"uid"`
+			ResourceVersion   string            `json:"resourceVersion"`
 			CreationTimestamp metav1.Time       `json:"creationTimestamp"`
 			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
 			Labels            map[string]string `json:"labels"`
@@ -65,7 +66,7 @@ func Decode(raw []byte) (*Object, error) {
 	}
 	m := &Object{Raw: raw, managedFields: in.Metadata.ManagedFields}
 	m.ObjectMeta = metav1.ObjectMeta{
-		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID,
+		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID, ResourceVersion: in.Metadata.ResourceVersion,
 		CreationTimestamp: in.Metadata.CreationTimestamp, DeletionTimestamp: in.Metadata.DeletionTimestamp,
 		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
 		OwnerReferences: in.Metadata.OwnerReferences,

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -139,7 +137,6 @@ func voter(t *testing.T, c client.Client, round int64, i int) *machinev1beta1.Ma
 // serveTwice starts an API server with the webhooks of two replicas; its client is a person's.
 func serveTwice(t *testing.T) (client.Client, *replicas) {
 	t.Helper()
-	log.SetLogger(logr.Discard())
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
