@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -71,8 +73,13 @@ type fixture struct {
 	audit  string // the API server's own audit log
 }
 
+// quiet has controller-runtime log nothing: it prints a stack where nobody says what it is to do. Tests that run
+// side by side must not say so at the same time.
+var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 func start(t *testing.T) *fixture {
 	t.Helper()
+	quiet()
 	f := &fixture{scheme: runtime.NewScheme(), guard: &guard{calls: map[string]int{}}}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, machinev1beta1.Install} {
 		if err := add(f.scheme); err != nil {

@@ -121,9 +121,9 @@ func testBesideOperator(t *testing.T, config *rest.Config, c client.Client, run 
 	with, err := client.New(config, client.Options{Scheme: scheme()})
 	must(err)
 	must(with.Create(t.Context(), &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}}))
-	operator.Spec.Replicas = new(int32(0))
+	operator.Spec.Replicas = new(int32(0)) // until the version operator sees it
 	must(c.Update(t.Context(), operator))
-	passes("--mode=full")
+	refused("openshift-etcd-operator/etcd-operator")
 	must(c.Delete(t.Context(), operator))
 	refused("ClusterOperator etcd")
 }

@@ -78,7 +78,7 @@ func runCommand() *cobra.Command {
 
 In guard mode, beside cluster-etcd-operator, Holdfast never changes etcd's membership: it enforces
 the rules, writes evidence and keeps the latch. In full mode it also adds learners, promotes them,
-removes members and releases hooks; it refuses to start that way where cluster-etcd-operator runs.`,
+removes members and releases hooks; it refuses to start that way where cluster-etcd-operator is, and leaves the members alone should that operator come back.`,
 		Example: `  holdfast run --mode full --kubeconfig ~/.kube/config \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
     --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls \
@@ -106,7 +106,7 @@ removes members and releases hooks; it refuses to start that way where cluster-e
 	f.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
 	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace of the election's Lease")
-	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode start although cluster-etcd-operator runs; both would then change etcd's members")
+	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode work although cluster-etcd-operator is here; both would then change etcd's members")
 	f.BoolVar(&o.guard, "quorum-guard", true, "in full mode, keep a PodDisruptionBudget in --etcd-namespace, and the pods that it counts, so that drains leave etcd its quorum; a member is then added only where such a pod is")
 	f.StringVar(&o.guardImage, "quorum-guard-image", os.Getenv("HOLDFAST_IMAGE"), "image of those pods: Holdfast's own (HOLDFAST_IMAGE)")
 	f.StringVar(&o.guardSecret, "quorum-guard-secret", "etcd-client", "Secret in --etcd-namespace with a client certificate for etcd, for those pods: ca.crt, tls.crt, tls.key")
@@ -223,7 +223,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
 	tell := broadcaster.NewRecorder(types, "holdfast")
 	gatherer := &controller.Gatherer{
-		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
+		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Alone: !o.besideOperator, Limits: o.limits, Clock: clock.RealClock{},
 	}
 	meters, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
@@ -400,9 +400,9 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	if mode != quorum.Full || o.besideOperator {
 		return nil
 	}
-	sign, err := besideEtcdOperator(ctx, api)
+	sign, err := controller.EtcdOperator(ctx, api)
 	if err != nil || sign == "" {
 		return err
 	}
-	return usage("cluster-etcd-operator runs here (%s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", sign)
+	return usage("cluster-etcd-operator is here (%s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", sign)
 }

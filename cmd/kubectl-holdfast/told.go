@@ -126,6 +126,9 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	if fresh && c.desired == 0 {
 		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
 	}
+	if fresh {
+		s.OtherDriver = heard.ring.Snapshot.OtherDriver
+	}
 	if fresh && c.ring == nil {
 		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows
 	}

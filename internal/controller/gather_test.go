@@ -7,9 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -51,5 +56,43 @@ func TestReadsEnd(t *testing.T) {
 				t.Errorf("%s: %v after %v", what, err, took)
 			}
 		})
+	}
+}
+
+// refusing is an API server that answers every read with an error.
+type refusing struct{ silent }
+
+func (refusing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("no")
+}
+
+// TestOtherDriver: whoever may change etcd's members besides Holdfast is in the Snapshot, and so is not
+// knowing.
+func TestOtherDriver(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, appsv1.AddToScheme(scheme))
+	must(t, configv1.Install(scheme))
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
+	clusterOperator := &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}}
+	with := func(objects ...client.Object) client.Reader {
+		return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	}
+	for name, c := range map[string]struct {
+		api  client.Reader
+		mode quorum.Mode
+		any  bool // with --allow-cluster-etcd-operator
+		want string
+	}{
+		"nobody":                              {api: with(), mode: quorum.Full},
+		"an operator scaled to 0":             {api: with(deployment, clusterOperator), mode: quorum.Full, want: "Deployment openshift-etcd-operator/etcd-operator"},
+		"its ClusterOperator alone":           {api: with(clusterOperator), mode: quorum.Full, want: "ClusterOperator etcd"},
+		"it cannot be read":                   {api: refusing{}, mode: quorum.Full, want: "see whether cluster-etcd-operator is here (Deployment openshift-etcd-operator/etcd-operator): no"},
+		"guard mode, where it is to be there": {api: with(clusterOperator), mode: quorum.Guard},
+		"allowed by a flag":                   {api: with(clusterOperator), mode: quorum.Full, any: true},
+	} {
+		g := &Gatherer{API: c.api, Mode: c.mode, Alone: !c.any}
+		if got := g.otherDriver(t.Context()); got != c.want {
+			t.Errorf("%s: %q, not %q", name, got, c.want)
+		}
 	}
 }

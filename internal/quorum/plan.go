@@ -82,6 +82,7 @@ const (
 	HookOwnerForeign        Reason = "HookOwnerForeign"
 	MemberAddressChanged    Reason = "MemberAddressChanged"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
+	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
 	LearnerBehind           Reason = "LearnerBehind"
@@ -161,6 +162,8 @@ func (p *planner) decide() {
 		switch {
 		case healthy < Size(voters):
 			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
+		case s.OtherDriver != "":
+			p.note(EtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.Desired == 0:
 			p.note(DesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
@@ -832,7 +835,10 @@ func (p *planner) explainWaiting() {
 
 // blocker is what keeps a replacement from getting on.
 func (p *planner) blocker() string {
-	if p.s.Desired == 0 {
+	switch {
+	case p.s.OtherDriver != "":
+		return "Holdfast leaves etcd's members to cluster-etcd-operator"
+	case p.s.Desired == 0:
 		return "how many voters are wanted is not known"
 	}
 	for k := range p.s.Ring.Members {

@@ -36,6 +36,10 @@ type Snapshot struct {
 	Desired    int
 	DesiredWhy string
 
+	// OtherDriver is what shows that cluster-etcd-operator changes etcd's members as well, or why that is not
+	// known; "" where nothing does. Full mode only.
+	OtherDriver string
+
 	Limits Limits
 }
 

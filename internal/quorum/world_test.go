@@ -318,6 +318,8 @@ func (w *world) set(line string) error {
 		if err != nil {
 			w.s.DesiredWhy = strings.TrimSpace(strings.TrimPrefix(rest, "unknown:"))
 		}
+	case "driver":
+		w.s.OtherDriver = rest
 	case "etcd":
 		if why, ok := strings.CutPrefix(rest, "unknown:"); ok {
 			w.s.Ring.Known, w.s.Ring.Why = false, strings.TrimSpace(why)

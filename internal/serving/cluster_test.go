@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -48,8 +49,13 @@ type cluster struct {
 	api    client.WithWatch
 }
 
+// quiet has controller-runtime log nothing: it prints a stack where nobody says what it is to do. Tests that run
+// side by side must not say so at the same time.
+var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
+	quiet()
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))

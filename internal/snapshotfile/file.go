@@ -17,7 +17,9 @@ type File struct {
 
 	Desired    int    `json:"desired,omitempty"`
 	DesiredWhy string `json:"desiredWhy,omitempty"`
-	Bootstrap  string `json:"bootstrap,omitempty"` // address
+	// OtherDriver shows that cluster-etcd-operator changes etcd's members as well.
+	OtherDriver string `json:"otherDriver,omitempty"`
+	Bootstrap   string `json:"bootstrap,omitempty"` // address
 
 	Etcd     Etcd      `json:"etcd"`
 	Machines []Machine `json:"machines,omitempty"`

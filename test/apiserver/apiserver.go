@@ -5,26 +5,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/slots"
 )
 
-// quiet has controller-runtime log nothing: it prints a stack where nobody says what it is to do. Tests that run
-// side by side must not say so at once.
-var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
-
 // Start waits for a test slot and starts them, with what is configured, until the test ends. The result's
 // Config is an admin's.
 func Start(t testing.TB, configure ...func(*envtest.Environment)) *envtest.Environment {
 	t.Helper()
-	quiet()
 	slots.Take(t)
 	env := &envtest.Environment{ErrorIfCRDPathMissing: true}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}

@@ -41,7 +41,7 @@ func TestMode(t *testing.T) {
 		gone := f.clusterOperator()
 		f.rolloutBy(f.requests(""), func() {
 			f.must("kubectl", full, "apply", "-f", "-")
-			f.refuses("cluster-etcd-operator runs here (ClusterOperator etcd)")
+			f.refuses("cluster-etcd-operator is here (ClusterOperator etcd)")
 			f.mode("guard")
 			gone()
 			f.complete()
@@ -51,6 +51,13 @@ func TestMode(t *testing.T) {
 	part("full mode releases", func() {
 		f.must("kubectl", nil, "delete", "machine", "master-0", "--wait=false", "-n", sandbox.MachineNamespace)
 		f.replace("master-0", "master-3")
+	})
+	part("full mode leaves etcd's members alone when cluster-etcd-operator comes back", func() {
+		status := func() (string, error) { return f.command("kubectl-holdfast", nil, "status") }
+		gone := f.clusterOperator()
+		f.Eventually(status).Should(gomega.ContainSubstring(string(quorum.EtcdOperatorPresent)))
+		gone()
+		f.Eventually(status).ShouldNot(gomega.ContainSubstring(string(quorum.EtcdOperatorPresent)))
 	})
 	var kept map[string]string
 	part("guard mode again", func() {

@@ -120,6 +120,7 @@ func plan() []mutant {
 		{"etcd unknown", "plan.go", "	case !s.Ring.Known:", "	case false:"},
 		{"no leader", "plan.go", "	case s.Ring.Leader == 0:", "	case false:"},
 		{"no quorum", "plan.go", "		case healthy < Size(voters):", "		case false:"},
+		{"another driver", "plan.go", "		case s.OtherDriver != \"\":\n			p.note", "		case false:\n			p.note"},
 		{"desired unknown", "plan.go", "		case s.Desired == 0:", "		case false:"},
 		{"Machine API not functional", "plan.go", "	if !s.functional() {", "	if false {"},
 		{"guard mode: members", "plan.go", "	if s.Mode == Full {\n		p.plan.Records", "	if true {\n		p.plan.Records"},
