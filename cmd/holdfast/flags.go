@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -26,11 +28,30 @@ func (p *policy) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
 	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, and annotations that name its instance); everyone else is refused")
+	for _, name := range []string{"custodians", "automation-users", "escape-hatch-users", "status-writers"} {
+		flag := f.Lookup(name)
+		flag.Value = oneLine{flag.Value}
+	}
+}
+
+// oneLine is the value of a flag that is a list. Lists are read as CSV, and of that the first line alone: what
+// follows would be dropped without a word.
+type oneLine struct{ pflag.Value }
+
+// Set is pflag.Value's.
+func (v oneLine) Set(text string) error {
+	if strings.ContainsAny(text, "\r\n") {
+		return errors.New("it must be one line, with commas between the names")
+	}
+	return v.Value.Set(text)
 }
 
 func (p *policy) check() error {
 	if p.namespace == "" {
 		return usage("--machine-namespace is empty")
+	}
+	if problems := validation.IsDNS1123Label(p.namespace); len(problems) > 0 {
+		return usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0])
 	}
 	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.identities.MachineAPI} {
 		if slices.ContainsFunc(list, func(e string) bool { return strings.TrimSpace(e) != e || e == "" }) {
@@ -38,8 +59,28 @@ func (p *policy) check() error {
 		}
 	}
 	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.identities.MachineAPI} {
+		if len(names) == 0 {
+			return usage("--%s is empty; without the flag the defaults apply", flag)
+		}
 		if i := slices.IndexFunc(names, func(c string) bool { return strings.Contains(c, "*") }); i >= 0 {
 			return usage("--%s %q: these users are named in full, without *", flag, names[i])
+		}
+	}
+	return p.checkReach()
+}
+
+// checkReach refuses entries that would turn everybody into automation, or every service account into a person.
+func (p *policy) checkReach() error {
+	somebody := quorum.User{Name: "somebody", Groups: []string{"system:authenticated"}}
+	account := quorum.User{Name: "system:serviceaccount:any:any", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	for _, entry := range p.identities.Automation {
+		if ids := (quorum.Identities{Automation: []string{entry}}); ids.Classify(somebody) != quorum.Person {
+			return usage("--automation-users %q matches everybody: nobody could use the escape hatch", entry)
+		}
+	}
+	for _, entry := range p.identities.EscapeHatch {
+		if ids := (quorum.Identities{EscapeHatch: []string{entry}}); ids.Classify(account) != quorum.Automation {
+			return usage("--escape-hatch-users %q matches every service account: any tool could release a Machine", entry)
 		}
 	}
 	return nil
