@@ -232,10 +232,11 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 	return nil
 }
 
-// keepRecords writes the records of a plan, nil for none, where they are not those that were seen.
+// keepRecords writes the records of a plan, nil for none, where they are not those that were seen, or where
+// there was more that could not be read.
 func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, records []quorum.Evidence) error {
 	data := machineapi.FormatRecords(records)
-	if records == nil || maps.Equal(data, machineapi.FormatRecords(s.Records)) {
+	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.FormatRecords(s.Records)) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeBound)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -102,7 +103,7 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	})
 	if g.Mode == quorum.Full {
 		group.Go(func() (err error) {
-			s.Records, err = g.records(ctx)
+			s.Records, s.RecordsWhy, err = g.records(ctx)
 			return err
 		})
 	}
@@ -223,19 +224,20 @@ func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
 	return at, nil
 }
 
-func (g *Gatherer) records(ctx context.Context) ([]quorum.Evidence, error) {
+// records are those that can be read, and why not all can.
+func (g *Gatherer) records(ctx context.Context) (records []quorum.Evidence, why string, err error) {
 	key := client.ObjectKey{Namespace: g.Namespace, Name: RecordsName}
 	var cm corev1.ConfigMap
 	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
-		return nil, nil
+		return nil, "", nil
 	} else if err != nil {
-		return nil, fmt.Errorf("read ConfigMap %s: %w", key, err)
+		return nil, "", fmt.Errorf("read ConfigMap %s: %w", key, err)
 	}
-	records, err := machineapi.ParseRecords(cm.Data)
+	records, err = machineapi.ParseRecords(cm.Data)
 	if err != nil {
-		return nil, fmt.Errorf("ConfigMap %s: %w", key, err)
+		why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
 	}
-	return records, nil
+	return records, why, nil
 }
 
 func in(label string, values ...string) (labels.Selector, error) {

@@ -3,12 +3,14 @@ package controller
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -94,5 +97,30 @@ func TestOtherDriver(t *testing.T) {
 		if got := g.otherDriver(t.Context()); got != c.want {
 			t.Errorf("%s: %q, not %q", name, got, c.want)
 		}
+	}
+}
+
+// TestGarbledRecords: one record that cannot be read hides no other, and is written away.
+func TestGarbledRecords(t *testing.T) {
+	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []uint64{0xa0}}
+	data := machineapi.FormatRecords([]quorum.Evidence{good})
+	data["zz"] = "garbage"
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: RecordsName}, Data: data}).Build()
+	g := &Gatherer{API: api, Namespace: "n"}
+	s := &quorum.Snapshot{}
+	var err error
+	s.Records, s.RecordsWhy, err = g.records(t.Context())
+	must(t, err)
+	if len(s.Records) != 1 || !s.Records[0].Names(0xa0) || !strings.Contains(s.RecordsWhy, "record zz") {
+		t.Errorf("records %v, why %q", s.Records, s.RecordsWhy)
+	}
+	r := &Reconciler{Client: api, Gatherer: g}
+	must(t, r.keepRecords(t.Context(), s, s.Records))
+	s.Records, s.RecordsWhy, err = g.records(t.Context())
+	must(t, err)
+	if len(s.Records) != 1 || s.RecordsWhy != "" {
+		t.Errorf("afterwards records %v, why %q", s.Records, s.RecordsWhy)
 	}
 }

@@ -83,6 +83,7 @@ const (
 	MemberAddressChanged    Reason = "MemberAddressChanged"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
+	RecordsGarbled          Reason = "RecordsGarbled"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
 	LearnerBehind           Reason = "LearnerBehind"
@@ -223,6 +224,9 @@ func (p *planner) observe() {
 		default:
 			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s", member, p.join.ambiguity(k))
 		}
+	}
+	if p.s.RecordsWhy != "" {
+		p.note(RecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
 	}
 	if g := &p.s.Guard; g.Managed && g.Absent != "" {
 		p.note(QuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)

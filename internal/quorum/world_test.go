@@ -355,6 +355,8 @@ func (w *world) set(line string) error {
 		w.s.Guard.Pods = append(w.s.Guard.Pods, q.GuardPod{Name: "guard-" + f[1], UID: "uid-guard-" + f[1], Node: f[1], Deleting: len(f) > 2 && f[2] == "deleting"})
 	case "bootstrap":
 		w.s.Bootstrap = netip.MustParseAddr(f[1])
+	case "records-garbled":
+		w.s.RecordsWhy = rest
 	case "record":
 		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []uint64{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
 	case "broken":

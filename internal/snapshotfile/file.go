@@ -21,12 +21,13 @@ type File struct {
 	OtherDriver string `json:"otherDriver,omitempty"`
 	Bootstrap   string `json:"bootstrap,omitempty"` // address
 
-	Etcd     Etcd      `json:"etcd"`
-	Machines []Machine `json:"machines,omitempty"`
-	Nodes    []Node    `json:"nodes,omitempty"`
-	Records  []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
-	Guard    *Guard    `json:"quorumGuard,omitempty"`
-	Limits   *Limits   `json:"limits,omitempty"` // the default limits without it
+	Etcd       Etcd      `json:"etcd"`
+	Machines   []Machine `json:"machines,omitempty"`
+	Nodes      []Node    `json:"nodes,omitempty"`
+	Records    []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
+	RecordsWhy string    `json:"recordsWhy,omitempty"`
+	Guard      *Guard    `json:"quorumGuard,omitempty"`
+	Limits     *Limits   `json:"limits,omitempty"` // the default limits without it
 }
 
 // Etcd is quorum.Ring.
