@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"runtime/debug"
@@ -266,9 +265,6 @@ func (o *runOptions) run(ctx context.Context) error {
 			log.Error(err, "some audit records did not reach their remote sink")
 		}
 	}()
-	if err := mgr.AddReadyzCheck("audit", func(*http.Request) error { return records.Ready() }); err != nil {
-		return fmt.Errorf("set up /readyz: %w", err)
-	}
 	decisions, err := webhooks.NewMetrics(metrics.Registry)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)

@@ -150,7 +150,7 @@ func TestRun(t *testing.T) {
 		ended <- execute(ctx, []string{
 			"run", "--kubeconfig=" + file(t, "kubeconfig", string(text)), "--endpoints=https://127.0.0.1:1", "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
 			"--webhook-url=https://" + webhooks, "--webhook-host=" + host, "--webhook-port=" + strconv.Itoa(ports[0]), "--webhook-cert-source=self-signed",
-			"--health-probe-bind-address=" + probes, "--metrics-bind-address=" + meters, "--audit-log-path=" + filepath.Join(dir, "audit"), "--cluster-operator=",
+			"--health-probe-bind-address=" + probes, "--metrics-bind-address=" + meters, "--audit-log-path=/dev/full", "--cluster-operator=",
 		}, io.Discard, &stderr)
 	}()
 	t.Cleanup(func() {
@@ -163,7 +163,7 @@ func TestRun(t *testing.T) {
 		return gomega.NewWithT(t).Eventually(f).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond)
 	}
 	eventually(func() string { return get("http://" + probes + "/readyz") }).Should(gomega.Equal("200 ok"))
-	for _, check := range []string{"webhooks", "certificate", "etcd", "registrations", "audit"} {
+	for _, check := range []string{"webhooks", "certificate", "etcd", "registrations"} {
 		if said := get("http://" + probes + "/readyz/" + check); said != "200 ok" {
 			t.Errorf("check %s: %s", check, said)
 		}
@@ -188,6 +188,12 @@ func TestRun(t *testing.T) {
 	// The guard is at work: the Machine lacks its hook, and etcd does not answer.
 	if err := api.Delete(t.Context(), machine); err == nil || !strings.Contains(err.Error(), string(quorum.UnprotectedDelete)) {
 		t.Errorf("deleted: %v", err)
+	}
+
+	// That the denial could not be recorded is told, and the guard goes on: the disk may be full on all hosts.
+	eventually(func() string { return get("http://" + meters + "/metrics") }).Should(gomega.ContainSubstring("holdfast_audit_log_writable 0"))
+	if said := get("http://" + probes + "/readyz"); said != "200 ok" {
+		t.Errorf("with a full disk: %s", said)
 	}
 
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration

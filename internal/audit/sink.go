@@ -42,6 +42,9 @@ func open(o Options, out io.Writer) (*Sink, error) {
 	s.repeats = newRepeats(s.send)
 	if out != nil {
 		s.local = newLocal(o, out, s.meters.of("log"))
+		if err := o.Registerer.Register(s.writable()); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	if o.WebhookConfigFile != "" {
 		if s.remote, err = newRemote(o, s.meters.of("webhook")); err != nil {
@@ -49,6 +52,18 @@ func open(o Options, out io.Writer) (*Sink, error) {
 		}
 	}
 	return s, nil
+}
+
+// writable is the metric for Ready.
+func (s *Sink) writable() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_audit_log_writable", Help: "1 if the local audit log takes records, 0 if the last one could not be written.",
+	}, func() float64 {
+		if s.Ready() != nil {
+			return 0
+		}
+		return 1
+	})
 }
 
 // Write records a decision. When it returns, the record is in the local log, or counted as one that

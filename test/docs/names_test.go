@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -83,7 +84,7 @@ func metricNames(t *testing.T) []string {
 	_, err2 := webhooks.NewMetrics(d)
 	_, err3 := serving.NewMetrics(d)
 	o := audit.NewOptions()
-	o.Registerer = d
+	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
 	_, err4 := audit.New(o)
 	for _, err := range []error{err1, err2, err3, err4} {
 		if err != nil {
