@@ -29,7 +29,7 @@ for name in "$@"; do
   fi
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-echo "Building the control plane from Go modules. The first time this takes 5 to 10 minutes on two cores; later it is cached."
+echo "Building the control plane from Go modules. The first time this takes about 5 minutes on two cores, and the parts after it 3; later it is cached."
 for name in "${missing[@]}"; do
   ./progress.sh "$name" env CGO_ENABLED=0 go build -v -trimpath -ldflags "-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor" \
     -o "$out/$name.new" "${package[$name]}"

@@ -98,7 +98,7 @@ func run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	d.line(d.paint(bold, "Holdfast: a Machine of a real control plane is replaced, and quorum never shakes"))
-	d.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock.")
+	d.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock. It takes 15 to 30 seconds.")
 	d.line("")
 	d.sandbox, err = sandbox.Start(ctx, sandbox.Options{
 		Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true,
