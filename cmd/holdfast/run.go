@@ -222,14 +222,14 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
 	tell := broadcaster.NewRecorder(types, "holdfast")
 	gatherer := &controller.Gatherer{
-		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Alone: !o.besideOperator, Limits: o.limits, Clock: clock.RealClock{},
+		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
 	}
 	meters, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	reconciler := &controller.Reconciler{
-		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer,
+		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer, Alone: !o.besideOperator,
 		Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
 		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},

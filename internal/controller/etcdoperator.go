@@ -34,11 +34,13 @@ func EtcdOperator(ctx context.Context, api client.Reader) (string, error) {
 }
 
 // otherDriver is EtcdOperator for a Snapshot. Where it cannot be read, somebody else may be at work.
-func (g *Gatherer) otherDriver(ctx context.Context) string {
-	if g.Mode != quorum.Full || !g.Alone {
+func (r *Reconciler) otherDriver(ctx context.Context) string {
+	if r.Gatherer.Mode != quorum.Full || !r.Alone {
 		return ""
 	}
-	sign, err := EtcdOperator(ctx, g.API)
+	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	defer cancel()
+	sign, err := EtcdOperator(ctx, r.Gatherer.API)
 	if err != nil {
 		return err.Error()
 	}

@@ -50,8 +50,6 @@ type Gatherer struct {
 	Namespace string // of the Machines
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config
-	// Alone has full mode stand down where cluster-etcd-operator is here.
-	Alone bool
 
 	// EtcdNamespace is where the endpoints object may be marked with the address of the installer's
 	// bootstrap member; "" for nowhere.
@@ -96,10 +94,6 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	group.Go(func() (err error) {
 		s.Bootstrap, err = g.bootstrap(ctx)
 		return err
-	})
-	group.Go(func() error {
-		s.OtherDriver = g.otherDriver(ctx)
-		return nil
 	})
 	if g.Mode == quorum.Full {
 		group.Go(func() (err error) {

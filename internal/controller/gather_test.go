@@ -93,8 +93,8 @@ func TestOtherDriver(t *testing.T) {
 		"guard mode, where it is to be there": {api: with(clusterOperator), mode: quorum.Guard},
 		"allowed by a flag":                   {api: with(clusterOperator), mode: quorum.Full, any: true},
 	} {
-		g := &Gatherer{API: c.api, Mode: c.mode, Alone: !c.any}
-		if got := g.otherDriver(t.Context()); got != c.want {
+		r := &Reconciler{Gatherer: &Gatherer{API: c.api, Mode: c.mode}, Alone: !c.any}
+		if got := r.otherDriver(t.Context()); got != c.want {
 			t.Errorf("%s: %q, not %q", name, got, c.want)
 		}
 	}

@@ -52,28 +52,33 @@ func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	return s, err
 }
 
-// look reads the cluster and the quorum guard, which the webhooks have no use for.
+// look reads the cluster, and what the webhooks have no use for: the quorum guard, and whether somebody else
+// changes etcd's members.
 func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
-	if r.Guard == nil {
-		return r.snapshot(ctx)
-	}
 	var (
-		s     *quorum.Snapshot
-		guard quorum.DrainGuard
+		s      *quorum.Snapshot
+		guard  quorum.DrainGuard
+		driver string
 	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		s, err = r.snapshot(ctx)
 		return err
 	})
-	group.Go(func() (err error) {
-		guard, err = r.Guard.gather(ctx)
-		return err
+	group.Go(func() error {
+		driver = r.otherDriver(ctx)
+		return nil
 	})
+	if r.Guard != nil {
+		group.Go(func() (err error) {
+			guard, err = r.Guard.gather(ctx)
+			return err
+		})
+	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	s.Guard = guard
+	s.Guard, s.OtherDriver = guard, driver
 	return s, nil
 }
 

@@ -49,9 +49,10 @@ type published struct {
 }
 
 // Publish brings the objects up to date. Its answer is whether they are, as far as that can be: false
-// asks for another round soon. snapshot reads the cluster anew, before anything is written.
+// asks for another round soon. Where cluster-etcd-operator is here, the objects are that operator's. snapshot
+// reads the cluster anew, before anything is written.
 func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) bool {
-	if p == nil || s.Mode != quorum.Full || !s.Ring.Known || s.Now.Before(p.pause) {
+	if p == nil || s.Mode != quorum.Full || s.OtherDriver != "" || !s.Ring.Known || s.Now.Before(p.pause) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*apiBound)

@@ -78,6 +78,16 @@ func TestPublish(t *testing.T) {
 	}
 	now = now.Add(pauseFor)
 
+	// Where cluster-etcd-operator is here, they are that operator's.
+	driven := ringOf(now, 1, 2, 3)
+	driven.OtherDriver = "ClusterOperator etcd"
+	if !publish(driven) {
+		t.Error("it asks for another round, and somebody else publishes")
+	}
+	if err := api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+		t.Errorf("published beside cluster-etcd-operator: %v", err)
+	}
+
 	// All of it, as the API server takes it.
 	if !publish(ringOf(now, 1, 2, 3)) {
 		t.Errorf("not published: %q", logged)
