@@ -77,7 +77,8 @@ func runCommand() *cobra.Command {
 
 In guard mode, beside cluster-etcd-operator, Holdfast never changes etcd's membership: it enforces
 the rules, writes evidence and keeps the latch. In full mode it also adds learners, promotes them,
-removes members and releases hooks; it refuses to start that way where cluster-etcd-operator is, and leaves the members alone should that operator come back.`,
+removes members and releases hooks; it refuses to start that way where cluster-etcd-operator is,
+and leaves the members alone should that operator come back.`,
 		Example: `  holdfast run --mode full --kubeconfig ~/.kube/config \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
     --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls \

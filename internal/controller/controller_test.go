@@ -17,11 +17,11 @@ import (
 
 // TestMemory: how long a member has been as it is counts from when this process first saw it so.
 func TestMemory(t *testing.T) {
-	y := &Memory{}
+	memory := &Memory{}
 	at := func(seconds int) time.Time { return time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC) }
 	look := func(now time.Time, members ...quorum.Member) []quorum.Member {
 		s := &quorum.Snapshot{Now: now, Ring: quorum.Ring{Known: true, Members: members}}
-		y.Recall(s)
+		memory.Recall(s)
 		return s.Ring.Members
 	}
 	up := quorum.Member{ID: 1, Healthy: true, Applied: 10}
@@ -46,7 +46,7 @@ func TestMemory(t *testing.T) {
 	}
 
 	unknown := &quorum.Snapshot{Now: at(11), Ring: quorum.Ring{Members: []quorum.Member{down}}}
-	y.Recall(unknown)
+	memory.Recall(unknown)
 	if !unknown.Ring.Members[0].Since.IsZero() {
 		t.Error("a read that is not known aged a member")
 	}
@@ -63,7 +63,7 @@ func TestMemory(t *testing.T) {
 	if got := look(later, down)[0]; got.Since != later || got.ProgressAt != later {
 		t.Errorf("after three hours without a look: since %v, progress %v", got.Since, got.ProgressAt)
 	}
-	y = &Memory{}
+	memory = &Memory{}
 	learner := quorum.Member{ID: 2, Healthy: true, Learner: true}
 	look(at(15), learner)
 	learner.Learner = false
@@ -124,7 +124,7 @@ func TestEventReasons(t *testing.T) {
 // TestPace: a learner keeps up since the first look at which it was near enough to the leader, and
 // how long it still needs is told from how it went since it was first seen behind.
 func TestPace(t *testing.T) {
-	y := &Memory{}
+	memory := &Memory{}
 	at := func(seconds int) time.Time { return time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC) }
 	learner := func(applied uint64) quorum.Member {
 		return quorum.Member{ID: 1, Name: "new", Learner: true, Healthy: true, Applied: applied}
@@ -150,7 +150,7 @@ func TestPace(t *testing.T) {
 	} {
 		s := &quorum.Snapshot{Now: step.now, Ring: quorum.Ring{Known: true, Index: 10000, Members: []quorum.Member{step.member}}}
 		s.Limits.MaxLag = 100
-		y.Recall(s)
+		memory.Recall(s)
 		got := s.Ring.Members[0]
 		if got.CaughtUpAt != step.caughtUp || got.CatchUp.Round(time.Millisecond) != step.needs {
 			t.Errorf("step %d: caught up %v, needs %v; want %v, %v", i, got.CaughtUpAt, got.CatchUp, step.caughtUp, step.needs)
@@ -161,9 +161,9 @@ func TestPace(t *testing.T) {
 // TestClockJump: how long a member has been as it is counts on the monotonic clock, so that a wall
 // clock which jumps makes nobody dead, settled or stalled.
 func TestClockJump(t *testing.T) {
-	y := &Memory{}
+	memory := &Memory{}
 	s := &quorum.Snapshot{Now: clock.RealClock{}.Now(), Ring: quorum.Ring{Known: true, Members: []quorum.Member{{ID: 1, Name: "new", Learner: true, Healthy: true}}}}
-	y.Recall(s)
+	memory.Recall(s)
 	m := s.Ring.Members[0]
 	for what, at := range map[string]time.Time{"Since": m.Since, "ProgressAt": m.ProgressAt, "CaughtUpAt": m.CaughtUpAt, "Now": s.Now} {
 		if !strings.Contains(at.String(), " m=") { // the monotonic reading

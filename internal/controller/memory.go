@@ -32,18 +32,18 @@ type sighting struct {
 }
 
 // Recall fills in since when each member is as it is, and remembers what the Snapshot shows.
-func (y *Memory) Recall(s *quorum.Snapshot) {
+func (r *Memory) Recall(s *quorum.Snapshot) {
 	if !s.Ring.Known {
 		return
 	}
-	if s.Now.Sub(y.at) > longestGap {
-		y.seen = nil // nobody knows what the members did meanwhile
+	if s.Now.Sub(r.at) > longestGap {
+		r.seen = nil // nobody knows what the members did meanwhile
 	}
-	y.at = s.Now
+	r.at = s.Now
 	seen := make(map[uint64]sighting, len(s.Ring.Members))
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
-		was, ok := y.seen[m.ID]
+		was, ok := r.seen[m.ID]
 		if !ok || was.healthy != m.Healthy || was.learner != m.Learner {
 			was.healthy, was.learner, was.since = m.Healthy, m.Learner, s.Now
 		}
@@ -54,7 +54,7 @@ func (y *Memory) Recall(s *quorum.Snapshot) {
 		m.Since, m.ProgressAt, m.CaughtUpAt = was.since, was.progressAt, was.caughtUpAt
 		seen[m.ID] = was
 	}
-	y.seen = seen
+	r.seen = seen
 }
 
 // pace notes since when a learner has kept up, and how long it still needs if it goes on as it did.
