@@ -89,8 +89,8 @@ func check(s *Snapshot, a Action) error {
 		after--
 		if member.Healthy {
 			alive--
-			if after < s.Desired {
-				return violated(I4, "%d voters would remain for %d wanted", after, s.Desired)
+			if n := replaces(s, a.Member); n < s.Desired {
+				return violated(I4, "%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
 			}
 		}
 	case Promote:
@@ -117,4 +117,15 @@ func check(s *Snapshot, a Action) error {
 		return violated(I1, "%d healthy of %d voters would be no quorum", alive, after)
 	}
 	return nil
+}
+
+// replaces counts the voters other than one that serve as well as it does.
+func replaces(s *Snapshot, other uint64) int {
+	j, n := NewJoin(s), 0
+	for k, m := range s.Ring.Members {
+		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && (len(j.Hosts[k].Machines) == 1) != (len(j.Hosts[k].Nodes) == 1) {
+			n++
+		}
+	}
+	return n
 }

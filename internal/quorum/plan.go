@@ -83,6 +83,7 @@ const (
 	MemberAddressChanged    Reason = "MemberAddressChanged"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
+	VoterNotStarted         Reason = "VoterNotStarted"
 	RecordsGarbled          Reason = "RecordsGarbled"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
@@ -206,6 +207,8 @@ func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
 		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
 		switch {
+		case !member.Learner && !member.Started():
+			p.note(VoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: etcdctl member remove %x", member, member.ID)
 		case !member.Learner && !member.Healthy:
 			p.note(EtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
 		case member.Learner:
@@ -222,7 +225,7 @@ func (p *planner) observe() {
 		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
 			p.note(LearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
 		default:
-			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s", member, p.join.ambiguity(k))
+			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.ambiguity(k), p.ownerless(k))
 		}
 	}
 	if p.s.RecordsWhy != "" {
@@ -240,6 +243,14 @@ func (p *planner) observe() {
 			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
 		}
 	}
+}
+
+// ownerless is what to do about a member that runs, if at all, where no Machine and no Node is.
+func (p *planner) ownerless(k int) string {
+	if host := &p.join.Hosts[k]; len(host.Machines)+len(host.Nodes) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", p.s.Ring.Members[k].ID)
 }
 
 // machineOf is the name of the Machine that hosts a member, "" if that is not known.
@@ -502,12 +513,13 @@ func (p *planner) removeVoter() []Action {
 		if _, _, ok := p.goes(k); !ok || member.Learner {
 			continue
 		}
-		left := healthy
+		left, remain := healthy, voters-1
 		if member.Healthy {
 			left--
+			remain = p.serving(k)
 		}
 		spare, now := left-Size(voters-1), healthy-Size(voters)
-		if voters-1 < s.Desired || spare < min(now, Tolerance(s.Desired)) { // neither of these two is below 0
+		if remain < s.Desired || spare < min(now, Tolerance(s.Desired)) { // neither of these two is below 0
 			continue
 		}
 		if best < 0 || p.rank(k, best) < 0 {
@@ -525,6 +537,19 @@ func (p *planner) removeVoter() []Action {
 		a = p.moveLeader(a.Step, best, to, "the leader is about to be removed")
 	}
 	return []Action{a}
+}
+
+// serving counts the voters other than k that stand in for it: each answers, so it has started, and runs on a Machine or
+// Node. What somebody listed by hand does neither, and a voter whose host is down does not answer.
+func (p *planner) serving(k int) int {
+	n := 0
+	for o := range p.s.Ring.Members {
+		member, host := &p.s.Ring.Members[o], &p.join.Hosts[o]
+		if o != k && !member.Learner && member.Healthy && len(host.Machines)+len(host.Nodes) == 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // moveLeader is leadership moved from a voter that is to go.
@@ -870,9 +895,8 @@ func (p *planner) blocker() string {
 		_, why := p.join.Hosting(i)
 		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, why)
 	}
-	voters, healthy := p.s.Ring.Voters()
-	if voters > p.s.Desired {
-		return fmt.Sprintf("%d of %s are healthy, which does not allow removing it yet", healthy, nVoters(voters))
+	if voters, _ := p.s.Ring.Voters(); voters > p.s.Desired {
+		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.serving(-1), nVoters(voters), p.s.Desired)
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]

@@ -12,7 +12,7 @@ import (
 // explorer explores one configuration.
 type explorer struct {
 	c       *config
-	views   map[[slots]slot]*view
+	views   map[look]*view
 	seen    set // all states, in the order in which they were reached
 	reached [elects + 1]bool
 	restful set // idle states from which a fair run comes to rest
@@ -38,7 +38,7 @@ type violation struct {
 
 func newExplorer(c *config) *explorer {
 	c.ids, c.users, c.hosts = q.DefaultIdentities(holdfast), users(), hosts()
-	return &explorer{c: c, views: map[[slots]slot]*view{}, seen: newSet(), restful: newSet()}
+	return &explorer{c: c, views: map[look]*view{}, seen: newSet(), restful: newSet()}
 }
 
 // run explores until something is found, all is seen, or the bound of states is reached.
@@ -109,11 +109,17 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// look is all of a state that a Snapshot shows.
+type look struct {
+	at     [slots]slot
+	wanted ctl
+}
+
 // view is what is decided in all states that look like this one, by memory.
 func (e *explorer) view(s *state) *view {
-	var key [slots]slot
+	key := look{wanted: s.ctl & rewanted}
 	for i := range s.at {
-		key[i] = s.at[i] &^ hidden
+		key.at[i] = s.at[i] &^ hidden
 	}
 	v := e.views[key]
 	if v == nil {
@@ -130,12 +136,13 @@ func (e *explorer) plan(v *view, s *state, way int) *plan {
 	return v.plan[way]
 }
 
-func (e *explorer) replies(v *view, s *state) *[slots][requests]reply {
-	if v.asked == nil {
-		answers := e.c.ask(s)
-		v.asked = &answers
+// replies is what comes of each request. outage is 1 where Holdfast does not answer.
+func (e *explorer) replies(v *view, s *state, outage int) *[slots][requests]reply {
+	if v.asked[outage] == nil {
+		answers := e.c.ask(s, outage)
+		v.asked[outage] = &answers
 	}
-	return v.asked
+	return v.asked[outage]
 }
 
 // set is states, each once, in the order in which they came, with what each came from.

@@ -10,7 +10,7 @@ const rounds = 80
 // to it that as many Machines work as are wanted. It returns the state where it hangs.
 func (e *explorer) rests(from *state) (hung *state) {
 	s := *from
-	s.ctl = 0
+	s.ctl &= rewanted
 	for i := range s.at {
 		s.at[i] &^= 15
 	}
@@ -57,7 +57,7 @@ func (s *state) done(c *config) bool {
 			return false
 		}
 	}
-	return voters == c.desired && healthy == voters
+	return voters == s.wanted(c) && healthy == voters
 }
 
 // fair is one round of a fair environment.
@@ -126,12 +126,16 @@ func (e *explorer) administer(s *state) {
 	}
 	for i := range s.at {
 		o := s.at[i]
+		if o.get(member) == stray && healthy > (voters-1)/2 {
+			s.unlist(i) // etcdctl member remove, as a Note says
+			voters--
+		}
 		if o.get(machine) != live {
 			continue
 		}
 		gone := o.votes() && o.is(own) && o.get(answers) != up
-		if gone || o.votes() && settled && voters > e.c.desired {
-			if answer := e.replies(e.view(s), s)[i][askDelete]; answer.slot != 0 {
+		if gone || o.votes() && settled && voters > s.wanted(e.c) {
+			if answer := e.replies(e.view(s), s, 0)[i][askDelete]; answer.slot != 0 {
 				s.at[i] = answer.slot | o&hidden
 				settled = false
 			}
@@ -140,7 +144,7 @@ func (e *explorer) administer(s *state) {
 		}
 	}
 	for i := range s.at {
-		if working < e.c.desired && s.at[i] == 0 {
+		if working < s.wanted(e.c) && s.at[i] == 0 {
 			s.create(i, e.c.born)
 			working++
 		}

@@ -57,6 +57,7 @@ const ( // member
 	behind
 	caughtUp
 	voter
+	stray // a voter that somebody listed by hand, and that never starts
 )
 
 const ( // answers
@@ -77,11 +78,12 @@ func (s *slot) set(f field, v uint32) {
 	*s = *s&^((1<<(f&7)-1)<<(f>>3)) | slot(v)<<(f>>3)
 }
 
-func (s slot) votes() bool   { return s.get(member) == voter }
+func (s slot) votes() bool   { return s.get(member) >= voter }
 func (s slot) healthy() bool { return s.votes() && s.get(answers) == up }
 func (s slot) hooked() bool  { return s.is(hook) && s.is(latch) }
 func (s slot) doomed() bool  { return s.get(machine) == deleting && !s.is(hook) }
-func (s slot) learner() bool { m := s.get(member); return m != noMember && m != voter }
+func (s slot) freed() bool   { return s.doomed() && !s.is(latch) } // nothing holds it any more
+func (s slot) learner() bool { return s.get(member) != noMember && !s.votes() }
 
 // state is one situation of the control plane, and what the reconcilers are in the middle of.
 type state struct {
@@ -117,6 +119,7 @@ const ( // doing, flags
 	stageMask         = 3
 	faultShift        = 24
 	spareShift        = 26
+	rewanted    ctl   = 1 << 28 // another number of voters is wanted by now
 	beyond      ctl   = 1 << 29 // more failed than etcd tolerates, or a person lifted a rule that forbade it
 )
 
@@ -205,6 +208,27 @@ func (s *state) tally() (voters, healthy int) {
 func (s *state) quorate() bool {
 	voters, healthy := s.tally()
 	return healthy > voters/2
+}
+
+// survivors counts the voters, and those that answer and are held by something.
+func (s *state) survivors() (voters, left int) {
+	for _, o := range s.at {
+		if o.votes() {
+			voters++
+		}
+		if o.healthy() && !o.freed() {
+			left++
+		}
+	}
+	return voters, left
+}
+
+// wanted is how many voters are.
+func (s *state) wanted(c *config) int {
+	if s.ctl&rewanted != 0 {
+		return c.then
+	}
+	return c.desired
 }
 
 func (s *state) hasLearner() bool {

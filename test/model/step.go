@@ -7,6 +7,7 @@ type config struct {
 	name    string
 	voters  int    // at first
 	desired int    // wanted
+	then    int    // wanted from some time on, 0 for never
 	version string // etcd's
 	spares  int    // Machines that are created in the course of it
 	faults  int    // members that die, within etcd's tolerance unless beyond
@@ -17,6 +18,10 @@ type config struct {
 	stays   bool   // the Node of a terminated Machine may stay, not ready
 	deletes int    // Machines that are deleting at once, at most; 0 for any number
 	escape  bool   // a person takes hooks off
+	pairs   bool   // two people take hooks off at once
+	strays  bool   // a fault may also be a voter that somebody lists by hand, and that never starts
+	nodes   bool   // a fault may also be the loss of a Node object
+	outage  bool   // Holdfast does not answer admission for a while, at any time
 	lifted  bool   // a person lifts rules
 	hostile bool   // automation strips hooks, people put them back, cluster-etcd-operator takes them off
 	moves   bool   // etcd's leader moves by itself
@@ -78,6 +83,9 @@ const (
 	drains // the instance stops before the Machine is gone
 	goes
 	goesLeavingNode
+	loses  // a Machine its Node object
+	listed // by hand
+	wants
 	elects
 )
 
@@ -86,6 +94,7 @@ type event struct {
 	rec      int8
 	slot, to int8
 	request  request
+	outage   bool // Holdfast did not answer
 	doing    doing
 }
 
@@ -153,6 +162,9 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 					next, now := *s, d&^stageMask|confirmed
 					if d.kind() == q.RemoveVoter && s.at[a.slot].healthy() {
 						now |= wasUp
+						if n := s.replacements(int(a.slot)); n < s.wanted(e.c) {
+							fail(q.I4, "too few would be left that vote, answer and have a host", ev)
+						}
 					}
 					next.setRec(r, now)
 					emit(&next, ev)
@@ -218,7 +230,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 	next.forget(r)
 	if a.kind() == q.ReleaseHook {
 		o := &next.at[a.slot]
-		answer := e.replies(v, s)[a.slot][askRelease]
+		answer := e.replies(v, s, 0)[a.slot][askRelease]
 		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
 			return
 		}
@@ -227,6 +239,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
 			fail(q.I3, "its member is listed", ev)
 		}
+		e.judge(s, &next, ev, fail)
 		emit(&next, ev)
 		return
 	}
@@ -247,9 +260,9 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 	switch voters, healthy := next.tally(); {
 	case healthy <= voters/2:
 		fail(q.I1, "no quorum is left", ev)
-	case a.kind() == q.Promote && voters > e.c.desired+1:
+	case a.kind() == q.Promote && voters > s.wanted(e.c)+1:
 		fail(q.I4, "too many voters", ev)
-	case wasUp && voters < e.c.desired:
+	case wasUp && voters < s.wanted(e.c):
 		fail(q.I4, "too few voters", ev)
 	}
 	emit(&next, ev)
@@ -257,56 +270,85 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 
 // requests are what people, automation and custodians ask for.
 func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail func(q.Invariant, string, event)) {
-	replies, going := e.replies(v, s), 0
+	replies, going := e.replies(v, s, 0), 0
 	for _, o := range s.at {
 		if o.get(machine) == deleting {
 			going++
 		}
 	}
-	var deletes [slots]bool
+	room := e.c.deletes == 0 || going < e.c.deletes
 	for i, o := range s.at {
 		if !o.is(machine) || i > 0 && o == s.at[i-1] {
 			continue
 		}
 		for r := range askRelease {
-			answer := replies[i][r]
-			if answer.slot == 0 || answer.slot == o&^hidden || !e.c.allows(r) {
+			if !e.c.allows(r) || (r == askDelete || r == askLifted) && !room || r.releases() && s.inHand(i) && !e.c.windows {
 				continue
 			}
-			if (r == askDelete || r == askLifted) && e.c.deletes > 0 && going >= e.c.deletes {
-				continue
+			e.asked(s, i, replies[i][r], event{what: asks, slot: int8(i), request: r}, emit, fail)
+			if e.c.outage {
+				e.asked(s, i, e.replies(v, s, 1)[i][r], event{what: asks, slot: int8(i), request: r, outage: true}, emit, fail)
 			}
-			if (r == askEscape || r == askForced) && s.inHand(i) && !e.c.windows {
+		}
+	}
+	if e.c.deletes == 0 || going+2 <= e.c.deletes {
+		e.pairs(s, replies, askDelete, emit, fail)
+	}
+	if e.c.pairs {
+		e.pairs(s, replies, askEscape, emit, fail)
+	}
+}
+
+// asked stores what came of a request, and judges it.
+func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	o := s.at[i]
+	if answer.slot == 0 || answer.slot == o&^hidden {
+		return
+	}
+	next := *s
+	next.at[i] = answer.slot | o&hidden
+	if answer.lifted && (ev.request == askForced || !o.hooked()) {
+		if !e.c.beyond {
+			return
+		}
+		next.ctl |= beyond
+	}
+	e.judge(s, &next, ev, fail)
+	emit(&next, ev)
+}
+
+// pairs are two such requests at once, for two Machines, both decided on what was so before either was stored.
+func (e *explorer) pairs(s *state, replies *[slots][requests]reply, r request, emit func(*state, event), fail func(q.Invariant, string, event)) {
+	changes := func(i int) bool {
+		answer := replies[i][r].slot
+		return answer != 0 && answer != s.at[i]&^hidden && (!r.releases() || !s.inHand(i) || e.c.windows)
+	}
+	for i := range s.at {
+		for k := i + 1; k < slots && changes(i); k++ {
+			if i > 0 && s.at[i] == s.at[i-1] && k > i+1 || !changes(k) {
 				continue
 			}
 			next := *s
-			next.at[i] = answer.slot | o&hidden
-			if answer.lifted && (r == askForced || !o.hooked()) {
-				if !e.c.beyond {
-					continue
-				}
-				next.ctl |= beyond
-			}
-			ev := event{what: asks, slot: int8(i), request: r}
-			if o.doomed() && answer.slot.is(hook) {
-				fail(q.I6, "the hook returns", ev)
-			}
-			if r == askDelete {
-				deletes[i] = true
-			}
+			next.at[i] = replies[i][r].slot | s.at[i]&hidden
+			next.at[k] = replies[k][r].slot | s.at[k]&hidden
+			ev := event{what: asksBoth, slot: int8(i), to: int8(k), request: r}
+			e.judge(s, &next, ev, fail)
 			emit(&next, ev)
 		}
 	}
-	if e.c.deletes > 0 && going+2 > e.c.deletes {
-		return
-	}
-	for i := range s.at {
-		for k := i + 1; k < slots && deletes[i]; k++ {
-			if answer := replies[k][askDelete]; answer.slot != 0 {
-				next := *s
-				next.at[i].set(machine, deleting)
-				next.at[k].set(machine, deleting)
-				emit(&next, event{what: asksBoth, slot: int8(i), to: int8(k)})
+}
+
+// judge judges what a request made of hooks and latches, by its own arithmetic: what is gone from a deleting Machine
+// does not come back, and nothing that holds a healthy voter goes unless etcd stands its loss.
+func (e *explorer) judge(before, after *state, ev event, fail func(q.Invariant, string, event)) {
+	for i, o := range after.at {
+		was := before.at[i]
+		if was.get(machine) == deleting && (!was.is(hook) && o.is(hook) || !was.is(latch) && o.is(latch)) {
+			fail(q.I6, "a hook returns", ev)
+		}
+		if o.freed() && !was.freed() && o.healthy() && o.is(own) && after.ctl&beyond == 0 {
+			if voters, left := after.survivors(); left <= voters/2 {
+				fail(q.I3, "nothing holds it any more, and without it etcd has no quorum", ev)
 			}
 		}
 	}
@@ -318,13 +360,18 @@ func (c *config) allows(r request) bool {
 		return true
 	case askLifted:
 		return c.lifted
-	case askEscape:
+	case askEscape, askUnhook, askUnlatch:
 		return c.escape
 	case askForced:
 		return c.beyond
-	case askStrip, askReadd, askCustodian, requests:
+	case askStrip, askStripHook, askStripLatch, askReadd, askCustodian, requests:
 	}
 	return c.hostile
+}
+
+// releases says whether a request may let a Machine go.
+func (r request) releases() bool {
+	return r == askEscape || r == askForced || r == askUnhook || r == askUnlatch
 }
 
 // nature is what hosts, etcd and the machine controller do by themselves.
@@ -346,8 +393,10 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 			change(&next)
 			emit(&next, event{what: w, slot: int8(i)})
 		}
-		if vacant := o&^15 == 0; !o.is(machine) && s.spares() > 0 && machines < e.c.voters+e.c.spares && (!vacant || empty) {
-			empty = empty && !vacant
+		vacant := o&^15 == 0
+		first := !vacant || empty
+		empty = empty && !vacant
+		if !o.is(machine) && s.spares() > 0 && machines < e.c.voters+e.c.spares && first {
 			for k := range 2 {
 				if k == 1 && broke >= e.c.broken {
 					break
@@ -371,8 +420,40 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 				then(goesLeavingNode, func(n *state) { n.terminate(i, true) })
 			}
 		}
+		if e.c.nodes && o.is(node) && o.is(machine) && s.faults() > 0 {
+			then(loses, func(n *state) {
+				n.ctl -= 1 << faultShift
+				n.at[i].set(node, noNode)
+				n.at[i].set(gave, 0)
+			})
+		}
+		if e.c.strays && o.get(member) == noMember && s.faults() > 0 && first && !s.changing() {
+			if voters, left := s.survivors(); left > (voters+1)/2 {
+				then(listed, func(n *state) {
+					n.ctl -= 1 << faultShift
+					n.at[i].set(member, stray)
+					n.at[i].set(answers, down)
+				})
+			}
+		}
 		e.etcdLives(s, i, quorate, then)
 	}
+	if e.c.then > 0 && s.ctl&rewanted == 0 && !s.changing() {
+		next := *s
+		next.ctl |= rewanted
+		emit(&next, event{what: wants})
+	}
+}
+
+// replacements counts the other voters that started, answer, and have a Machine or Node.
+func (s *state) replacements(i int) int {
+	n := 0
+	for k, o := range s.at {
+		if k != i && o.get(member) == voter && o.get(answers) == up && (o.is(machine) || o.is(node)) {
+			n++
+		}
+	}
+	return n
 }
 
 // released says whether the machine controller may terminate a Machine. It takes it minutes, so that
@@ -392,6 +473,16 @@ func (s *state) inHand(i int) bool {
 	return false
 }
 
+// changing says whether a reconciler is between second look and call of any change of members.
+func (s *state) changing() bool {
+	for r := range 2 {
+		if d := s.rec(r); d.stage() == confirmed && d.kind().Membership() {
+			return true
+		}
+	}
+	return false
+}
+
 // etcdLives is what the member at one slot does by itself.
 func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func(*state))) {
 	o := s.at[i]
@@ -405,7 +496,7 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 		then(starts, func(n *state) { n.run(i, behind) })
 	case m == behind && o.get(answers) == up && quorate:
 		then(catchesUp, func(n *state) { n.run(i, caughtUp) })
-	case o.get(answers) != up && runs && m != unstarted && free:
+	case o.get(answers) != up && runs && m != unstarted && m != stray && free:
 		then(returns, func(n *state) { n.at[i].set(answers, up) })
 	}
 	if o.get(answers) == down || m == behind && !o.is(stalled) {

@@ -80,11 +80,11 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 			continue
 		}
 		fmt.Fprintf(&b, "member a%d 10.0.0.%d", names[i], 10+names[i])
-		b.WriteString([...]string{unstarted: " learner unstarted", behind: " learner lag=9000", caughtUp: " learner", voter: ""}[o.get(member)])
+		b.WriteString([...]string{unstarted: " learner unstarted", behind: " learner lag=9000", caughtUp: " learner", voter: "", stray: " unstarted"}[o.get(member)])
 		if o.is(stalled) {
 			b.WriteString(" idle=1h")
 		}
-		if o.get(member) != unstarted {
+		if m := o.get(member); m != unstarted && m != stray {
 			b.WriteString([...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)])
 		}
 		b.WriteString("\n")
@@ -100,7 +100,7 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 			fmt.Fprintf(&b, "broken master-%d\n", names[i])
 		}
 	}
-	fmt.Fprintf(&b, "%sdesired %d\netcd %s\n----\nok\n\n", lead, c.desired, c.version)
+	fmt.Fprintf(&b, "%sdesired %d\netcd %s\n----\nok\n\n", lead, s.wanted(c), c.version)
 	return b.String()
 }
 
@@ -125,9 +125,12 @@ func (ev event) text(names *[slots]int) string {
 	case marks:
 		return fmt.Sprintf("%s marks Node %s as having given way, and gives up", who, at)
 	case asks:
+		if ev.outage {
+			return fmt.Sprintf("request for %s, which Holdfast does not answer: %s", at, ev.request)
+		}
 		return fmt.Sprintf("request for %s: %s", at, ev.request)
 	case asksBoth:
-		return fmt.Sprintf("request for %s and master-%d at once: delete", at, names[ev.to])
+		return fmt.Sprintf("request for %s and master-%d at once: %s", at, names[ev.to], ev.request)
 	case creates:
 		return "Machine " + at + " is created"
 	case createsBroken:
@@ -150,6 +153,12 @@ func (ev event) text(names *[slots]int) string {
 		return at + " is terminated and gone"
 	case goesLeavingNode:
 		return at + " is terminated and gone, but for its Node"
+	case loses:
+		return "the Node object of " + at + " is deleted"
+	case listed:
+		return "somebody lists a voter at " + at + " by hand, which never starts"
+	case wants:
+		return "another number of voters is wanted"
 	case elects:
 		return "the member on " + at + " becomes the leader"
 	}

@@ -32,8 +32,8 @@ type plan struct {
 
 // view is what can be asked about all states that look alike.
 type view struct {
-	plan  [2]*plan // with ties between hosts decided one way and the other
-	asked *[slots][requests]reply
+	plan  [2]*plan                   // with ties between hosts decided one way and the other
+	asked [2]*[slots][requests]reply // of a Holdfast that answers, and of one that does not
 }
 
 // order is how ties are decided: what a Snapshot orders hosts by (age, deletion time,
@@ -78,7 +78,7 @@ const (
 func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	now := noon()
 	long := now.Add(-2 * time.Hour) // longer than any limit
-	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: c.desired, Limits: q.DefaultLimits()}
+	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: s.wanted(c), Limits: q.DefaultLimits()}
 	voters, healthy := s.tally()
 	out.Ring.Known = healthy > voters/2
 	if !out.Ring.Known {
@@ -128,7 +128,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			m.ProgressAt = long
 		}
 		switch o.get(member) {
-		case unstarted:
+		case unstarted, stray:
 			m.Name = ""
 		case caughtUp, voter:
 			m.Applied, m.CaughtUpAt = raftIndex, long
@@ -206,19 +206,26 @@ func (c *config) decide(s *state, way int) *plan {
 type request int
 
 const (
-	askDelete    request = iota // DELETE, by anybody
-	askLifted                   // a person lifts the rule that denies it, and deletes
-	askEscape                   // a person takes the hook off a deleting Machine
-	askForced                   // the same, where a rule has to be lifted first
-	askStrip                    // automation writes the Machine without hook, latch and evidence
-	askReadd                    // a person puts hook and latch on
-	askCustodian                // cluster-etcd-operator takes its hook off
-	askRelease                  // Holdfast takes hook and latch off
+	askDelete     request = iota // DELETE, by anybody
+	askLifted                    // a person lifts the rule that denies it, and deletes
+	askEscape                    // a person takes hook and latch off a deleting Machine
+	askForced                    // the same, where a rule has to be lifted first
+	askUnhook                    // a person takes only the hook off a deleting Machine
+	askUnlatch                   // a person takes only the latch off
+	askStrip                     // automation writes the Machine without hook, latch and evidence
+	askStripHook                 // automation takes only the hook off
+	askStripLatch                // automation takes only the latch off
+	askReadd                     // a person puts hook and latch on
+	askCustodian                 // cluster-etcd-operator takes its hook off
+	askRelease                   // Holdfast takes hook and latch off
 	requests
 )
 
 func (r request) String() string {
-	return [...]string{"delete", "delete, the rule lifted,", "take the hook off", "take the hook off, the rule lifted,", "strip", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release"}[r]
+	return [...]string{
+		"delete", "delete, the rule lifted,", "take hook and latch off", "take hook and latch off, the rule lifted,", "take only the hook off", "take only the latch off",
+		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release",
+	}[r]
 }
 
 // reply is what comes of a request: the slot as it is then, 0 if nothing.
@@ -230,10 +237,10 @@ type reply struct {
 const holdfast = "system:serviceaccount:holdfast-system:holdfast"
 
 func users() [requests]q.User {
-	alice := q.User{Name: "alice"}
+	alice, argo := q.User{Name: "alice"}, q.User{Name: "system:serviceaccount:argocd:application-controller"}
 	return [...]q.User{
-		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askReadd: alice,
-		askStrip:     {Name: "system:serviceaccount:argocd:application-controller"},
+		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askUnhook: alice, askUnlatch: alice, askReadd: alice,
+		askStrip: argo, askStripHook: argo, askStripLatch: argo,
 		askCustodian: {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
 		askRelease:   {Name: holdfast},
 	}
@@ -247,6 +254,14 @@ func (o slot) asks(r request) bool {
 		return o.get(machine) == live
 	case askEscape, askForced, askRelease:
 		return o.get(machine) == deleting && held
+	case askUnhook:
+		return o.get(machine) == deleting && o.is(hook)
+	case askUnlatch:
+		return o.get(machine) == deleting && o.is(latch)
+	case askStripHook:
+		return o.is(machine) && o.is(hook)
+	case askStripLatch:
+		return o.is(machine) && o.is(latch)
 	case askStrip, askCustodian:
 		return o.is(machine) && (held || o.is(evidence))
 	case askReadd:
@@ -256,8 +271,8 @@ func (o slot) asks(r request) bool {
 	return false
 }
 
-// ask sends all requests to Admit.
-func (c *config) ask(s *state) (out [slots][requests]reply) {
+// ask sends all requests to Admit, or to an API server to which Holdfast gives no answer.
+func (c *config) ask(s *state, outage int) (out [slots][requests]reply) {
 	snapshot := c.snapshot(s, 0)
 	for n := range snapshot.Machines {
 		old := snapshot.Machines[n]
@@ -269,33 +284,45 @@ func (c *config) ask(s *state) (out [slots][requests]reply) {
 		}
 		for r := range requests {
 			if c.allows(r) && o.asks(r) {
-				out[i][r] = c.admit(snapshot, old, o, r)
+				if outage == 0 {
+					out[i][r] = c.admit(snapshot, old, o, r)
+				} else {
+					out[i][r] = c.unanswered(old, o, r)
+				}
 			}
 		}
 	}
 	return out
 }
 
-// admit sends one request to Admit, as often as a rule has to be lifted before it goes through.
-func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out reply) {
-	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old}
-	next := old
+// request is a request in the words of Admit. What it puts on the Machine or takes off is the caller's next.
+func (c *config) request(r request, old q.Machine) (req *q.Request, next *q.Machine) {
+	req = &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old}
+	next = &q.Machine{}
+	*next = old
 	switch r {
 	case askDelete, askLifted:
 		req.Operation = q.Delete
+		return req, next
 	case askEscape, askForced, askRelease:
 		next.Hook, next.Latch = q.Absent, q.Absent
+	case askUnhook, askStripHook, askCustodian:
+		next.Hook = q.Absent
+	case askUnlatch, askStripLatch:
+		next.Latch = q.Absent
 	case askStrip:
 		next.Hook, next.Latch, next.Evidence, next.EvidenceRaw = q.Absent, q.Absent, q.Evidence{}, ""
-	case askCustodian:
-		next.Hook = q.Absent
 	case askReadd:
 		next.Hook, next.Latch = q.Ours, q.Ours
 	case requests:
 	}
-	if req.Operation == q.Update {
-		req.New = &next
-	}
+	req.New = next
+	return req, next
+}
+
+// admit sends one request to Admit, as often as a rule has to be lifted before it goes through.
+func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out reply) {
+	req, next := c.request(r, old)
 	given := s
 	if c.ids.Needs(req) == q.NeedNothing {
 		given = nil
@@ -305,8 +332,8 @@ func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out rep
 		if r != askLifted && r != askForced {
 			return reply{}
 		}
-		old.Override, old.OverrideBy = string(no.Rule)+": the model", "alice"
-		next.Override, next.OverrideBy = old.Override, old.OverrideBy
+		req.Old.Override, req.Old.OverrideBy = string(no.Rule)+": the model", "alice"
+		next.Override, next.OverrideBy = req.Old.Override, req.Old.OverrideBy
 		given = s // Needs says the same whether a rule is lifted or not
 		if d = c.ids.Admit(req, given); d.Denial() != nil {
 			return reply{}
@@ -315,16 +342,44 @@ func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out rep
 	} else if r == askLifted || r == askForced {
 		return reply{} // there was nothing to lift
 	}
+	out.slot = stored(o, req, &d.Repairs)
+	return out
+}
+
+// stored is what the API server stores of a request that is let through.
+func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
 	if req.Operation == q.Delete {
 		o.set(machine, deleting)
-	} else {
-		o.set(hook, bit(repaired(d.Repairs.Hook, next.Hook, old.Hook)))
-		o.set(latch, bit(repaired(d.Repairs.Latch, next.Latch, old.Latch)))
-		if next.EvidenceRaw == "" && d.Repairs.Evidence != q.AsOld {
-			o.set(evidence, 0)
-		}
+		return o
 	}
-	out.slot = o
+	o.set(hook, bit(repaired(repairs.Hook, req.New.Hook, req.Old.Hook)))
+	o.set(latch, bit(repaired(repairs.Latch, req.New.Latch, req.Old.Latch)))
+	if req.New.EvidenceRaw == "" && repairs.Evidence != q.AsOld {
+		o.set(evidence, 0)
+	}
+	return o
+}
+
+// unanswered is what the API server does by itself with a request that Holdfast does not answer. The policy cannot
+// repair, so it refuses what is left to repair and what is denied without a look at the cluster. The registration
+// of what the hook does not hold off fails; the others are ignored.
+func (c *config) unanswered(old q.Machine, o slot, r request) (out reply) {
+	req, _ := c.request(r, old)
+	custodian := c.ids.Classify(req.User) == q.Custodian
+	if req.Operation == q.Delete {
+		if old.Protected() {
+			out.slot = stored(o, req, &q.Repairs{})
+		}
+		return out
+	}
+	if custodian && (old.Hook == q.Ours && req.New.Hook != q.Ours || old.Latch == q.Ours && req.New.Latch != q.Ours) {
+		return reply{}
+	}
+	d := c.ids.Admit(req, nil)
+	if fix := d.Repairs; d.Denial() != nil || fix.Hook == q.AsOld || fix.Latch == q.AsOld || fix.Evidence == q.AsOld {
+		return reply{}
+	}
+	out.slot = stored(o, req, &q.Repairs{})
 	return out
 }
 
