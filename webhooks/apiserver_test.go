@@ -368,7 +368,8 @@ type state struct {
 	naked    bool // without evidence
 	worker   bool
 	deleting bool
-	escaped  bool // and a person has taken the hook off
+	escaped  bool // and a person has taken the hook off: the latch stands alone
+	freed    bool // and Holdfast has let it go
 	override string
 	host     string                         // of bare metal, by its annotation
 	provider string                         // provider ID
@@ -438,13 +439,19 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 		m.Annotations[quorum.OverrideAnnotation] = s.override
 		must(t, f.admin.Patch(ctx, m, patch))
 	}
-	if s.deleting || s.escaped {
+	if s.deleting || s.escaped || s.freed {
 		must(t, f.admin.Delete(ctx, m))
 		must(t, f.admin.Get(ctx, client.ObjectKeyFromObject(m), m))
 	}
-	if s.escaped {
+	if s.escaped || s.freed {
 		m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
 		must(t, f.admin.Update(ctx, m))
+	}
+	if s.freed {
+		f.guard.set(ring(elsewhere))
+		m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
+		must(t, custodian.Update(ctx, m))
+		f.guard.set(ring())
 	}
 	must(t, f.admin.Get(ctx, client.ObjectKeyFromObject(m), m))
 	return m

@@ -87,10 +87,10 @@ func etcdCases() []etcdCase {
 			answers: outcome("deleting"), one: outcome("deleting"), unknown: early},
 
 		{name: "escape-hatch", state: leaving, user: person, send: put(unhook),
-			answers: outcome("deleting", "escape-hatch allowed"), one: outcome(hooked+going, "escape-hatch denied"), unknown: outcome("deleting", "escape-hatch allowed")},
+			answers: outcome("latch deleting", "escape-hatch allowed"), one: outcome("latch deleting", "escape-hatch allowed"), unknown: outcome("latch deleting", "escape-hatch allowed")},
 		{name: "escape-hatch: overridden", state: lifted(leaving, quorum.EscapeHatch), user: person, send: put(unhook),
-			answers: outcome(by(quorum.EscapeHatch)[1:]+going, "escape-hatch allowed"), one: outcome("evidence deleting", "escape-hatch overridden"),
-			unknown: outcome(by(quorum.EscapeHatch)[1:]+going, "escape-hatch allowed")},
+			answers: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch allowed"), one: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch overridden"),
+			unknown: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch overridden")},
 
 		{name: "unprotected-delete", state: bare, user: person, send: remove, answers: bareStays, one: bareStays, unknown: bareStays},
 		{name: "unprotected-delete: it hosts nothing", state: bare, nothing: true, user: gitops, send: remove,
@@ -118,7 +118,7 @@ func etcdCases() []etcdCase {
 		always("keep-hook: automation", state{}, gitops, put(unhook), hooked, "keep-hook repaired"),
 		always("keep-hook: a person", state{}, person, put(unhook), hooked, "keep-hook repaired"),
 		always("automation-release", state{deleting: true}, gitops, put(unhook), hooked+going, "automation-release repaired"),
-		always("no-regain", state{escaped: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), "deleting", "no-regain repaired"),
+		always("no-regain", state{escaped: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), "latch deleting", "no-regain repaired"),
 		always("keep-finalizer", state{deleting: true}, person, merge(`{"metadata":{"finalizers":null}}`), hooked+going, "keep-finalizer denied"),
 		always("keep-role", state{}, gitops, merge(`{"metadata":{"labels":null}}`), hooked, "keep-role denied"),
 		always("claim", state{worker: true}, gitops, merge(`{"spec":{"providerID":"process:///host-1"}}`), "", "claim denied"),

@@ -124,10 +124,10 @@ func stopped() []stoppedCase {
 		{"keep-hook: a custodian's drop is the webhook's", state{}, operator, all, protected, serving.ClosedWebhook},
 		{"early-release: is the webhook's", state{deleting: true}, operator, all, going, serving.ClosedWebhook},
 
-		{"no-regain: a tool", state{escaped: true}, gitops, apply(appliedHook), "evidence deleting", "no-regain"},
-		{"no-regain: a person", state{escaped: true}, person, regain, "evidence deleting", "no-regain"},
-		{"no-regain: a custodian", state{escaped: true}, operator, regain, "evidence deleting", "no-regain"},
-		{"no-regain: the latch alone", state{escaped: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`),
+		{"no-regain: a tool", state{escaped: true}, gitops, apply(appliedHook), "latch evidence deleting", "no-regain"},
+		{"no-regain: a person", state{escaped: true}, person, regain, "latch evidence deleting", "no-regain"},
+		{"no-regain: a custodian", state{escaped: true}, operator, regain, "latch evidence deleting", "no-regain"},
+		{"no-regain: the latch alone", state{freed: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`),
 			"evidence deleting", "no-regain"},
 
 		{"automation-release: a service account", state{deleting: true}, gitops, put(unhook), going, "automation-release"},
@@ -137,11 +137,13 @@ func stopped() []stoppedCase {
 		{"keep-finalizer: live", state{}, gitops, unbound, protected, "keep-finalizer"},
 		{"keep-finalizer: deleting, by a custodian", state{deleting: true}, operator, unbound, going, "keep-finalizer"},
 		{"keep-finalizer: together with the hook", state{deleting: true}, person, put(func(m *machinev1beta1.Machine) { unhook(m); m.Finalizers = nil }), going, "keep-finalizer"},
-		{"keep-finalizer: the hook is gone", state{escaped: true}, gitops, unbound, "gone", ""},
+		{"keep-finalizer: the latch alone", state{escaped: true}, gitops, unbound, "latch evidence deleting", "keep-finalizer"},
+		{"keep-finalizer: both are gone", state{freed: true}, gitops, unbound, "gone", ""},
 
 		{"keep-role: dropped", state{}, gitops, noLabels, protected, "keep-role"},
 		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
-		{"keep-role: the hook is gone", state{escaped: true}, person, noLabels, "evidence deleting", ""},
+		{"keep-role: the latch alone", state{escaped: true}, person, noLabels, "latch evidence deleting", "keep-role"},
+		{"keep-role: both are gone", state{freed: true}, person, noLabels, "evidence deleting", ""},
 
 		{"claim: another provider ID", state{provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":"process:///another"}}`), protected, "claim"},
 		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected, "claim"},
@@ -155,10 +157,13 @@ func stopped() []stoppedCase {
 		{"adopt: a ConfigMap", state{}, gitops, merge(owned("v1", "ConfigMap", false)), protected + " owned by ConfigMap", ""},
 		{"adopt: a worker", state{worker: true}, controllers, merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)), "owned by MachineSet", ""},
 
-		{"escape-hatch: a person, all hooks", state{deleting: true}, person, put(unhook), "evidence deleting", ""},
+		{"escape-hatch: a person, all hooks", state{deleting: true}, person, put(unhook), going, "escape-hatch"},
 		{"escape-hatch: a person, and the latch stays behind", state{deleting: true}, person, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
-		{"escape-hatch: system:admin", state{deleting: true}, admin, put(unhook), "evidence deleting", ""},
-		{"escape-hatch: a responder's service account", state{deleting: true}, emergency, put(unhook), "evidence deleting", ""},
+		{"escape-hatch: a person, the latch that stood alone", state{escaped: true}, person, put(unhook), "latch evidence deleting", "escape-hatch"},
+		{"automation-release: the latch that stood alone", state{escaped: true}, gitops, put(unhook), "latch evidence deleting", "automation-release"},
+		{"early-release: the latch that stood alone is the webhook's", state{escaped: true}, operator, put(unhook), "latch evidence deleting", serving.ClosedWebhook},
+		{"escape-hatch: system:admin", state{deleting: true}, admin, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
+		{"escape-hatch: a responder's service account", state{deleting: true}, emergency, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
 
 		{"cluster-etcd-operator adds its hook", state{bare: true, naked: true}, operator, regain, "hook", ""},
 		{"Holdfast refreshes the evidence", state{}, holdfast, merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"}}}`), "hook latch other evidence", ""},

@@ -188,14 +188,14 @@ func cases() []verdictCase {
 
 		// no-regain
 		{name: "no-regain: a tool", state: state{escaped: true}, user: gitops, send: apply(appliedHook),
-			stored: "evidence deleting", recorded: []string{"no-regain repaired"}},
+			stored: "latch evidence deleting", recorded: []string{"no-regain repaired"}},
 		{name: "no-regain: a custodian", state: state{escaped: true}, user: holdfast, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`),
-			stored: "evidence deleting", recorded: []string{"no-regain repaired"}},
+			stored: "latch evidence deleting", recorded: []string{"no-regain repaired"}},
 		{name: "no-regain: a person, beside an entry of their own", state: state{escaped: true}, user: person, send: put(func(m *machinev1beta1.Machine) {
 			m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: "AAA", Owner: "aaa"}, hookEntry()}
 			m.Spec.LifecycleHooks.PreTerminate = []machinev1beta1.LifecycleHook{latchEntry()}
-		}), stored: "AAA=aaa evidence deleting", recorded: []string{"no-regain repaired"}},
-		{name: "no-regain: the latch alone", state: state{escaped: true}, user: operator, send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`),
+		}), stored: "AAA=aaa latch evidence deleting", recorded: []string{"no-regain repaired"}},
+		{name: "no-regain: the latch alone", state: state{freed: true}, user: operator, send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`),
 			stored: "evidence deleting", recorded: []string{"no-regain repaired"}},
 
 		// early-release
@@ -220,22 +220,22 @@ func cases() []verdictCase {
 
 		// escape-hatch
 		{name: "escape-hatch: a person", state: state{deleting: true}, user: person, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`),
-			stored: "evidence deleting", recorded: []string{"escape-hatch allowed"}},
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: system:admin with kubectl edit", state: state{deleting: true}, user: admin, send: put(unhook),
-			stored: "evidence deleting", recorded: []string{"escape-hatch allowed"}},
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: a responder's service account", state: state{deleting: true}, user: emergency, send: put(unhook),
-			stored: "evidence deleting", recorded: []string{"escape-hatch allowed"}},
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: etcd is unknown", state: state{deleting: true}, cluster: ring(unknown), user: person, send: put(unhook),
-			stored: "evidence deleting", recorded: []string{"escape-hatch allowed"}},
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: quorum would be lost", state: state{deleting: true}, cluster: lost, user: person, send: put(unhook),
-			stored: protected + " deleting", recorded: []string{"escape-hatch denied"}},
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: quorum would be lost, overridden", state: state{deleting: true, override: "escape-hatch: the rack is on fire"}, cluster: lost, user: person, send: put(unhook),
-			stored: "evidence deleting", recorded: []string{"escape-hatch overridden"}},
+			stored: `latch evidence override "escape-hatch: the rack is on fire" by system:admin deleting`, recorded: []string{"escape-hatch overridden"}},
 		{name: "escape-hatch: an override of another rule", state: state{deleting: true, override: "one-too-many: not this"}, cluster: lost, user: person, send: put(unhook),
-			stored: protected + ` override "one-too-many: not this" by system:admin deleting`, recorded: []string{"escape-hatch denied"}},
+			stored: `latch evidence override "one-too-many: not this" by system:admin deleting`, recorded: []string{"escape-hatch allowed"}},
 		{name: "escape-hatch: never put back", state: state{escaped: true}, user: holdfast, send: put(func(m *machinev1beta1.Machine) {
 			m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{hookEntry()}
-		}), stored: "evidence deleting", recorded: []string{"no-regain repaired"}},
+		}), stored: "latch evidence deleting", recorded: []string{"no-regain repaired"}},
 
 		// keep-finalizer
 		{name: "keep-finalizer: live", user: gitops, send: merge(`{"metadata":{"finalizers":null}}`),
@@ -244,13 +244,17 @@ func cases() []verdictCase {
 			stored: protected + " deleting", recorded: []string{"keep-finalizer denied"}},
 		{name: "keep-finalizer: together with the hook", state: state{deleting: true}, user: person, send: put(func(m *machinev1beta1.Machine) { unhook(m); m.Finalizers = nil }),
 			stored: protected + " deleting", recorded: []string{"keep-finalizer denied"}},
-		{name: "keep-finalizer: the hook is gone", state: state{escaped: true}, user: gitops, send: merge(`{"metadata":{"finalizers":null}}`), stored: "gone"},
+		{name: "keep-finalizer: the latch alone", state: state{escaped: true}, user: gitops, send: merge(`{"metadata":{"finalizers":null}}`),
+			stored: "latch evidence deleting", recorded: []string{"keep-finalizer denied"}},
+		{name: "keep-finalizer: both are gone", state: state{freed: true}, user: gitops, send: merge(`{"metadata":{"finalizers":null}}`), stored: "gone"},
 
 		// keep-role
 		{name: "keep-role: dropped", user: gitops, send: merge(`{"metadata":{"labels":null}}`),
 			stored: protected, recorded: []string{"keep-role denied"}},
 		{name: "keep-role: changed", state: state{deleting: true}, user: person, send: merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-role":"worker"}}}`),
 			stored: protected + " deleting", recorded: []string{"keep-role denied"}},
+		{name: "keep-role: the latch alone", state: state{escaped: true}, user: person, send: merge(`{"metadata":{"labels":null}}`),
+			stored: "latch evidence deleting", recorded: []string{"keep-role denied"}},
 
 		// unprotected-delete
 		{name: "unprotected-delete", state: state{bare: true}, user: person, send: remove,

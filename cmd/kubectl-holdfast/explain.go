@@ -106,12 +106,12 @@ func (v *view) explain(out io.Writer, name string) error {
 }
 
 // answer is what Holdfast would say to a deletion, or to the release of a Machine that is being deleted, and
-// which of the two; "" if there is nothing to release.
+// which of the two; "" if its hook is off already.
 func (v *view) answer(i int) (quorum.Decision, string) {
 	switch m := &v.Machines[i]; {
 	case !m.Deleting():
 		return v.deletion(i), "deleted"
-	case m.Hook == quorum.Absent && m.Latch != quorum.Ours:
+	case m.Hook == quorum.Absent: // what follows is Holdfast's
 		return quorum.Decision{}, ""
 	}
 	return v.release(i), "released"
@@ -176,7 +176,7 @@ func (v *view) standing(i int) string {
 	case m.Deleting() && m.Hook == quorum.Foreign:
 		return since + "and held by a hook of the right name that somebody else owns."
 	case m.Deleting() && m.Latch == quorum.Ours:
-		return since + "and is drained, but not terminated while its latch is on."
+		return since + "its hook was taken off by hand, and it is drained, but not terminated while its latch is on."
 	case m.Deleting():
 		return since + "and free: it is drained and terminated."
 	case m.Protected():
@@ -250,7 +250,7 @@ func (v *view) commands(i int, d *quorum.Decision) []string {
 
 // refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.
 func refused(d *quorum.Decision) bool {
-	return d.Denial() != nil || d.Repairs.Hook == quorum.AsOld || d.Repairs.Latch == quorum.AsOld
+	return d.Denial() != nil || d.Repairs.Hook == quorum.AsOld
 }
 
 func verdictWords(d *quorum.Decision) string {

@@ -38,9 +38,9 @@ func releaseCommand(t terminal) *cobra.Command {
 replacement votes in etcd. It cannot be taken back.
 
 The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
-it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast judges that
-patch like any other, takes the latch off with the hook, and records who sent it. Where etcd would
-lose quorum it refuses, and says how to override that.
+it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast records who
+sent it, and takes the latch off a moment later. Where etcd would lose quorum, or that is not known, the
+latch stays, so that the Machine is not terminated; it says how to override that.
 
 It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
 		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'
@@ -100,6 +100,9 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if refused(&d) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent", name)
 	}
+	if is, _ := v.join.Hosting(i); v.Ring.Known && is != quorum.HostsNothing && !v.join.MayGo(i) {
+		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and it would stay; lift the rule first, as said above", name)
+	}
 	if !o.dryRun && o.confirm == "" {
 		if err := ask(ctx, t, name, "This cannot be taken back. To release Machine "+name+", type its name: ", "--confirm "+name); err != nil {
 			return err
@@ -115,6 +118,8 @@ func releasable(v *view, i int) error {
 		return fmt.Errorf("Machine %s is mirrored from another API, which Holdfast leaves alone; release it there", m.Name)
 	case m.Hook == quorum.Absent && m.Latch != quorum.Ours:
 		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
+	case m.Hook == quorum.Absent && m.Deleting():
+		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)
 	case !m.Deleting():
 		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine %s", m.Name, v.namespace, m.Name)
 	}
@@ -124,10 +129,7 @@ func releasable(v *view, i int) error {
 // send removes what holds the Machine, in one patch that fails if the Machine changed since it was read.
 func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
 	before := m.DeepCopy()
-	// Holdfast takes the latch off with its own hook; while it is down the latch goes on holding. One that
-	// stands alone, or beside somebody else's hook, is all that there is to take off.
-	was := machineapi.Machine(m)
-	machineapi.Release(m, was.Hook != quorum.Absent, was.Hook != quorum.Ours)
+	machineapi.Release(m, true, false) // the latch is Holdfast's to take off
 	if m.Annotations == nil {
 		m.Annotations = map[string]string{}
 	}
@@ -147,15 +149,12 @@ func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *ma
 	}
 	if now := machineapi.Machine(m); now.Hook != quorum.Absent {
 		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)
-	} else if now.Latch == quorum.Ours {
-		fmt.Fprintf(t.out, "The hook of Machine %s is off, and its latch is still on: Holdfast takes it off. If Holdfast is down for good, repeat this command.\n", m.Name)
-		return nil
 	}
 	if o.dryRun {
-		fmt.Fprintf(t.out, "A trial: Machine %s would be released; nothing was changed.\n", m.Name)
+		fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", m.Name)
 		return nil
 	}
-	fmt.Fprintf(t.out, "Machine %s is released. It is drained and terminated now; provide a replacement soon.\n", m.Name)
+	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
 	return nil
 }
 

@@ -77,7 +77,7 @@ func besides(machines string) []part {
 		parts(appsv1.SchemeGroupVersion, "Deployment", etcdNamespace+"/"+machineapi.GuardName),
 		parts(policyv1.SchemeGroupVersion, "PodDisruptionBudget", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
-		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+controller.RecordsName, "openshift-config-managed/dashboard-holdfast"),
+		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+controller.RecordsName, machines+"/"+controller.LedgerName, "openshift-config-managed/dashboard-holdfast"),
 		parts(configv1.SchemeGroupVersion, "ClusterOperator", "holdfast"),
 	} {
 		out = append(out, more...)

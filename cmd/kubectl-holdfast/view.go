@@ -111,9 +111,6 @@ func (v *view) deletion(i int) quorum.Decision {
 func (v *view) release(i int) quorum.Decision {
 	old := v.Machines[i]
 	next := old
-	if old.Hook != quorum.Ours {
-		next.Latch = quorum.Absent
-	}
 	next.Hook = quorum.Absent
 	return identities().Admit(&quorum.Request{Operation: quorum.Update, User: v.user, Namespace: v.namespace, Old: &old, New: &next}, v.Snapshot)
 }

@@ -33,11 +33,10 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("a second look leads to another plan")}
 
-// apply makes one action happen that is no change of etcd's membership, decided on what was seen at that
-// time. A notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time) (err error) {
+// apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
+func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snapshot) (err error) {
 	if a.Kind == quorum.ReleaseHook || a.Kind == quorum.DeleteGuardPod { // cannot be taken back
-		if err := r.confirmLater(ctx, a, seen); err != nil {
+		if err := r.confirmLater(ctx, a, s.Now); err != nil {
 			return err
 		}
 	}
@@ -46,13 +45,9 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time)
 	defer func() { r.patience.after(err) }()
 	switch a.Kind {
 	case quorum.ReleaseHook:
-		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
-			if m.DeletionTimestamp.IsZero() {
-				return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)
-			}
-			machineapi.Release(m, a.Hook, a.Latch)
-			return nil
-		})
+		return r.release(ctx, a)
+	case quorum.RecordRelease:
+		return r.record(ctx, s, a)
 	case quorum.AddHook:
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 			if !m.DeletionTimestamp.IsZero() {
@@ -72,6 +67,17 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, seen time.Time)
 	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
+}
+
+// release takes hook and latch off, as the action says.
+func (r *Reconciler) release(ctx context.Context, a quorum.Action) error {
+	return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
+		if m.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)
+		}
+		machineapi.Release(m, a.Hook, a.Latch)
+		return nil
+	})
 }
 
 // patience is for how long a change of a Kubernetes object is waited for. An API server may ask an etcd member that has
@@ -144,8 +150,8 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 	return nil
 }
 
-// changeMembership makes one change of etcd's membership. Kubernetes leader election does not fence,
-// so the change is made under a lock in etcd, and only if a look taken under that lock leads to it: held is
+// changeMembership makes one change of etcd's membership, or a final release, which takes a voter away as well. Kubernetes
+// leader election does not fence, so the change is made under a lock in etcd, and only if a look taken under that lock leads to it: held is
 // the lock under which the round looked, nil to take it and look a second time. keep is the lock where
 // another change usually follows this one at once. Not after a removal: the lock may have been taken at
 // the endpoint of the member that has left.
@@ -200,7 +206,9 @@ func (r *Reconciler) change(ctx context.Context, a quorum.Action, held *etcd.Hel
 		err = held.Remove(ctx, a.Member)
 	case quorum.MoveLeader:
 		err = held.MoveLeader(ctx, a.To)
-	case quorum.AddHook, quorum.ReleaseHook, quorum.SizeGuard, quorum.DeleteGuardPod:
+	case quorum.ReleaseHook:
+		err = r.release(ctx, a)
+	case quorum.AddHook, quorum.RecordRelease, quorum.SizeGuard, quorum.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}
 	return err

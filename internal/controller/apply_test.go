@@ -96,7 +96,7 @@ func TestRelease(t *testing.T) {
 	seen, err := r.look(t.Context())
 	must(t, err)
 	for _, a := range quorum.Decide(seen).Actions { // evidence
-		must(t, r.apply(t.Context(), a, seen.Now))
+		must(t, r.apply(t.Context(), a, seen))
 	}
 	var old machinev1beta1.Machine
 	key := client.ObjectKey{Namespace: where, Name: "old"}
@@ -114,7 +114,7 @@ func TestRelease(t *testing.T) {
 	}
 
 	// The member is listed, whatever the look showed that the release was decided on.
-	if err := r.apply(t.Context(), release, time.Now().Add(-time.Second)); !errors.Is(err, errChanged) {
+	if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now().Add(-time.Second)}); !errors.Is(err, errChanged) {
 		t.Errorf("on a look that is no longer true: %v", err)
 	}
 	held("on a look that is no longer true", true)
@@ -123,7 +123,7 @@ func TestRelease(t *testing.T) {
 	ring.members = []quorum.Member{stays}
 	connection.hangs, connection.bounds = true, nil
 	for range 5 {
-		if err := r.apply(t.Context(), release, time.Now()); !errors.As(err, new(notYet)) {
+		if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); !errors.As(err, new(notYet)) {
 			t.Errorf("while the API server hangs: %v", err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the release was not told, or twice: %d more Events", len(said.Events))
 	}
 
-	if err := r.apply(t.Context(), release, time.Now()); err != nil {
+	if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 	if r.patience.bound() != time.Second {

@@ -105,7 +105,7 @@ func TestEventReasons(t *testing.T) {
 		"no-regain allowed": "HookRegainPrevented", "no-regain denied": "HookRegainPrevented",
 		"early-release allowed": "HookRestored", "early-release denied": "HookRestored",
 		"automation-release allowed": "HookRestored", "automation-release denied": "HookRestored",
-		"escape-hatch allowed": "EscapeHatchUsed", "escape-hatch denied": "ReleaseBlocked",
+		"escape-hatch allowed": "EscapeHatchUsed", "escape-hatch denied": "EscapeHatchUsed",
 		"keep-finalizer allowed": "ChangeBlocked", "keep-finalizer denied": "ChangeBlocked",
 		"keep-role allowed": "ChangeBlocked", "keep-role denied": "ChangeBlocked",
 		"unprotected-delete allowed": "OverrideUsed", "unprotected-delete denied": "DeletionBlocked",

@@ -95,6 +95,10 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		s.Bootstrap, err = g.bootstrap(ctx)
 		return err
 	})
+	group.Go(func() (err error) {
+		s.Ledger, err = g.ledger(ctx)
+		return err
+	})
 	if g.Mode == quorum.Full {
 		group.Go(func() (err error) {
 			s.Records, s.RecordsWhy, err = g.records(ctx)

@@ -157,6 +157,11 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 		r.Log.Error(err, "nothing is done without records")
 		return lookRetry, nil
 	}
+	if wrote, err := r.keepLedger(ctx, s, plan.Ledger); err != nil {
+		r.Log.Error(err, "no Machine is let go without a release ledger")
+	} else if wrote {
+		return lookNow, nil // what is recorded is recorded on what was read
+	}
 	did := r.act(ctx, s, &plan, held)
 	if did.hurry {
 		return did.again, did.keep // what is published and told of members comes after
@@ -206,10 +211,10 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 	}
 	for _, a := range plan.Actions {
 		var err error
-		if a.Kind.Membership() {
+		if a.Kind.Membership() || a.Final && s.Mode == quorum.Full && s.Ring.Known {
 			did.keep, err = r.changeMembership(ctx, a, held)
 		} else {
-			err = r.apply(ctx, a, s.Now)
+			err = r.apply(ctx, a, s)
 		}
 		switch {
 		case err == nil:
@@ -256,7 +261,7 @@ func (r *Reconciler) done(a quorum.Action) {
 		return
 	}
 	reason := map[quorum.Kind]string{
-		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RemoveLearner: "LearnerRemoved",
+		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RecordRelease: "ReleaseRecorded", quorum.RemoveLearner: "LearnerRemoved",
 		quorum.MoveLeader: "LeaderMoved", quorum.RemoveVoter: "MemberRemoved", quorum.Promote: "LearnerPromoted",
 		quorum.AddLearner: "LearnerAdded", quorum.DeleteGuardPod: "GuardPodDeleted",
 	}[a.Kind]

@@ -55,9 +55,6 @@ func eventReason(f quorum.Finding) string {
 	case quorum.NoRegain:
 		return "HookRegainPrevented"
 	case quorum.EscapeHatch:
-		if f.Verdict == quorum.Denied {
-			return "ReleaseBlocked"
-		}
 		return "EscapeHatchUsed"
 	case quorum.KeepFinalizer, quorum.KeepRole, quorum.Claim:
 		return "ChangeBlocked"

@@ -118,14 +118,14 @@ func (r *Request) guarded() bool {
 	}
 }
 
-// drops says whether the request takes off what holds the Machine: the hook, or the latch of a
-// deleting Machine whose hook has somebody else's owner.
+// drops says whether the request takes off what holds the Machine: the hook, or where there is none, the latch of a
+// deleting Machine.
 func (r *Request) drops() bool {
 	if r.Old == nil || r.New == nil {
 		return false
 	}
 	return r.Old.Hook == Ours && r.New.Hook == Absent ||
-		r.Old.Hook == Foreign && r.Old.Deleting() && r.Old.Latch == Ours && r.New.Latch != Ours
+		r.Old.Hook != Ours && r.Old.Deleting() && r.Old.Latch == Ours && r.New.Latch != Ours
 }
 
 // becomesGuarded says whether an update makes a Machine one of the control plane's. What stands on it
@@ -228,7 +228,7 @@ func admitClaim(d *Decision, r *Request, s *Snapshot) {
 // could not be told any more from another that takes it. The provider ID is nobody's to change; the
 // annotations are the Machine API's.
 func admitInstance(d *Decision, r *Request, ids *Identities) {
-	if r.Old.Hook != Ours {
+	if !r.Old.Held() {
 		return
 	}
 	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
@@ -276,7 +276,7 @@ func (d *Decision) pairLatch(hook, latch Entry) {
 
 // admitLabels are the rules keep-finalizer and keep-role.
 func admitLabels(d *Decision, r *Request) {
-	if r.Old.Hook != Ours {
+	if !r.Old.Held() {
 		return
 	}
 	if r.Old.Finalizer && !r.New.Finalizer {
@@ -330,7 +330,7 @@ func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
 	switch {
 	case r.drops():
 		admitRelease(d, r, s, class)
-	case r.Old.Hook != Ours: // nothing to keep, and a latch that was left behind may go
+	case r.Old.Hook != Ours: // the latch stands
 	case r.New.Hook == Foreign:
 		d.holdHook(r, KeepHook, keepOwner(r))
 	case r.Old.Latch == Ours && r.New.Latch != Ours:
@@ -345,12 +345,14 @@ func admitRelease(d *Decision, r *Request, s *Snapshot, class Class) {
 	case Automation:
 		d.holdHook(r, AutomationRelease, automationRelease(r))
 	case Custodian:
-		is, why := hosting(s, r.Old)
-		if is != HostsNothing {
+		switch is, why := hosting(s, r.Old); {
+		case is == HostsNothing:
+			d.dropLatch(r)
+		case r.Old.Hook == Absent && s != nil && s.Ledger.has(r.Old.UID) && NewJoin(s).MayGo(s.find(r.Old.Name)):
+			admitFinal(d, r, s)
+		default:
 			d.holdHook(r, EarlyRelease, earlyRelease(r, EarlyRelease, s, is, why))
-			return
 		}
-		d.dropLatch(r)
 	case Person:
 		admitEscape(d, r, s)
 	}
@@ -374,34 +376,29 @@ func (d *Decision) dropLatch(r *Request) {
 	}
 }
 
-// dropOverride takes away an override that this very request used: it counts once.
-func (d *Decision) dropOverride(r *Request) {
-	if r.New.Override != "" {
-		d.Repairs.Override = Dropped
+// admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine, and it never returns. What the Machine
+// hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
+// without.
+func admitEscape(d *Decision, r *Request, s *Snapshot) {
+	if r.New.Latch != r.Old.Latch {
+		d.Repairs.Latch = AsOld
 	}
-	if r.New.OverrideBy != "" {
-		d.Repairs.OverrideBy = Dropped
+	loss := lossOf(s, r.Old)
+	if loss.held && r.Old.Lifts(EscapeHatch) {
+		d.add(EscapeHatch, Overridden, append(escaped(r, s, &loss), overrideUsed(r, EscapeHatch)...)...)
+		return
 	}
+	d.add(EscapeHatch, Allowed, escaped(r, s, &loss)...)
 }
 
-// admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine.
-func admitEscape(d *Decision, r *Request, s *Snapshot) {
+// admitFinal puts a final release on record: Holdfast takes off the latch that the ledger says goes.
+func admitFinal(d *Decision, r *Request, s *Snapshot) {
 	loss := lossOf(s, r.Old)
-	verdict := Allowed
-	if loss.quorumLost {
-		if !r.overrides(EscapeHatch) {
-			d.add(EscapeHatch, Denied, escapeDenied(r, &loss)...)
-			return
-		}
-		verdict = Overridden
-		d.dropOverride(r)
+	if loss.held {
+		d.add(EscapeHatch, Overridden, append(letGo(r, s, &loss), overrideUsed(r, EscapeHatch)...)...)
+		return
 	}
-	d.dropLatch(r)
-	lines := escapeAllowed(r, s, &loss)
-	if verdict == Overridden {
-		lines = append(lines, overrideUsed(r, EscapeHatch)...)
-	}
-	d.add(EscapeHatch, verdict, lines...)
+	d.add(EscapeHatch, Allowed, letGo(r, s, &loss)...)
 }
 
 // loss is what etcd loses with a Machine's instance.
@@ -410,43 +407,32 @@ type loss struct {
 	why                     string // why it is not known
 	member                  string // on the Machine, "" without one
 	learner                 bool   // the member has no vote
-	voters, healthy, remain int    // healthy voters now, and without the Machine and those that nothing holds any more
-	quorumLost              bool
+	nothing                 bool   // the Machine hosts nothing
+	voters, healthy, remain int    // healthy voters now, and for certain without the Machine and those that are released
+	held                    bool   // etcd cannot do without, or that is not known
 }
 
-// lossOf tells what etcd has left without the Machine. A healthy voter on another deleting Machine
-// whose hook is gone counts as lost already: its instance is on its way out.
+// lossOf tells what etcd has left without the Machine.
 func lossOf(s *Snapshot, old *Machine) loss {
 	if s == nil || !s.Ring.Known {
-		return loss{why: s.ringWhy()}
+		return loss{why: s.ringWhy(), held: true}
 	}
 	i, j := s.find(old.Name), NewJoin(s)
-	l := loss{known: true}
+	is, why := j.Hosting(i)
+	l := loss{known: is != HostsUnknown, why: why, nothing: is == HostsNothing, remain: j.remaining(i)}
 	l.voters, l.healthy = s.Ring.Voters()
-	l.remain = l.healthy
-	for k := range s.Ring.Members {
-		member, host := &s.Ring.Members[k], &j.Hosts[k]
-		here := slices.Contains(host.Machines, i)
-		if here && (l.member == "" || l.learner) {
+	l.held = !l.nothing && !j.spares(i)
+	for _, k := range j.Members(i) {
+		if member := &s.Ring.Members[k]; l.member == "" || l.learner {
 			l.member, l.learner = member.String(), member.Learner
 		}
-		if member.Learner || !member.Healthy {
-			continue
-		}
-		if here || slices.ContainsFunc(host.Machines, func(o int) bool {
-			return s.Machines[o].Deleting() && s.Machines[o].Hook != Ours
-		}) {
-			l.remain--
-			l.quorumLost = l.quorumLost || here
-		}
 	}
-	l.quorumLost = l.quorumLost && l.remain < Size(l.voters)
 	return l
 }
 
 // admitEvidence keeps the evidence as the custodians wrote it.
 func admitEvidence(d *Decision, r *Request, class Class) {
-	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.drops() && d.Repairs.Hook != AsOld && d.Repairs.Latch != AsOld {
+	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw {
 		return
 	}
 	d.Repairs.Evidence = AsOld
@@ -457,9 +443,6 @@ func admitEvidence(d *Decision, r *Request, class Class) {
 
 // admitOverride keeps the override a person's, with the name of who set it.
 func admitOverride(d *Decision, r *Request, class Class) {
-	if d.Repairs.Override == Dropped {
-		return // used up by this very request
-	}
 	switch changed := r.New.Override != r.Old.Override; {
 	case !changed && r.New.OverrideBy == r.Old.OverrideBy:
 	case changed && r.New.Override == "" && class != Automation:
@@ -488,12 +471,6 @@ func ParseOverride(value string) (rule Rule, reason string) {
 	return rule, strings.TrimSpace(reason)
 }
 
-// overrides says whether a person lifted the rule for this Machine before the request.
-func (r *Request) overrides(rule Rule) bool {
-	lifted, reason := ParseOverride(r.Old.Override)
-	return lifted == rule && reason != "" && r.Old.OverrideBy != ""
-}
-
 // admitDelete are the rules about DELETE. The first that denies ends it.
 func admitDelete(d *Decision, r *Request, s *Snapshot) {
 	old := r.Old
@@ -501,7 +478,7 @@ func admitDelete(d *Decision, r *Request, s *Snapshot) {
 		return // a repeated DELETE changes nothing
 	}
 	deny := func(rule Rule, lines []string) (ended bool) {
-		if r.overrides(rule) {
+		if old.Lifts(rule) {
 			d.add(rule, Overridden, overrideUsed(r, rule)...)
 			return false
 		}

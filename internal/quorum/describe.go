@@ -30,6 +30,12 @@ func (a Action) Describe() string {
 		return fmt.Sprintf("size the quorum guard: %d pods, at least %d available", a.Guards, a.Guards-1)
 	case DeleteGuardPod:
 		return fmt.Sprintf("delete pod %s of the quorum guard on Node %s", a.Pod, a.Node)
+	case RecordRelease:
+		by := ""
+		if a.Release.By != "" {
+			by = " at the word of " + clip(a.Release.By, 140)
+		}
+		return fmt.Sprintf("record that Machine %s is let go%s", a.Machine, by)
 	case RemoveLearner:
 		return fmt.Sprintf("remove learner %s", member)
 	case MoveLeader:

@@ -11,7 +11,7 @@ type Invariant string
 const (
 	I1 Invariant = "I1" // no action leaves fewer healthy voters than the quorum of the resulting set
 	I2 Invariant = "I2" // no member is promoted unless its Machine carries the hook
-	I3 Invariant = "I3" // automation never releases a hook while its member is listed
+	I3 Invariant = "I3" // a Machine whose member is listed is let go only at a person's request, and only if quorum stands it or a person says so
 	I4 Invariant = "I4" // no action raises voters above desired + 1, or removes a healthy voter below desired
 	I5 Invariant = "I5" // a learner whose Machine is deleting is not promoted
 	I6 Invariant = "I6" // once gone from a deleting Machine, the hook never returns
@@ -56,8 +56,8 @@ func check(s *Snapshot, a Action) error {
 	if i >= 0 {
 		m = &s.Machines[i]
 	}
-	voters, healthy := s.Ring.Voters()
-	after, alive := voters, healthy
+	voters, _ := s.Ring.Voters()
+	after, alive := voters, kept(s)
 	if a.Kind.Membership() && !s.Ring.Known {
 		return violated(I1, "etcd's members are not known")
 	}
@@ -74,8 +74,19 @@ func check(s *Snapshot, a Action) error {
 		if m == nil || !m.Deleting() {
 			return violated(I3, "the Machine is not deleting")
 		}
-		if is, why := NewJoin(s).Hosting(i); m.Hook != Absent && is != HostsNothing {
+		j := NewJoin(s)
+		switch is, why := j.Hosting(i); {
+		case is == HostsNothing:
+		case m.Hook != Absent:
 			return violated(I3, "it may host a member: %s", why)
+		case !s.Ledger.has(m.UID):
+			return violated(I3, "it may host a member, and the ledger does not say that it is let go: %s", why)
+		case (!s.Ring.Known || sure(s, i) < Size(voters)) && !m.Lifts(EscapeHatch):
+			return violated(I3, "%d healthy of %d voters would be held by something, which is no quorum", sure(s, i), voters)
+		}
+	case RecordRelease:
+		if m == nil || !m.Deleting() || m.Hook != Absent {
+			return violated(I3, "the Machine is not deleting, or no person took its hook off")
 		}
 	case SizeGuard, DeleteGuardPod: // neither touches a hook or a member
 	case RemoveLearner:
@@ -87,7 +98,7 @@ func check(s *Snapshot, a Action) error {
 			return violated(I4, "the member is a learner")
 		}
 		after--
-		if member.Healthy {
+		if k := s.Ring.find(a.Member); member.Healthy && !NewJoin(s).Released(k) {
 			alive--
 			if n := replaces(s, a.Member); n < s.Desired {
 				return violated(I4, "%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
@@ -119,11 +130,33 @@ func check(s *Snapshot, a Action) error {
 	return nil
 }
 
+// kept counts the healthy voters whose Machines are not let go.
+func kept(s *Snapshot) int {
+	j, n := NewJoin(s), 0
+	for k, m := range s.Ring.Members {
+		if !m.Learner && m.Healthy && !j.Released(k) {
+			n++
+		}
+	}
+	return n
+}
+
+// sure counts those of them that certainly run elsewhere than on a Machine, and are not about to be let go.
+func sure(s *Snapshot, machine int) int {
+	j, n := NewJoin(s), 0
+	for k, m := range s.Ring.Members {
+		if !m.Learner && m.Healthy && !j.Released(k) && !j.leaves(k) && j.Hosts[k].Known() && !slices.Contains(j.Hosts[k].Machines, machine) {
+			n++
+		}
+	}
+	return n
+}
+
 // replaces counts the voters other than one that serve as well as it does.
 func replaces(s *Snapshot, other uint64) int {
 	j, n := NewJoin(s), 0
 	for k, m := range s.Ring.Members {
-		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && (len(j.Hosts[k].Machines) == 1) != (len(j.Hosts[k].Nodes) == 1) {
+		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && len(j.Hosts[k].Machines)+len(j.Hosts[k].Nodes) == 1 {
 			n++
 		}
 	}

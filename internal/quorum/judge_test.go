@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"fmt"
 	"strings"
 
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
@@ -17,11 +18,11 @@ func violates(s *q.Snapshot, a q.Action) string {
 	}
 	type ballot struct {
 		id            uint64
-		vote, healthy bool
+		vote, healthy bool // healthy, and nothing lets its host go
 	}
 	var before, after []ballot
 	for _, o := range s.Ring.Members {
-		one := ballot{o.ID, !o.Learner, o.Healthy}
+		one := ballot{o.ID, !o.Learner, o.Healthy && !dumbReleased(s, &o)}
 		before = append(before, one)
 		if o.ID == a.Member {
 			switch a.Kind {
@@ -46,7 +47,7 @@ func violates(s *q.Snapshot, a q.Action) string {
 	}
 	votersBefore, healthyBefore := tally(before)
 	voters, healthy := tally(after)
-	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.SizeGuard && a.Kind != q.DeleteGuardPod
+	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease && a.Kind != q.SizeGuard && a.Kind != q.DeleteGuardPod
 	switch {
 	case etcd && !s.Ring.Known:
 		return "etcd is changed although it is not known"
@@ -56,12 +57,18 @@ func violates(s *q.Snapshot, a q.Action) string {
 		return "I2: no hook"
 	case a.Kind == q.ReleaseHook && (m == nil || m.DeletedAt.IsZero()):
 		return "I3: the Machine is not deleting"
-	case a.Kind == q.ReleaseHook && m.Hook != q.Absent && dumbMayHost(s, m):
-		return "I3: its member may be listed"
+	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && m.Hook != q.Absent:
+		return "I3: its member may be listed, and nobody took the hook off"
+	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && !strings.Contains(dumbLedger(s), "["+m.UID+"]"):
+		return "I3: its member may be listed, and it is not recorded"
+	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && (m.OverrideBy == "" || !strings.HasPrefix(m.Override, "escape-hatch: ")):
+		return "I3: its member may be listed, and quorum would be lost"
+	case a.Kind == q.RecordRelease && (m == nil || m.DeletedAt.IsZero() || m.Hook != q.Absent):
+		return "I3: nobody took its hook off"
 	case voters > votersBefore && voters > s.Desired+1:
 		return "I4: too many voters"
-	case voters < votersBefore && healthy < healthyBefore && voters < s.Desired:
-		return "I4: too few voters"
+	case voters < votersBefore && healthy < healthyBefore && dumbServing(s, a.Member) < s.Desired:
+		return "I4: too few voters that serve"
 	case a.Kind == q.Promote && !m.DeletedAt.IsZero():
 		return "I5: the Machine is deleting"
 	case a.Kind == q.AddHook && (m == nil || !m.DeletedAt.IsZero()):
@@ -170,9 +177,68 @@ func texts[A interface{ String() string }](addrs []A, names []string) []string {
 	return out
 }
 
-// dumbLosesQuorum counts what is left without a Machine and those that were let go before.
+// dumbLedger is who is let go by the ledger, and which members are, as one string.
+func dumbLedger(s *q.Snapshot) string {
+	out := ""
+	for _, r := range s.Ledger.Entries {
+		out += "[" + r.UID + "]"
+		for _, id := range r.Members {
+			out += fmt.Sprintf("(%x by %s)", id, r.UID)
+		}
+	}
+	return out
+}
+
+// dumbReleased says whether nothing holds the host of a member any more, or the ledger says so of a host that is gone.
+func dumbReleased(s *q.Snapshot, member *q.Member) bool {
+	hosts, there := dumbHosts(s, member), ""
+	for _, m := range s.Machines {
+		there += "[" + m.UID + "]"
+		on := strings.Contains(hosts, "[machine "+m.Name+"]")
+		if on && !m.DeletedAt.IsZero() && m.Hook != q.Ours && m.Latch != q.Ours {
+			return true
+		}
+	}
+	for _, m := range s.Machines {
+		if hosts == "[machine "+m.Name+"]" && m.DeletedAt.IsZero() {
+			return false // it moved
+		}
+	}
+	for _, r := range s.Ledger.Entries {
+		if !strings.Contains(there, "["+r.UID+"]") && strings.Contains(dumbLedger(s), fmt.Sprintf("(%x by %s)", member.ID, r.UID)) {
+			return true
+		}
+	}
+	return false
+}
+
+// dumbLeaves says whether the ledger lets a Machine go that the member may run on.
+func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
+	for _, m := range s.Machines {
+		if strings.Contains(dumbHosts(s, member), "[machine "+m.Name+"]") && !m.DeletedAt.IsZero() && m.UID != "" && strings.Contains(dumbLedger(s), "["+m.UID+"]") {
+			return true
+		}
+	}
+	return false
+}
+
+// dumbServing counts the voters but one that answer and run on a Machine or Node.
+func dumbServing(s *q.Snapshot, but uint64) int {
+	n := 0
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		hosts := dumbHosts(s, member)
+		if member.ID != but && !member.Learner && member.Healthy && member.Name != "" && !dumbReleased(s, member) &&
+			strings.Count(hosts, "[") == 1 && (strings.Contains(hosts, "[machine ") || strings.Contains(hosts, "[node ")) {
+			n++
+		}
+	}
+	return n
+}
+
+// dumbLosesQuorum counts what is left for certain without a Machine and those that were let go before.
 func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
-	voters, left, here := 0, 0, false
+	voters, left := 0, 0
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner {
@@ -180,14 +246,9 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 		}
 		voters++
 		hosts := dumbHosts(s, member)
-		lost := strings.Contains(hosts, "[machine "+m.Name+"]")
-		here = here || lost && member.Healthy
-		for _, o := range s.Machines {
-			lost = lost || !o.DeletedAt.IsZero() && o.Hook != q.Ours && strings.Contains(hosts, "[machine "+o.Name+"]")
-		}
-		if member.Healthy && !lost {
+		if member.Healthy && strings.Count(hosts, "[") == 1 && hosts != "[machine "+m.Name+"]" && !dumbReleased(s, member) && !dumbLeaves(s, member) {
 			left++
 		}
 	}
-	return s.Ring.Known && here && left*2 <= voters
+	return !s.Ring.Known || left <= voters/2
 }

@@ -79,6 +79,9 @@ func (m *Machine) ControlPlane() bool { return ControlPlaneRole(m.Role) || Contr
 // deletion, its instance is not terminated before they go.
 func (m *Machine) Protected() bool { return m.Hook == Ours && m.Latch == Ours && m.Finalizer }
 
+// Held says whether anything of etcd's holds the Machine: the hook, or after a person took that off, the latch.
+func (m *Machine) Held() bool { return m.Hook == Ours || m.Latch == Ours }
+
 // NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {

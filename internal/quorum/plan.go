@@ -20,6 +20,7 @@ const (
 	ReleaseHook                    // take hook and latch off a deleting Machine
 	SizeGuard                      // size the quorum guard: budget and Deployment
 	DeleteGuardPod                 // delete the guard pod of a released Machine's Node
+	RecordRelease                  // write a final release into the ledger, before it is performed
 	RemoveLearner                  // remove a learner from etcd
 	MoveLeader                     // move leadership to the member Action.To
 	RemoveVoter                    // remove a voter from etcd
@@ -29,7 +30,7 @@ const (
 
 func (k Kind) String() string {
 	return [...]string{
-		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", DeleteGuardPod: "delete-guard-pod", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
+		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", DeleteGuardPod: "delete-guard-pod", RecordRelease: "record-release", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
 		RemoveVoter: "remove-voter", Promote: "promote", AddLearner: "add-learner",
 	}[k]
 }
@@ -56,6 +57,8 @@ type Action struct {
 	GivesWay    bool     // RemoveLearner: its Node goes to the end of the queue
 	Guards      int      // SizeGuard: guard pods wanted; the budget's minAvailable is one less
 	Pod, PodUID string   // DeleteGuardPod
+	Final       bool     // ReleaseHook: of what may host a member
+	Release     Release  // RecordRelease
 
 	Why string // for people
 }
@@ -84,6 +87,8 @@ const (
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
 	VoterNotStarted         Reason = "VoterNotStarted"
+	ReleaseHeld             Reason = "ReleaseHeld"
+	LedgerGarbled           Reason = "LedgerGarbled"
 	RecordsGarbled          Reason = "RecordsGarbled"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
@@ -109,6 +114,8 @@ type Plan struct {
 	// Records are the evidence that has to outlive the Machines, for the members listed now.
 	// Nil: leave the records as they are.
 	Records []Evidence
+	// Ledger are the releases that the ledger is to keep. Nil: leave it as it is.
+	Ledger []Release
 	// Moving: something is under way that etcd or a host must finish, so look again soon.
 	Moving bool
 	// Violated is the invariant that an action would have broken, so that there are none; "" in order.
@@ -146,24 +153,26 @@ func (p *planner) decide() {
 	switch {
 	case !s.Ring.Known:
 		p.note(EtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.ringWhy())
+		p.plan.Actions = p.finalRelease()
 		return
 	case s.Ring.Leader == 0:
 		p.note(EtcdNoLeader, "", "etcd has no leader, so nothing is changed")
 		return
 	}
 	p.observe()
+	p.plan.Ledger = p.ledger()
 	if !s.functional() {
 		p.note(MachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.whyNotFunctional())
 		p.plan.Actions = p.release()
 		return
 	}
-	steps := []func() []Action{p.hook, p.release}
+	steps := []func() []Action{p.hook, p.release, p.finalRelease}
 	if s.Mode == Full {
 		p.plan.Records = p.records()
-		voters, healthy := s.Ring.Voters()
+		voters, healthy := p.standing()
 		switch {
 		case healthy < Size(voters):
-			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
+			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy and stay, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
 		case s.OtherDriver != "":
 			p.note(EtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.Desired == 0:
@@ -227,6 +236,9 @@ func (p *planner) observe() {
 		default:
 			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.ambiguity(k), p.ownerless(k))
 		}
+	}
+	if p.s.Ledger.Why != "" {
+		p.note(LedgerGarbled, "", "somebody changed Holdfast's ledger of the Machines that were let go; it is written anew, and for %s every voter counts as lost that may have been in it: %s", ledgerSettles, p.s.Ledger.Why)
 	}
 	if p.s.RecordsWhy != "" {
 		p.note(RecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
@@ -360,8 +372,8 @@ func (p *planner) records() []Evidence {
 	return out
 }
 
-// release is step 2: hook and latch go from a deleting Machine that hosts nothing, and a latch
-// without a hook goes at once. In guard mode the hook is left to its custodian.
+// release is step 2: hook and latch go from a deleting Machine that hosts nothing. In guard mode the hook is left to its
+// custodian. For a latch whose hook a person took off, see finalRelease.
 func (p *planner) release() []Action {
 	var out []Action
 	for i := range p.s.Machines {
@@ -370,17 +382,13 @@ func (p *planner) release() []Action {
 			continue
 		}
 		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Hook: m.Hook != Absent && p.s.Mode == Full, Latch: m.Latch == Ours}
-		switch {
-		case m.Hook == Ours && p.s.Mode == Guard:
+		if m.Hook == Ours && p.s.Mode == Guard {
 			continue // its custodian's
-		case m.Hook == Absent && m.Latch == Ours:
-			a.Why = "its hook is gone, and the latch goes with it"
-		default:
-			if is, _ := p.join.Hosting(i); is != HostsNothing {
-				continue
-			}
-			a.Why = "it hosts no etcd member"
 		}
+		if is, _ := p.join.Hosting(i); is != HostsNothing {
+			continue
+		}
+		a.Why = "it hosts no etcd member"
 		if a.Hook || a.Latch {
 			out = append(out, a)
 		}
@@ -506,7 +514,7 @@ func (p *planner) going(k int) string {
 // healthy enough, and tolerate what they should.
 func (p *planner) removeVoter() []Action {
 	s := p.s
-	voters, healthy := s.Ring.Voters()
+	voters, healthy := p.standing()
 	best := -1
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
@@ -514,7 +522,7 @@ func (p *planner) removeVoter() []Action {
 			continue
 		}
 		left, remain := healthy, voters-1
-		if member.Healthy {
+		if p.stands(k) {
 			left--
 			remain = p.serving(k)
 		}
@@ -539,13 +547,29 @@ func (p *planner) removeVoter() []Action {
 	return []Action{a}
 }
 
-// serving counts the voters other than k that stand in for it: each answers, so it has started, and runs on a Machine or
-// Node. What somebody listed by hand does neither, and a voter whose host is down does not answer.
+// standing counts the voters, and those of them that are healthy and whose Machines are held.
+func (p *planner) standing() (voters, healthy int) {
+	for k := range p.s.Ring.Members {
+		if !p.s.Ring.Members[k].Learner {
+			voters++
+			if p.stands(k) {
+				healthy++
+			}
+		}
+	}
+	return voters, healthy
+}
+
+// stands says whether a member answers, and its Machine is not let go: then it counts as lost already.
+func (p *planner) stands(k int) bool { return p.s.Ring.Members[k].Healthy && !p.join.Released(k) }
+
+// serving counts the voters other than k that stand in for it: each has started, answers, and runs on a Machine or Node that is not
+// let go. What somebody listed by hand is none of these.
 func (p *planner) serving(k int) int {
 	n := 0
 	for o := range p.s.Ring.Members {
 		member, host := &p.s.Ring.Members[o], &p.join.Hosts[o]
-		if o != k && !member.Learner && member.Healthy && len(host.Machines)+len(host.Nodes) == 1 {
+		if o != k && !member.Learner && member.Started() && p.stands(o) && len(host.Machines)+len(host.Nodes) == 1 {
 			n++
 		}
 	}
@@ -563,8 +587,8 @@ func (p *planner) moveLeader(step, from, to int, why string) Action {
 // domain, then the longest deleting.
 func (p *planner) rank(a, b int) int {
 	one, two := &p.s.Ring.Members[a], &p.s.Ring.Members[b]
-	if one.Healthy != two.Healthy {
-		if two.Healthy {
+	if p.stands(a) != p.stands(b) {
+		if p.stands(b) {
 			return -1
 		}
 		return 1
@@ -848,7 +872,7 @@ func (p *planner) explainWaiting() {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if !m.Deleting() || m.Mirrored || m.Hook == Absent {
+		if !m.Deleting() || m.Mirrored || m.Hook == Absent { // without a hook: finalRelease tells
 			continue
 		}
 		k := p.join.Voter(i)

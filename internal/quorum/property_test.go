@@ -42,6 +42,15 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		s.Bootstrap = address(rapid.IntRange(0, 6).Draw(t, "bootstrap at"))
 	}
 	s.Ring.Version = one(t, "version", "3.7.3", "3.6.0", "")
+	s.Ledger = one(t, "ledger", s.Ledger, s.Ledger, s.Ledger, q.Ledger{}, q.Ledger{Version: "2", CreatedAt: noon()}, q.Ledger{Version: "3", Why: "no JSON"})
+	for range rapid.IntRange(0, 2).Draw(t, "releases") {
+		i := rapid.IntRange(0, 6).Draw(t, "released")
+		r := q.Release{Machine: fmt.Sprintf("master-%d", i), UID: one(t, "released UID", fmt.Sprintf("uid-%d", i), "uid-gone")}
+		if chance(t, 80, "released member") {
+			r.Members = []uint64{uint64(0xa0 + i)}
+		}
+		s.Ledger.Entries = append(s.Ledger.Entries, r)
+	}
 	if chance(t, 90, "usual limit") {
 		s.Limits.MaxDeleting = -1
 	} else {
@@ -168,7 +177,7 @@ func TestDecideKeepsTheInvariants(t *testing.T) {
 				t.Errorf("%s says %q", n.Reason, n.Message)
 			}
 		}
-		if !s.Ring.Known && len(p.Actions)+len(p.Records) > 0 {
+		if !s.Ring.Known && len(p.Records)+len(p.Ledger) > 0 {
 			t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
 		}
 		changes := 0
@@ -176,8 +185,11 @@ func TestDecideKeepsTheInvariants(t *testing.T) {
 			if problem := violates(s, a); problem != "" {
 				t.Errorf("%s: %s", a.Describe(), problem)
 			}
-			if a.Kind != q.AddHook && a.Kind != q.ReleaseHook {
+			if a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
 				changes++
+			}
+			if !s.Ring.Known && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
+				t.Errorf("etcd is not known, and still: %s", a.Describe())
 			}
 			if s.Mode == q.Guard && (changes > 0 || a.Hook) {
 				t.Errorf("guard mode: %s", a.Describe())
@@ -208,7 +220,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		outcome := func(s *q.Snapshot) (out []string) {
 			for _, a := range q.Decide(s).Actions {
 				switch a.Kind {
-				case q.AddHook, q.ReleaseHook, q.AddLearner:
+				case q.AddHook, q.AddLearner:
 					out = append(out, a.Describe())
 				default:
 					out = append(out, fmt.Sprint(a.Step, a.Kind))
@@ -262,7 +274,7 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
-		a := q.Action{Kind: q.Kind(rapid.IntRange(1, 9).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
+		a := q.Action{Kind: q.Kind(rapid.IntRange(1, int(q.AddLearner)).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
 		if len(s.Machines) > 0 {
 			m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
 			a.Machine, a.UID = m.Name, m.UID
@@ -355,10 +367,8 @@ func TestAdmit(t *testing.T) {
 		}
 		class := ids.Classify(r.User)
 		if r.Operation == q.Update && class == q.Person && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
-			refused := slices.ContainsFunc(d.Findings, func(f q.Finding) bool { return f.Rule == q.EscapeHatch && f.Verdict == q.Denied })
-			overridden := r.Old.OverrideBy != "" && strings.HasPrefix(r.Old.Override, "escape-hatch: ")
-			if want := dumbLosesQuorum(s, r.Old) && !overridden; refused != want {
-				t.Errorf("the escape hatch is shut: %t, counted: %t", refused, want)
+			if d.Repairs.Hook != q.AsRequested || r.Old.Latch == q.Ours && r.New.Latch != q.Ours && d.Repairs.Latch != q.AsOld {
+				t.Errorf("a person takes the hook off, and nothing else: %s", d.Describe())
 			}
 		}
 		if d.Denial() != nil {
@@ -395,37 +405,43 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	if !guarded {
 		return
 	}
-	released := was.Hook == q.Ours && is.Hook != q.Ours ||
-		was.Deleting() && was.Hook == q.Foreign && was.Latch == q.Ours && is.Latch != q.Ours // which holds it as well
+	unhooked := was.Hook == q.Ours && is.Hook != q.Ours
+	freed := was.Deleting() && (was.Hook == q.Ours || was.Latch == q.Ours) && is.Hook != q.Ours && is.Latch != q.Ours // nothing holds it
+	final := freed && was.Hook == q.Absent && strings.Contains(dumbLedger(s), "["+was.UID+"]") &&
+		(!dumbLosesQuorum(s, was) || was.OverrideBy != "" && strings.HasPrefix(was.Override, "escape-hatch: "))
 	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
 	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
 		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
 	}
 	switch {
-	case released && class == q.Automation:
+	case (unhooked || freed) && class == q.Automation:
 		t.Error("automation released a hook")
-	case released && class == q.Person && !was.Deleting():
+	case unhooked && class == q.Person && !was.Deleting():
 		t.Error("a person took the hook off a live Machine")
-	case released && class == q.Custodian && dumbMayHost(s, was):
+	case freed && was.Latch == q.Ours && class == q.Person:
+		t.Error("a person took the latch off")
+	case (unhooked || freed) && class == q.Custodian && dumbMayHost(s, was) && !final:
 		t.Error("a custodian released a Machine that may host a member")
 	case was.Deleting() && was.Hook != q.Ours && is.Hook == q.Ours, was.Deleting() && was.Latch != q.Ours && is.Latch == q.Ours:
 		t.Error("hook or latch returned")
 	case !was.Deleting() && (is.Hook == q.Ours) != (is.Latch == q.Ours):
 		t.Error("hook and latch are parted")
-	case released && is.Latch == q.Ours, was.Deleting() && is.Hook == q.Ours && was.Latch == q.Ours && is.Latch != q.Ours:
+	case unhooked && class == q.Custodian && is.Latch == q.Ours:
 		t.Error("the latch does not go with the hook")
-	case was.Hook == q.Ours && was.Finalizer && !is.Finalizer:
+	case was.Deleting() && is.Hook == q.Ours && was.Latch == q.Ours && is.Latch != q.Ours:
+		t.Error("the latch goes before the hook")
+	case was.Held() && was.Finalizer && !is.Finalizer:
 		t.Error("the finalizer is gone")
-	case was.Hook == q.Ours && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
+	case was.Held() && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
-	case was.Hook == q.Ours && was.ProviderID != "" && is.ProviderID != was.ProviderID:
+	case was.Held() && was.ProviderID != "" && is.ProviderID != was.ProviderID:
 		t.Error("the provider ID was changed")
-	case was.Hook == q.Ours && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], is.Instance[:]):
+	case was.Held() && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], is.Instance[:]):
 		t.Error("an annotation that names the instance was changed")
 	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
 		t.Error("a MachineSet took it")
 	case becomes:
-	case !released && class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
+	case class != q.Custodian && is.EvidenceRaw != was.EvidenceRaw:
 		t.Error("the evidence was changed")
 	case class == q.Automation && is.Override != was.Override:
 		t.Error("automation changed an override")
@@ -627,7 +643,7 @@ func (l *life) survives(m *q.Machine) bool {
 			o := &l.w.s.Machines[i]
 			for _, a := range o.Addresses {
 				if slices.Contains(member.PeerURLs, peerURL(a.String())) {
-					lost = lost || o.Name == m.Name || o.Deleting() && o.Hook != q.Ours
+					lost = lost || o.Name == m.Name || o.LetGo()
 				}
 			}
 		}
@@ -686,6 +702,7 @@ func (l *life) round() bool {
 	if p.Records != nil {
 		w.s.Records = p.Records
 	}
+	w.keep(p.Ledger)
 	before := map[string]q.Machine{}
 	for _, m := range w.s.Machines {
 		before[m.Name] = m
@@ -735,6 +752,7 @@ func TestCheckPlan(t *testing.T) {
 	const learner = three + `
 		machine master-3 10.0.0.13
 		member a3 10.0.0.13 learner`
+	latch := q.Action{Kind: q.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Latch: true}
 	promote := q.Action{Kind: q.Promote, Machine: "master-3", UID: "uid-master-3", Member: 0xa3}
 	release := q.Action{Kind: q.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Hook: true}
 	for _, c := range []struct {
@@ -762,7 +780,12 @@ func TestCheckPlan(t *testing.T) {
 		{"nobody's member", three, []q.Action{{Kind: q.RemoveVoter, Member: 0xff}}, q.I7},
 		{"in order", learner, []q.Action{promote}, ""},
 		{"a dead voter below desired", three + "\n member a2 dead", []q.Action{{Kind: q.RemoveVoter, Member: 0xa2}}, ""},
-		{"a latch alone", three + "\n machine master-0 hook=none deleting", []q.Action{{Kind: q.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Latch: true}}, ""},
+		{"a latch alone", three + "\n machine master-0 hook=none deleting", []q.Action{latch}, q.I3},
+		{"a latch alone, on record", three + "\n machine master-0 hook=none deleting \n ledger master-0 a0", []q.Action{latch}, ""},
+		{"a latch alone, one too many", three + "\n machine master-0 hook=none deleting \n machine master-1 hook=none deleting \n ledger master-0 a0 \n ledger master-1 a1", []q.Action{latch}, q.I3},
+		{"a latch alone, one too many, lifted", three + "\n machine master-0 hook=none deleting override=escape-hatch/because/alice \n machine master-1 hook=none deleting \n ledger master-0 a0 \n ledger master-1 a1", []q.Action{latch}, ""},
+		{"a latch beside a hook, on record", three + "\n machine master-0 deleting \n ledger master-0 a0", []q.Action{latch}, q.I3},
+		{"a release of what is hooked", three + "\n machine master-0 deleting", []q.Action{{Kind: q.RecordRelease, Machine: "master-0", UID: "uid-master-0"}}, q.I3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got q.Invariant

@@ -157,6 +157,7 @@ func (w *world) run(t *testing.T) string {
 		if p.Records != nil {
 			w.s.Records = p.Records
 		}
+		w.keep(p.Ledger)
 		news := w.pass()
 		for _, n := range news {
 			fmt.Fprintf(&b, "  %s\n", n)

@@ -28,6 +28,8 @@ type Snapshot struct {
 	// RecordsWhy says which records could not be read, "" for none. The others are good.
 	RecordsWhy string
 
+	Ledger Ledger // final releases
+
 	Guard DrainGuard // full mode
 
 	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked

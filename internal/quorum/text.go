@@ -23,8 +23,8 @@ func (r *Request) name() string {
 	return r.New.Name
 }
 
-// dropped is the name of the hook whose loss would let the Machine go.
-func (r *Request) dropped() string {
+// holder is the name of the hook that holds the Machine, whose loss would let it go.
+func (r *Request) holder() string {
 	if r.Old.Hook == Ours {
 		return HookName
 	}
@@ -33,7 +33,12 @@ func (r *Request) dropped() string {
 
 // lift is the line that says how to override a rule.
 func (r *Request) lift(rule Rule) string {
-	return "To go ahead all the same: " + r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", OverrideAnnotation, rule)) + ", and try again."
+	return "To go ahead all the same: " + r.override(rule) + ", and try again."
+}
+
+// override is the command that lifts a rule.
+func (r *Request) override(rule Rule) string {
+	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", OverrideAnnotation, rule))
 }
 
 // watch is the command that shows how the replacement gets on.
@@ -58,7 +63,7 @@ func claimUnknown(r *Request, f instanceField) []string {
 
 func claimKept(r *Request, field string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", Claim, field, clip(r.name(), 70), HookName),
+		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", Claim, field, clip(r.name(), 70), r.holder()),
 	}
 }
 
@@ -149,7 +154,7 @@ func noRegain(r *Request) []string {
 }
 
 func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, r.dropped(), r.name())}
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, r.holder(), r.name())}
 	if is == HostsMember {
 		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
@@ -160,42 +165,53 @@ func earlyRelease(r *Request, rule Rule, s *Snapshot, is Hosting, why string) []
 
 func automationRelease(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", AutomationRelease, r.dropped(), r.name()),
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", AutomationRelease, r.holder(), r.name()),
 		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", clip(r.User.Name, 140)),
 		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without it is fine.",
 	}
 }
 
-func escapeDenied(r *Request, l *loss) []string {
+// escaped says what comes of a hook that a person took off, or of a latch that stood alone.
+func escaped(r *Request, s *Snapshot, l *loss) []string {
+	what := fmt.Sprintf("Holdfast (%s): hook %s of Machine %s is off for good.", EscapeHatch, HookName, r.name())
+	if r.Old.Hook != Ours {
+		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", EscapeHatch, LatchName, r.name())
+	}
+	if !l.held || r.Old.Lifts(EscapeHatch) {
+		return append([]string{what + " It is let go in a moment, and terminated."}, loses(s, l)...)
+	}
+	left := "Whether etcd keeps quorum without it is not known. " + reason(l.why)
+	if l.known {
+		left = fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())
+	}
 	return []string{
-		fmt.Sprintf("Refused (%s): without Machine %s etcd would lose quorum now.", EscapeHatch, r.name()),
-		fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally()),
-		"Wait for its replacement to vote: " + r.watch(),
-		r.lift(EscapeHatch),
+		what + " The Machine is not terminated before etcd can do without it.", left,
+		"It goes by itself once a replacement votes: " + r.watch(),
+		"To let it go all the same: " + r.override(EscapeHatch),
 	}
 }
 
-func escapeAllowed(r *Request, s *Snapshot, l *loss) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: it is drained and terminated now, and the hook is not put back.", EscapeHatch, r.name())}
+// letGo says what goes with a Machine that Holdfast lets go of.
+func letGo(r *Request, s *Snapshot, l *loss) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: a person took its hook off, and it is terminated now.", EscapeHatch, r.name())}
+	return append(lines, loses(s, l)...)
+}
+
+// loses says what etcd loses with a Machine, and what to do about it.
+func loses(s *Snapshot, l *loss) []string {
 	switch {
+	case l.nothing:
+		return []string{"No etcd member runs on it."}
 	case !l.known:
-		lines = append(lines, "Whether an etcd member runs on it is not known.", reason(l.why))
-	case l.member == "":
-		if is, why := hosting(s, r.Old); is == HostsUnknown {
-			return append(lines, "Whether an etcd member runs on it is not known.", reason(why))
-		}
-		lines = append(lines, "No etcd member runs on it.")
+		return []string{"Whether an etcd member runs on it is not known.", reason(l.why)}
 	case l.learner:
-		lines = append(lines, fmt.Sprintf("It hosts etcd learner %s, which has no vote.", l.member))
-	default:
-		lines = append(lines, fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally()))
-		if s.Mode == Full {
-			lines = append(lines, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
-		} else {
-			lines = append(lines, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
-		}
+		return []string{fmt.Sprintf("It hosts etcd learner %s, which has no vote.", l.member)}
 	}
-	return lines
+	out := []string{fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())}
+	if s.Mode == Full {
+		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
+	}
+	return append(out, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
 }
 
 // tally is what etcd has left, in numbers.
@@ -205,7 +221,7 @@ func (l *loss) tally() string {
 
 func keepFinalizer(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): finalizer %s of Machine %s stays while hook %s is on it.", KeepFinalizer, Finalizer, r.name(), HookName),
+		fmt.Sprintf("Refused (%s): finalizer %s of Machine %s stays while hook %s is on it.", KeepFinalizer, Finalizer, r.name(), r.holder()),
 		"Without the finalizer the Machine is gone at once when it is deleted, hook or no hook, and its etcd member is left without a host that anybody knows.",
 		"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", ""),
 	}
@@ -213,7 +229,7 @@ func keepFinalizer(r *Request) []string {
 
 func keepRole(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while hook %s is on it.", KeepRole, r.name(), RoleLabel, r.Old.Role, TypeLabel, r.Old.Type, HookName),
+		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while hook %s is on it.", KeepRole, r.name(), RoleLabel, r.Old.Role, TypeLabel, r.Old.Type, r.holder()),
 		"Without them it would no longer be seen as a control-plane Machine, although etcd runs on it.",
 		"Leave both labels as they are. To replace the Machine, delete it: " + r.kubectl("delete", ""),
 	}

@@ -30,6 +30,7 @@ const index = 10000 // the leader's raft index; learners begin at 0
 func newWorld() *world {
 	w := &world{broken: map[string]bool{}, nextID: 0xb0}
 	w.s = q.Snapshot{Mode: q.Full, Now: noon(), Desired: 3, Limits: q.DefaultLimits()}
+	w.s.Ledger = q.Ledger{Version: "1", CreatedAt: noon().Add(-time.Hour)}
 	w.s.Ring = q.Ring{Known: true, Index: index, Version: "3.7.3"}
 	return w
 }
@@ -68,6 +69,8 @@ func (w *world) apply(a q.Action) error {
 		if a.Latch {
 			m.Latch = q.Absent
 		}
+	case q.RecordRelease:
+		w.s.Ledger.Entries = append(w.s.Ledger.Entries, a.Release)
 	case q.SizeGuard:
 		w.s.Guard.MinAvailable, w.s.Guard.Replicas, w.s.Guard.Intact = a.Guards-1, a.Guards, true
 	case q.DeleteGuardPod:
@@ -110,6 +113,22 @@ func (w *world) apply(a q.Action) error {
 		ring.Leader = a.To
 	}
 	return nil
+}
+
+// keep writes the release ledger as a plan wants it, but for what was recorded since.
+func (w *world) keep(entries []q.Release) {
+	l := &w.s.Ledger
+	if entries == nil {
+		return
+	}
+	if l.Version == "" || l.Why != "" {
+		*l = q.Ledger{Version: "1", CreatedAt: w.s.Now}
+		l.Entries = entries
+		return
+	}
+	l.Entries = slices.DeleteFunc(l.Entries, func(r q.Release) bool {
+		return !r.At.Equal(w.s.Now) && !slices.ContainsFunc(entries, func(e q.Release) bool { return e.UID == r.UID })
+	})
 }
 
 // pass lets time pass until the next look, and says what the hosts and the machine controller did.
@@ -285,6 +304,9 @@ func (w *world) describe() string {
 			word(m.Hook, "hook"), word(m.Latch, "latch"),
 		}, func(s string) bool { return s == "" }), " "), "not hooked"))
 	}
+	for _, r := range w.s.Ledger.Entries {
+		fmt.Fprintf(&b, "  let go: %s\n", r.Machine)
+	}
 	for _, m := range w.s.Ring.Members {
 		kind, health, lead := "voter", "healthy", ""
 		if m.Learner {
@@ -317,6 +339,26 @@ func (w *world) set(line string) error {
 		w.s.Desired, w.s.DesiredWhy = n, ""
 		if err != nil {
 			w.s.DesiredWhy = strings.TrimSpace(strings.TrimPrefix(rest, "unknown:"))
+		}
+	case "ledger": // missing, new, garbled: <why>, or <Machine> <member>...
+		switch f[1] {
+		case "missing":
+			w.s.Ledger = q.Ledger{}
+		case "new":
+			w.s.Ledger.Version, w.s.Ledger.CreatedAt = "1", w.s.Now
+		case "garbled:":
+			w.s.Ledger.Version = "1"
+			w.s.Ledger.Why = strings.TrimSpace(strings.TrimPrefix(rest, "garbled:"))
+		default:
+			r := q.Release{Machine: f[1], UID: "uid-" + f[1], At: w.s.Now.Add(-time.Hour)}
+			for _, id := range f[2:] {
+				n, err := strconv.ParseUint(id, 16, 64)
+				if err != nil {
+					return err
+				}
+				r.Members = append(r.Members, n)
+			}
+			w.s.Ledger.Entries = append(w.s.Ledger.Entries, r)
 		}
 	case "driver":
 		w.s.OtherDriver = rest

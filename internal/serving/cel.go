@@ -170,7 +170,9 @@ func irreparable(ids *quorum.Identities) string {
 	return some(
 		selfCall(ids),
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
-		all(operation("UPDATE"), ours, hooked("oldObject"), not(hooked("object")), not(person(ids))),
+		all(operation("UPDATE"), ours, not(person(ids)), some(
+			all(hooked("oldObject"), not(hooked("object"))),
+			all(not(live("oldObject")), latched("oldObject"), not(latched("object"))))),
 	)
 }
 

@@ -40,34 +40,36 @@ func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable
 		// Under the hook's name, whoever owns it.
 		{Name: "hadEntry", Expression: named("oldObject")},
 		{Name: "hasEntry", Expression: named("object")},
+		// quorum.Machine.Held
+		{Name: "held", Expression: "(variables.hadHook || variables.hadLatch)"},
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
 		// quorum.Request.drops
 		{Name: "releases", Expression: some(
 			"(variables.hadHook && !variables.hasEntry)",
-			"(variables.hadEntry && !variables.hadHook && variables.deleting && variables.hadLatch && !variables.hasLatch)",
+			"(!variables.hadHook && variables.deleting && variables.hadLatch && !variables.hasLatch)",
 		)},
 	}
 }
 
 // machineValidations are the rules, one each, as quorum.Identities.Admit has them. What Admit cannot
-// decide without a look at etcd passes: a custodian's release, for which ClosedWebhook fails, and a
-// person's. So does a latch that does not go with the hook, as that which cluster-etcd-operator does
-// not add: the reconciler mends it.
+// decide without a look at etcd passes: a custodian's release, for which ClosedWebhook fails. A person takes off the hook, and
+// never the latch. A latch that is missing beside the hook passes, as where cluster-etcd-operator does not add it: the
+// reconciler mends it.
 func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
 		validation(quorum.KeepFinalizer,
-			all("variables.hadHook", finalized("oldObject"), not(finalized("object"))),
-			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" is on it. Without the finalizer the Machine is gone at once when it is deleted, hook or no hook. "+
+			all("variables.held", finalized("oldObject"), not(finalized("object"))),
+			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer the Machine is gone at once when it is deleted, hook or no hook. "+
 				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
 		validation(quorum.KeepRole,
-			all("variables.hadHook", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
-			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" is on it. "+
+			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
+			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
 				"Leave both as they are; to replace the Machine, delete it."),
 		validation(quorum.Claim,
-			all("variables.hadHook", o.letsGo()),
-			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" is on it: "+
+			all("variables.held", o.letsGo()),
+			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it: "+
 				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
 		validation(quorum.Adopt, adopts(),
 			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+
@@ -80,11 +82,14 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			"(variables.deleting && variables.releases && !variables.person && !variables.custodian)",
 			"hook "+quorum.HookName+" holds Machine ", ", which is being deleted, until etcd has a replacement. A tool does not release it, only a person does, by hand. "+
 				"Nothing needs doing: the hook goes by itself once a replacement votes. "+down),
+		validation(quorum.EscapeHatch,
+			"(variables.deleting && variables.person && variables.hadLatch && !variables.hasLatch && (!variables.hadHook || !variables.hasEntry))",
+			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
 		validation(quorum.KeepHook,
 			some(
 				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
 				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",
-				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian", "!variables.releases",
+				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian",
 					// A Machine that is labelled only now brings its annotations along; claim takes them out.
 					some(controlPlane("oldObject"), all(not(controlPlane("object")), some("variables.hadHook", "variables.hadLatch")))),
 			),

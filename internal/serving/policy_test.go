@@ -100,8 +100,8 @@ func policies(t testing.TB, o serving.Options) (machines, status validator) {
 //
 //   - A custodian's drop of a live Machine's hook passes the policy. Admit repairs it by keep-hook
 //     unless the Machine hosts nothing, which only etcd knows. ClosedWebhook fails for it.
-//   - So does any release of a deleting Machine that is not automation's: early-release and escape-hatch
-//     are not the policy's.
+//   - So does a custodian's release of a deleting Machine, and a person's removal of its hook: early-release is not the policy's,
+//     and of escape-hatch it has that a person does not take the latch off.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
 //   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance.
 //   - Warnings of owners, and overrides are not the policy's.
@@ -130,6 +130,14 @@ func TestMachinePolicy(t *testing.T) {
 			want[quorum.Claim] = true
 			seen[quorum.Claim]++
 		}
+		fix := ids.Admit(&req, nothing).Repairs
+		if _, escapes := whenNothing[quorum.EscapeHatch]; escapes && fix.Latch == quorum.AsOld && req.Old.Latch == quorum.Ours {
+			want[quorum.EscapeHatch] = true
+			seen[quorum.EscapeHatch]++
+		}
+		if fix.Evidence == quorum.AsOld {
+			want[quorum.KeepHook] = true
+		}
 		denied, looked := policy.denials(t, old, next, who)
 		if looked && quiet(&req) {
 			t.Error("the policy is evaluated for nothing")
@@ -139,7 +147,7 @@ func TestMachinePolicy(t *testing.T) {
 			t.Errorf("denied by (-want +got):\n%s\nquorum decides:\n%s", diff, d.Describe())
 		}
 	})
-	if len(seen) < 7 {
+	if len(seen) < 8 {
 		t.Errorf("not every rule came up: %v", seen)
 	}
 }

@@ -423,7 +423,9 @@ func irreparable(ids *quorum.Identities, r *quorum.Request) bool {
 	if r.Operation == quorum.Delete {
 		return (r.Old.ControlPlane() || r.Old.Hook == quorum.Ours || r.Old.Latch == quorum.Ours) && !r.Old.Deleting() && !r.Old.Protected()
 	}
-	return r.Old.Hook == quorum.Ours && r.New.Hook != quorum.Ours && ids.Classify(r.User) != quorum.Person
+	unhooks := r.Old.Hook == quorum.Ours && r.New.Hook != quorum.Ours
+	unlatches := r.Old.Deleting() && r.Old.Latch == quorum.Ours && r.New.Latch != quorum.Ours
+	return (unhooks || unlatches) && ids.Classify(r.User) != quorum.Person
 }
 
 // quiet says which updates and deletes touch nothing guarded.

@@ -26,6 +26,7 @@ type File struct {
 	Nodes      []Node    `json:"nodes,omitempty"`
 	Records    []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
 	RecordsWhy string    `json:"recordsWhy,omitempty"`
+	Ledger     *Ledger   `json:"releaseLedger,omitempty"` // without it there is none
 	Guard      *Guard    `json:"quorumGuard,omitempty"`
 	Limits     *Limits   `json:"limits,omitempty"` // the default limits without it
 }
@@ -104,6 +105,23 @@ type Node struct {
 	Zone       string   `json:"zone,omitempty"`
 	CreatedAt  string   `json:"createdAt,omitempty"`
 	GaveWayAt  string   `json:"gaveWayAt,omitempty"`
+}
+
+// Ledger is quorum.Ledger.
+type Ledger struct {
+	Version   string    `json:"version,omitempty"`
+	CreatedAt string    `json:"createdAt,omitempty"`
+	Why       string    `json:"why,omitempty"`
+	Releases  []Release `json:"releases,omitempty"`
+}
+
+// Release is quorum.Release.
+type Release struct {
+	Machine string   `json:"machine"`
+	UID     string   `json:"uid"`
+	Members []string `json:"members,omitempty"`
+	At      string   `json:"at,omitempty"`
+	By      string   `json:"by,omitempty"`
 }
 
 // Guard is a quorum.DrainGuard that Holdfast manages.

@@ -62,6 +62,12 @@ func generator() *rapid.Generator[q.Snapshot] {
 		s.Now = time.Unix(rapid.Int64Range(0, 4e9).Draw(t, "now"), 0).UTC()
 		s.Machines = rapid.SliceOfNDistinct(machine, 0, 3, func(m q.Machine) string { return m.Name }).Draw(t, "machines")
 		s.Records = rapid.SliceOfN(evidence, 0, 2).Draw(t, "records")
+		if s.Ledger.Version == "" {
+			s.Ledger = q.Ledger{}
+		}
+		for i := range s.Ledger.Entries {
+			s.Ledger.Entries[i].UID = "uid-" + s.Ledger.Entries[i].UID
+		}
 		if !s.Guard.Managed {
 			s.Guard = q.DrainGuard{}
 		}

@@ -77,6 +77,18 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 		}
 		s.Records = append(s.Records, record)
 	}
+	if l := f.Ledger; l != nil {
+		s.Ledger = quorum.Ledger{Version: l.Version, CreatedAt: r.time("releaseLedger.createdAt", l.CreatedAt), Why: l.Why}
+		for i, e := range l.Releases {
+			at := fmt.Sprintf("releaseLedger.releases[%d]", i)
+			r.wants(at+".uid", e.UID)
+			entry := quorum.Release{Machine: e.Machine, UID: e.UID, At: r.time(at+".at", e.At), By: e.By}
+			for k, id := range e.Members {
+				entry.Members = append(entry.Members, r.id(fmt.Sprintf("%s.members[%d]", at, k), id))
+			}
+			s.Ledger.Entries = append(s.Ledger.Entries, entry)
+		}
+	}
 	if g := f.Guard; g != nil {
 		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, MinAvailable: g.MinAvailable, Replicas: g.Replicas, Intact: g.Intact}
 		for _, p := range g.Pods {

@@ -43,6 +43,16 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 	for _, r := range s.Records {
 		f.Records = append(f.Records, machineapi.FormatEvidence(r))
 	}
+	if l := &s.Ledger; l.Version+l.Why != "" {
+		f.Ledger = &Ledger{Version: l.Version, CreatedAt: formatTime(l.CreatedAt), Why: l.Why}
+		for _, e := range l.Entries {
+			out := Release{Machine: e.Machine, UID: e.UID, At: formatTime(e.At), By: e.By}
+			for _, id := range e.Members {
+				out.Members = append(out.Members, formatID(id))
+			}
+			f.Ledger.Releases = append(f.Ledger.Releases, out)
+		}
+	}
 	if g := &s.Guard; g.Managed {
 		f.Guard = &Guard{Absent: g.Absent, MinAvailable: g.MinAvailable, Replicas: g.Replicas, Intact: g.Intact}
 		for _, p := range g.Pods {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
@@ -225,6 +226,14 @@ func (f *fixture) upset() {
 		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, serving.Name); return err }).Should(gomega.Succeed())
 		f.must("kubectl", nil, "patch", kind, serving.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
 	}
+	const ledger = `jsonpath={.metadata.uid} {.data}`
+	was := f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", controller.LedgerName, "-o", ledger)
+	f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "patch", "configmap", controller.LedgerName, "--type=merge", `-p={"data":{"uid":"no JSON"}}`)
+	f.Eventually(func(g gomega.Gomega) {
+		now, err := f.command("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", controller.LedgerName, "-o", ledger)
+		g.Expect(err).NotTo(gomega.HaveOccurred())
+		g.Expect(now).NotTo(gomega.Or(gomega.Equal(was), gomega.ContainSubstring("no JSON")))
+	}).Should(gomega.Succeed())
 	for _, policy := range []string{serving.MachinePolicy, serving.StatusPolicy} {
 		for kind, patch := range map[string]string{
 			"validatingadmissionpolicy":        `[{"op":"replace","path":"/spec/failurePolicy","value":"Ignore"}]`,
@@ -244,11 +253,12 @@ func spareGuard() map[string]string {
 		repeats = "an Event that is repeated for minutes"
 	)
 	spare := map[string]string{
-		"patch events.events.k8s.io in default":                 repeats,
-		"patch events in holdfast-system":                       repeats,
-		"patch events.events.k8s.io in openshift-machine-api":   repeats,
-		"list secrets/holdfast-webhook-ca in holdfast-system":   streams,
-		"update secrets/holdfast-webhook-ca in holdfast-system": "the CA is renewed long before it ends, in years",
+		"patch events.events.k8s.io in default":                        repeats,
+		"patch events in holdfast-system":                              repeats,
+		"patch events.events.k8s.io in openshift-machine-api":          repeats,
+		"list secrets/holdfast-webhook-ca in holdfast-system":          streams,
+		"update configmaps/holdfast-releases in openshift-machine-api": "a final release, which test/scenario has",
+		"update secrets/holdfast-webhook-ca in holdfast-system":        "the CA is renewed long before it ends, in years",
 	}
 	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
 		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams

@@ -68,6 +68,11 @@ func (e *explorer) fair(s *state) {
 			s.at[i].set(record, uint32(p.records[i]))
 		}
 	}
+	if p.cleans {
+		for i := range s.at {
+			s.at[i].set(ledger, uint32(p.ledger[i]))
+		}
+	}
 	for _, a := range p.acts {
 		switch a.kind() {
 		case q.AddHook:
@@ -75,6 +80,8 @@ func (e *explorer) fair(s *state) {
 		case q.ReleaseHook:
 			s.at[a.slot].set(hook, 0)
 			s.at[a.slot].set(latch, 0)
+		case q.RecordRelease:
+			s.at[a.slot].set(ledger, a.about())
 		case q.RemoveLearner:
 			if a.has(givesWay) {
 				s.giveWay(int(a.slot))

@@ -35,6 +35,8 @@ const (
 	latch    field = 21<<3 | 1
 	hook     field = 22<<3 | 1
 	machine  field = 23<<3 | 2
+	ledger   field = 25<<3 | 2 // of the release ledger: recNone, recHere, recGone
+	lifts    field = 27<<3 | 1 // a person lifted rule escape-hatch for the Machine
 )
 
 const hidden slot = 1<<6 - 1
@@ -81,8 +83,7 @@ func (s *slot) set(f field, v uint32) {
 func (s slot) votes() bool   { return s.get(member) >= voter }
 func (s slot) healthy() bool { return s.votes() && s.get(answers) == up }
 func (s slot) hooked() bool  { return s.is(hook) && s.is(latch) }
-func (s slot) doomed() bool  { return s.get(machine) == deleting && !s.is(hook) }
-func (s slot) freed() bool   { return s.doomed() && !s.is(latch) } // nothing holds it any more
+func (s slot) freed() bool   { return s.get(machine) == deleting && !s.is(hook) && !s.is(latch) } // nothing holds it any more
 func (s slot) learner() bool { return s.get(member) != noMember && !s.votes() }
 
 // state is one situation of the control plane, and what the reconcilers are in the middle of.
@@ -114,6 +115,7 @@ const ( // doing, flags
 	putEvidence                         // AddHook
 	oldEvidence                         // AddHook: of a member that is not listed any more
 	givesWay          = putHook         // RemoveLearner
+	final             = putEvidence     // ReleaseHook
 	wasUp             = putLatch        // RemoveVoter: the member was healthy at the second look
 	doingMask         = 1<<12 - 1
 	stageMask         = 3
@@ -131,6 +133,11 @@ func (d doing) stage() int       { return int(d & stageMask) }
 func (d doing) kind() q.Kind     { return q.Kind(d >> 2 & 15) }
 func (d doing) about() uint32    { return uint32(d >> 6 & 3) }
 func (d doing) has(f doing) bool { return d&f != 0 }
+
+// locks says whether an action is done under the membership lock.
+func (d doing) locks() bool {
+	return d.kind().Membership() || d.kind() == q.ReleaseHook && d.has(final)
+}
 
 func (s *state) rec(r int) doing       { return doing(s.ctl>>(12*r)) & doingMask }
 func (s *state) setRec(r int, d doing) { s.ctl = s.ctl&^(doingMask<<(12*r)) | ctl(d)<<(12*r) }
@@ -210,6 +217,19 @@ func (s *state) quorate() bool {
 	return healthy > voters/2
 }
 
+// recorded writes a slot's part of the release ledger. A reconciler that read it before cannot write it any more.
+func (s *state) recorded(i int, as uint32) {
+	if s.at[i].get(ledger) == as {
+		return
+	}
+	s.at[i].set(ledger, as)
+	for r := range 2 {
+		if s.rec(r).kind() == q.RecordRelease {
+			s.forget(r)
+		}
+	}
+}
+
 // survivors counts the voters, and those that answer and are held by something.
 func (s *state) survivors() (voters, left int) {
 	for _, o := range s.at {
@@ -256,6 +276,9 @@ func (s *state) unlist(i int) {
 	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own} {
 		s.at[i].set(f, 0)
 	}
+	if s.at[i].get(ledger) == recGone {
+		s.at[i].set(ledger, recNone) // of a member that is not listed and a Machine that is gone: it says nothing
+	}
 	for r := range 2 {
 		d := s.rec(r)
 		if d == 0 || !s.at[i].is(target(r)) && !s.at[i].is(to(r)) {
@@ -265,6 +288,10 @@ func (s *state) unlist(i int) {
 		case q.AddHook:
 			if d.has(putEvidence) {
 				s.setRec(r, d&^putEvidence|oldEvidence)
+			}
+		case q.RecordRelease:
+			if d.about() == recGone {
+				s.forget(r) // what it writes says nothing any more
 			}
 		case q.ReleaseHook, q.AddLearner:
 		default:
@@ -280,7 +307,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 		s.stop(i)
 	}
 	had := o.get(node)
-	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, gave} {
+	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, gave, lifts} {
 		o.set(f, 0)
 	}
 	if nodeStays && had != noNode {
@@ -289,9 +316,18 @@ func (s *state) terminate(i int, nodeStays bool) {
 	if o.get(record) == recHere {
 		o.set(record, recGone)
 	}
+	if o.get(ledger) == recHere {
+		o.set(ledger, recNone)
+		if o.get(member) != noMember {
+			o.set(ledger, recGone)
+		}
+	}
 	for r := range 2 {
 		if d := s.rec(r); d != 0 && o.is(target(r)) && d.about() == recHere {
 			s.setRec(r, d&^(3<<6)|recGone<<6)
+			if d.kind() == q.RecordRelease && o.get(member) == noMember {
+				s.forget(r)
+			}
 		}
 	}
 }

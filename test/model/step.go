@@ -17,8 +17,7 @@ type config struct {
 	broken  int    // new Machines on whose hosts etcd never starts, at once
 	stays   bool   // the Node of a terminated Machine may stay, not ready
 	deletes int    // Machines that are deleting at once, at most; 0 for any number
-	escape  bool   // a person takes hooks off
-	pairs   bool   // two people take hooks off at once
+	escape  bool   // people take hooks and latches off, also two at once
 	strays  bool   // a fault may also be a voter that somebody lists by hand, and that never starts
 	nodes   bool   // a fault may also be the loss of a Node object
 	outage  bool   // Holdfast does not answer admission for a while, at any time
@@ -134,15 +133,10 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		switch {
 		case e.c.blind:
 			e.apply(s, v, r, a, emit, fail)
-		case d.kind() == q.AddHook:
-			next := *s
-			next.forget(r)
-			if next.putHook(a) {
-				ev.what = applies
-				emit(&next, ev)
-			}
+		case d.kind() == q.AddHook, d.kind() == q.RecordRelease:
+			e.apply(s, v, r, a, emit, fail)
 		default:
-			if other := s.rec(1 - r); d.kind().Membership() && other.stage() == confirmed && other.kind().Membership() {
+			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
 				return // the other one has the lock
 			}
 			for way := range 2 {
@@ -183,6 +177,11 @@ func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail
 	if p.writes {
 		for i := range seen.at {
 			seen.at[i].set(record, uint32(p.records[i]))
+		}
+	}
+	if p.cleans {
+		for i := range seen.at {
+			seen.recorded(i, uint32(p.ledger[i]))
 		}
 	}
 	if seen != *s {
@@ -243,6 +242,11 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		emit(&next, ev)
 		return
 	}
+	if a.kind() == q.RecordRelease {
+		next.recorded(int(a.slot), a.about())
+		emit(&next, ev)
+		return
+	}
 	if a.kind() == q.AddHook {
 		if next.putHook(a) {
 			emit(&next, ev)
@@ -282,7 +286,7 @@ func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail fu
 			continue
 		}
 		for r := range askRelease {
-			if !e.c.allows(r) || (r == askDelete || r == askLifted) && !room || r.releases() && s.inHand(i) && !e.c.windows {
+			if !e.c.allows(r) || (r == askDelete || r == askLifted) && !room {
 				continue
 			}
 			e.asked(s, i, replies[i][r], event{what: asks, slot: int8(i), request: r}, emit, fail)
@@ -294,7 +298,7 @@ func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail fu
 	if e.c.deletes == 0 || going+2 <= e.c.deletes {
 		e.pairs(s, replies, askDelete, emit, fail)
 	}
-	if e.c.pairs {
+	if e.c.escape {
 		e.pairs(s, replies, askEscape, emit, fail)
 	}
 }
@@ -307,10 +311,13 @@ func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*sta
 	}
 	next := *s
 	next.at[i] = answer.slot | o&hidden
-	if answer.lifted && (ev.request == askForced || !o.hooked()) {
+	if answer.lifted && !o.hooked() {
 		if !e.c.beyond {
 			return
 		}
+		next.ctl |= beyond
+	}
+	if ev.request == askForced {
 		next.ctl |= beyond
 	}
 	e.judge(s, &next, ev, fail)
@@ -321,7 +328,7 @@ func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*sta
 func (e *explorer) pairs(s *state, replies *[slots][requests]reply, r request, emit func(*state, event), fail func(q.Invariant, string, event)) {
 	changes := func(i int) bool {
 		answer := replies[i][r].slot
-		return answer != 0 && answer != s.at[i]&^hidden && (!r.releases() || !s.inHand(i) || e.c.windows)
+		return answer != 0 && answer != s.at[i]&^hidden
 	}
 	for i := range s.at {
 		for k := i + 1; k < slots && changes(i); k++ {
@@ -367,11 +374,6 @@ func (c *config) allows(r request) bool {
 	case askStrip, askStripHook, askStripLatch, askReadd, askCustodian, requests:
 	}
 	return c.hostile
-}
-
-// releases says whether a request may let a Machine go.
-func (r request) releases() bool {
-	return r == askEscape || r == askForced || r == askUnhook || r == askUnlatch
 }
 
 // nature is what hosts, etcd and the machine controller do by themselves.
@@ -552,17 +554,23 @@ func (s *state) age(i int) {
 	}
 }
 
-// survives says whether etcd stands the loss of a voter beside all that is lost, or let go, already.
+// survives says whether etcd stands the loss of a voter beside all that is lost, let go, or let go within milliseconds.
 func (s *state) survives(i int) bool {
-	voters, left := 0, 0
+	voters, left := s.survivors()
 	for k, o := range s.at {
-		if !o.votes() {
-			continue
-		}
-		voters++
-		if o.healthy() && k != i && !o.doomed() {
-			left++
+		if o.healthy() && !o.freed() && (k == i || s.releasing(k)) {
+			left--
 		}
 	}
 	return left > voters/2
+}
+
+// releasing says whether a reconciler is between its second look at a slot and the release of what stands there.
+func (s *state) releasing(i int) bool {
+	for r := range 2 {
+		if d := s.rec(r); d.stage() == confirmed && d.kind() == q.ReleaseHook && s.at[i].is(target(r)) {
+			return true
+		}
+	}
+	return false
 }

@@ -26,6 +26,8 @@ type plan struct {
 	acts     []act
 	records  [slots]uint8
 	writes   bool // records are written
+	ledger   [slots]uint8
+	cleans   bool // the ledger is written
 	violated q.Invariant
 	changes  int // of membership
 }
@@ -79,6 +81,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	now := noon()
 	long := now.Add(-2 * time.Hour) // longer than any limit
 	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: s.wanted(c), Limits: q.DefaultLimits()}
+	out.Ledger = q.Ledger{Version: "1", CreatedAt: long}
 	voters, healthy := s.tally()
 	out.Ring.Known = healthy > voters/2
 	if !out.Ring.Known {
@@ -100,6 +103,9 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			}
 			if o.get(machine) == deleting {
 				m.DeletedAt, m.Phase = when, "Deleting"
+			}
+			if o.is(lifts) {
+				m.Override, m.OverrideBy = string(q.EscapeHatch)+": the model", "alice"
 			}
 			if o.is(evidence) {
 				m.Evidence, m.EvidenceRaw = q.Evidence{MachineUID: h.uid, Machine: h.name, MemberIDs: h.members, Addresses: h.addresses}, "{}"
@@ -146,6 +152,16 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		case recGone:
 			out.Records = append(out.Records, h.gone)
 		}
+		switch o := s.at[order(k, way)]; o.get(ledger) {
+		case recHere:
+			r := q.Release{Machine: h.name, UID: h.uid}
+			if o.get(member) != noMember {
+				r.Members = h.members
+			}
+			out.Ledger.Entries = append(out.Ledger.Entries, r)
+		case recGone:
+			out.Ledger.Entries = append(out.Ledger.Entries, q.Release{Machine: h.gone.Machine, UID: h.gone.MachineUID, Members: h.members})
+		}
 	}
 	return out
 }
@@ -176,7 +192,11 @@ func about(uid string) (which uint32, k int) {
 // decide asks Decide, and packs its answer.
 func (c *config) decide(s *state, way int) *plan {
 	p := q.Decide(c.snapshot(s, way))
-	out := &plan{writes: p.Records != nil, violated: p.Violated}
+	out := &plan{writes: p.Records != nil, cleans: p.Ledger != nil, violated: p.Violated}
+	for _, r := range p.Ledger {
+		which, k := about(r.UID)
+		out.ledger[order(k, way)] = uint8(which)
+	}
 	for _, r := range p.Records {
 		which, _ := about(r.MachineUID)
 		out.records[order(int(r.MemberIDs[0]-firstID), way)] = uint8(which)
@@ -194,6 +214,7 @@ func (c *config) decide(s *state, way int) *plan {
 		x.flag(putLatch, a.Latch)
 		x.flag(putEvidence, len(a.Evidence.MemberIDs) > 0)
 		x.flag(givesWay, a.GivesWay)
+		x.flag(final, a.Final)
 		if a.Kind.Membership() {
 			out.changes++
 		}
@@ -209,7 +230,7 @@ const (
 	askDelete     request = iota // DELETE, by anybody
 	askLifted                    // a person lifts the rule that denies it, and deletes
 	askEscape                    // a person takes hook and latch off a deleting Machine
-	askForced                    // the same, where a rule has to be lifted first
+	askForced                    // a person lifts rule escape-hatch for a deleting Machine
 	askUnhook                    // a person takes only the hook off a deleting Machine
 	askUnlatch                   // a person takes only the latch off
 	askStrip                     // automation writes the Machine without hook, latch and evidence
@@ -223,7 +244,7 @@ const (
 
 func (r request) String() string {
 	return [...]string{
-		"delete", "delete, the rule lifted,", "take hook and latch off", "take hook and latch off, the rule lifted,", "take only the hook off", "take only the latch off",
+		"delete", "delete, the rule lifted,", "take hook and latch off", "lift the rule escape-hatch", "take only the hook off", "take only the latch off",
 		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release",
 	}[r]
 }
@@ -252,8 +273,10 @@ func (o slot) asks(r request) bool {
 	switch r {
 	case askDelete, askLifted:
 		return o.get(machine) == live
-	case askEscape, askForced, askRelease:
+	case askEscape, askRelease:
 		return o.get(machine) == deleting && held
+	case askForced:
+		return o.get(machine) == deleting && held && !o.is(lifts)
 	case askUnhook:
 		return o.get(machine) == deleting && o.is(hook)
 	case askUnlatch:
@@ -295,17 +318,17 @@ func (c *config) ask(s *state, outage int) (out [slots][requests]reply) {
 	return out
 }
 
-// request is a request in the words of Admit. What it puts on the Machine or takes off is the caller's next.
-func (c *config) request(r request, old q.Machine) (req *q.Request, next *q.Machine) {
-	req = &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old}
-	next = &q.Machine{}
-	*next = old
+// request is a request in the words of Admit.
+func (c *config) request(r request, old q.Machine) *q.Request {
+	next := old
+	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old, New: &next}
 	switch r {
 	case askDelete, askLifted:
-		req.Operation = q.Delete
-		return req, next
-	case askEscape, askForced, askRelease:
+		req.Operation, req.New = q.Delete, nil
+	case askEscape, askRelease:
 		next.Hook, next.Latch = q.Absent, q.Absent
+	case askForced:
+		next.Override = string(q.EscapeHatch) + ": the model"
 	case askUnhook, askStripHook, askCustodian:
 		next.Hook = q.Absent
 	case askUnlatch, askStripLatch:
@@ -316,30 +339,28 @@ func (c *config) request(r request, old q.Machine) (req *q.Request, next *q.Mach
 		next.Hook, next.Latch = q.Ours, q.Ours
 	case requests:
 	}
-	req.New = next
-	return req, next
+	return req
 }
 
 // admit sends one request to Admit, as often as a rule has to be lifted before it goes through.
 func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out reply) {
-	req, next := c.request(r, old)
+	req := c.request(r, old)
 	given := s
 	if c.ids.Needs(req) == q.NeedNothing {
 		given = nil
 	}
 	d := c.ids.Admit(req, given)
 	if no := d.Denial(); no != nil {
-		if r != askLifted && r != askForced {
+		if r != askLifted {
 			return reply{}
 		}
 		req.Old.Override, req.Old.OverrideBy = string(no.Rule)+": the model", "alice"
-		next.Override, next.OverrideBy = req.Old.Override, req.Old.OverrideBy
 		given = s // Needs says the same whether a rule is lifted or not
 		if d = c.ids.Admit(req, given); d.Denial() != nil {
 			return reply{}
 		}
 		out.lifted = true
-	} else if r == askLifted || r == askForced {
+	} else if r == askLifted {
 		return reply{} // there was nothing to lift
 	}
 	out.slot = stored(o, req, &d.Repairs)
@@ -354,6 +375,9 @@ func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
 	}
 	o.set(hook, bit(repaired(repairs.Hook, req.New.Hook, req.Old.Hook)))
 	o.set(latch, bit(repaired(repairs.Latch, req.New.Latch, req.Old.Latch)))
+	if req.New.Override != req.Old.Override && repairs.OverrideBy == q.Put {
+		o.set(lifts, 1)
+	}
 	if req.New.EvidenceRaw == "" && repairs.Evidence != q.AsOld {
 		o.set(evidence, 0)
 	}
@@ -364,7 +388,7 @@ func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
 // repair, so it refuses what is left to repair and what is denied without a look at the cluster. The registration
 // of what the hook does not hold off fails; the others are ignored.
 func (c *config) unanswered(old q.Machine, o slot, r request) (out reply) {
-	req, _ := c.request(r, old)
+	req := c.request(r, old)
 	custodian := c.ids.Classify(req.User) == q.Custodian
 	if req.Operation == q.Delete {
 		if old.Protected() {

@@ -85,7 +85,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("a voter hangs, and the replacement goes on without it", func(t *testing.T) {
+	t.Run("a voter hangs, and the replacement waits for it with one voter more", func(t *testing.T) {
 		old := c.oldest(t)
 		hung := c.hostProcess(t, c.follower(t, old))
 		next := begin(t, old)
@@ -93,7 +93,11 @@ func TestFaults(t *testing.T) {
 		must(t, hung.Signal(syscall.SIGSTOP))
 		t.Cleanup(func() { _ = hung.Signal(syscall.SIGCONT) })
 		// The API server itself hangs with it, until its connection to that member times out.
-		c.gone(t, 2*slowly, old)
+		c.becomes(t, next, "voter")
+		c.comesToSay(t, []string{"3 of 4 voters are healthy on a Machine or Node, and without it 3 have to be"}, "explain", old)
+		if m, err := c.seen(t.Context(), old); err != nil || !m.Protected() {
+			t.Errorf("Machine %s is not protected: %v", old, err)
+		}
 		must(t, hung.Signal(syscall.SIGCONT))
 		end(t, old, next)
 		eventually(t, quickly, "Holdfast to see the member that hung healthy again, and to let the next go", func(ctx context.Context) error {

@@ -148,7 +148,7 @@ func (h *history) stored(m quorum.Machine) {
 	if before.Latch == quorum.Ours && m.Latch != quorum.Ours && m.Hook == quorum.Ours {
 		h.fail("Machine %s lost its latch alone", m.Name)
 	}
-	if before.Hook != quorum.Ours || m.Hook != quorum.Ours {
+	if !before.Held() || !m.Held() {
 		return
 	}
 	if before.ProviderID != "" && before.ProviderID != m.ProviderID {

@@ -163,7 +163,7 @@ func TestPlugin(t *testing.T) {
 		if m, err := c.seen(t.Context(), "master-1"); err != nil || !m.Protected() {
 			t.Fatalf("after a trial it is %+v, %v", m, err)
 		}
-		c.says(t, 0, []string{"escape-hatch", "Machine master-1 is released"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
+		c.says(t, 0, []string{"escape-hatch", "The hook of Machine master-1 is off for good"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
 		c.gone(t, slowly, "master-1")
 		c.tells(t, "master-1", "EscapeHatchUsed")
 		c.says(t, 0, []string{"escape-hatch", "alice", `"the host burnt down"`}, "audit", c.AuditLog(), "--rule=escape-hatch")

@@ -1,0 +1,88 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// LedgerName is the ConfigMap in the Machine namespace that is the release ledger, in both modes.
+const LedgerName = "holdfast-releases"
+
+// ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.
+func (g *Gatherer) ledger(ctx context.Context) (quorum.Ledger, error) {
+	key := client.ObjectKey{Namespace: g.Namespace, Name: LedgerName}
+	var cm corev1.ConfigMap
+	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+		return quorum.Ledger{}, nil
+	} else if apierrors.IsForbidden(err) {
+		return quorum.Ledger{Why: err.Error()}, nil
+	} else if err != nil {
+		return quorum.Ledger{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	l := quorum.Ledger{Version: cm.ResourceVersion, CreatedAt: cm.CreationTimestamp.Time}
+	var err error
+	if l.Entries, err = machineapi.ParseLedger(cm.Data); err != nil {
+		l.Why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
+	} else if cm.Immutable != nil && *cm.Immutable {
+		l.Why = fmt.Sprintf("ConfigMap %s is immutable", key)
+	}
+	return l, nil
+}
+
+// keepLedger writes the ledger where it is missing, cannot be read, or says more than it is to keep, and says whether it did.
+// What a new one lacks the object's age tells: it is never made out of an old one that is still there.
+func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries []quorum.Release) (wrote bool, err error) {
+	if entries == nil || s.Ledger.Version != "" && s.Ledger.Why == "" && len(entries) == len(s.Ledger.Entries) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeBound)
+	defer cancel()
+	cm := r.ledgerOf(s, entries)
+	switch {
+	case s.Ledger.Version == "":
+		err = r.Client.Create(ctx, cm)
+	case s.Ledger.Why != "":
+		r.Log.Info("the release ledger is made anew", "reason", s.Ledger.Why)
+		if err = r.Client.Delete(ctx, cm, client.Preconditions{ResourceVersion: &s.Ledger.Version}); err == nil {
+			cm.ResourceVersion = ""
+			err = r.Client.Create(ctx, cm)
+		}
+	default:
+		err = r.Client.Update(ctx, cm)
+	}
+	if err != nil {
+		return false, fmt.Errorf("keep the release ledger in ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
+	}
+	return true, nil
+}
+
+// record writes a release into the ledger as it was seen. If anybody wrote it since, the release may be one too many.
+func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, a quorum.Action) error {
+	cm := r.ledgerOf(s, append(slices.Clip(s.Ledger.Entries), a.Release))
+	err := r.Client.Update(ctx, cm)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return notYet{err}
+	}
+	if err != nil {
+		return fmt.Errorf("write ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
+	}
+	return nil
+}
+
+// ledgerOf is the ledger as it was seen, with other entries.
+func (r *Reconciler) ledgerOf(s *quorum.Snapshot, entries []quorum.Release) *corev1.ConfigMap {
+	cm := &corev1.ConfigMap{Data: map[string]string{}}
+	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, LedgerName, s.Ledger.Version
+	maps.Copy(cm.Data, machineapi.FormatLedger(entries))
+	return cm
+}

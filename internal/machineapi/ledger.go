@@ -1,0 +1,62 @@
+package machineapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// release is quorum.Release as it is written down, under the Machine's UID. Member IDs are hex, as etcdctl prints them.
+type release struct {
+	Machine string    `json:"machine"`
+	Members []string  `json:"members"`
+	At      time.Time `json:"at"`
+	By      string    `json:"by,omitempty"`
+}
+
+// FormatLedger is the data of the ConfigMap that is the release ledger: a key for each Machine, its UID.
+func FormatLedger(entries []quorum.Release) map[string]string {
+	data := map[string]string{}
+	for _, e := range entries {
+		out := release{Machine: e.Machine, Members: []string{}, At: e.At.UTC(), By: e.By}
+		for _, id := range e.Members {
+			out.Members = append(out.Members, formatID(id))
+		}
+		value, err := json.Marshal(out)
+		if err != nil { // only a year beyond 9999 does not marshal
+			panic(err)
+		}
+		data[e.UID] = string(value)
+	}
+	return data
+}
+
+// ParseLedger reads the data of that ConfigMap, in the order of its keys. What does not parse is left out and named by the
+// error; the other entries are good.
+func ParseLedger(data map[string]string) ([]quorum.Release, error) {
+	var entries []quorum.Release
+	var errs []error
+	for _, uid := range slices.Sorted(maps.Keys(data)) {
+		var in release
+		if err := json.Unmarshal([]byte(data[uid]), &in); err != nil {
+			errs = append(errs, fmt.Errorf("release %.100s: %w", uid, err))
+			continue
+		}
+		e := quorum.Release{Machine: in.Machine, UID: uid, At: in.At, By: in.By}
+		for _, s := range in.Members {
+			id, err := parseID(s)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("release %.100s: %w", uid, err))
+				continue
+			}
+			e.Members = append(e.Members, id)
+		}
+		entries = append(entries, e)
+	}
+	return entries, errors.Join(errs...)
+}
