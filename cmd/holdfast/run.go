@@ -22,6 +22,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
@@ -388,8 +389,9 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	if me := who.Status.UserInfo.Username; !slices.Contains(o.identities.Custodians, me) {
 		return usage("this process is %s to the API server, which is not among --custodians %q: its own releases would be put back", me, o.identities.Custodians)
 	}
-	var machines machinev1beta1.MachineList
-	if err := api.List(ctx, &machines, client.InNamespace(o.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
+	machines := &metav1.PartialObjectMetadataList{}
+	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	if err := api.List(ctx, machines, client.InNamespace(o.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
 		return errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io): there is nothing to guard")
 	} else if err != nil {
 		return fmt.Errorf("list Machines in namespace %s: %w", o.namespace, err)

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -173,8 +174,9 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	}
 	out.user = quorum.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
 	out.clock.set(who.CreationTimestamp.Time)
-	var machines machinev1beta1.MachineList
-	if err := out.List(limited, &machines, client.InNamespace(out.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
+	machines := &metav1.PartialObjectMetadataList{}
+	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	if err := out.List(limited, machines, client.InNamespace(out.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
 		return nil, errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io)")
 	} else if err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/utils/clock"
@@ -117,31 +118,64 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
-	var lists [2]machinev1beta1.MachineList
+	var lists [2][]quorum.Machine
 	group, ctx := errgroup.WithContext(ctx)
 	for i, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 		selector, err := in(label, "master", "control-plane", "arbiter")
 		if err != nil {
 			return nil, err
 		}
-		group.Go(func() error {
-			if err := g.API.List(ctx, &lists[i], client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-				return fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
-			}
-			return nil
+		group.Go(func() (err error) {
+			lists[i], err = g.machines(ctx, client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector})
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	found := map[string]quorum.Machine{}
-	for _, list := range lists {
-		for i := range list.Items {
-			m := &list.Items[i]
-			found[m.Name] = machineapi.Machine(m)
-		}
+	for _, m := range slices.Concat(lists[:]...) {
+		found[m.Name] = m
 	}
 	return sorted(found), nil
+}
+
+// machines lists Machines. Where the list cannot be read, one of them may be the reason (a list nests a Machine one level deeper
+// than it stands): their metadata are listed, and each is read by itself.
+func (g *Gatherer) machines(ctx context.Context, which ...client.ListOption) ([]quorum.Machine, error) {
+	var list machinev1beta1.MachineList
+	err := g.API.List(ctx, &list, which...)
+	if err == nil {
+		out := make([]quorum.Machine, 0, len(list.Items))
+		for i := range list.Items {
+			out = append(out, machineapi.Machine(&list.Items[i]))
+		}
+		return out, nil
+	}
+	names := &metav1.PartialObjectMetadataList{}
+	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	if g.API.List(ctx, names, which...) != nil {
+		return nil, fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
+	}
+	out := make([]quorum.Machine, len(names.Items))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(10)
+	for i := range names.Items {
+		group.Go(func() error {
+			m := machinev1beta1.Machine{}
+			switch err := g.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
+			case ctx.Err() != nil:
+				return fmt.Errorf("read Machine %s: %w", names.Items[i].Name, err)
+			case err == nil:
+				out[i] = machineapi.Machine(&m)
+			default: // or it has gone since: unknown for one look
+				out[i] = machineapi.Machine(&machinev1beta1.Machine{ObjectMeta: names.Items[i].ObjectMeta})
+				out[i].Unread = err.Error()
+			}
+			return nil
+		})
+	}
+	return out, group.Wait()
 }
 
 // NodeLabels are the labels of which a control-plane Node has one at least.

@@ -79,7 +79,7 @@ func violates(s *q.Snapshot, a q.Action) string {
 
 // dumbMayHost says whether a member may run on a Machine, by strings alone.
 func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
-	if !s.Ring.Known {
+	if !s.Ring.Known || m.Unread != "" {
 		return true
 	}
 	hint := m.ProviderID != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
@@ -121,7 +121,7 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		}
 		return false
 	}
-	out, taken, claimed := "", " ", false
+	out, taken, claimed, unread := "", " ", false, false
 	for _, m := range s.Machines {
 		node := ""
 		for _, n := range s.Nodes {
@@ -139,10 +139,11 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		}
 		if at {
 			out += "[machine " + m.Name + "]"
+			unread = unread || m.Unread != ""
 		}
 	}
 	for _, n := range s.Nodes {
-		if !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+		if !unread && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
 			out += "[node " + n.Name + "]"
 		}
 	}
@@ -195,7 +196,7 @@ func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 	for _, m := range s.Machines {
 		there += "[" + m.UID + "]"
 		on := strings.Contains(hosts, "[machine "+m.Name+"]")
-		if on && !m.DeletedAt.IsZero() && m.Hook != q.Ours && m.Latch != q.Ours {
+		if on && m.Unread == "" && !m.DeletedAt.IsZero() && m.Hook != q.Ours && m.Latch != q.Ours {
 			return true
 		}
 	}
@@ -215,7 +216,11 @@ func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 // dumbLeaves says whether the ledger lets a Machine go that the member may run on.
 func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
 	for _, m := range s.Machines {
-		if strings.Contains(dumbHosts(s, member), "[machine "+m.Name+"]") && !m.DeletedAt.IsZero() && m.UID != "" && strings.Contains(dumbLedger(s), "["+m.UID+"]") {
+		hosts := dumbHosts(s, member)
+		if m.Unread != "" && !m.DeletedAt.IsZero() && !strings.Contains(hosts, "[machine ") {
+			return true // it may be any Node's
+		}
+		if strings.Contains(hosts, "[machine "+m.Name+"]") && !m.DeletedAt.IsZero() && (m.Unread != "" || m.UID != "" && strings.Contains(dumbLedger(s), "["+m.UID+"]")) {
 			return true
 		}
 	}

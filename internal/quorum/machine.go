@@ -46,6 +46,7 @@ type Machine struct {
 
 	Role, Type string // values of RoleLabel and TypeLabel, "" without the label
 	Mirrored   bool   // status.authoritativeAPI is set and not MachineAPI: stand down and report
+	Unread     string // why it cannot be read, "" if it was; then only its metadata are known
 
 	CreatedAt time.Time
 	DeletedAt time.Time // zero while the Machine is live
@@ -85,7 +86,7 @@ func (m *Machine) Held() bool { return m.Hook == Ours || m.Latch == Ours }
 // NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {
-	return m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
+	return m.Unread == "" && m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
 		len(m.Addresses) == 0 && len(m.HostNames) == 0 && (m.EvidenceRaw == "" || m.copied()) &&
 		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
 }

@@ -61,7 +61,9 @@ func NewJoin(s *Snapshot) *Join {
 			}
 		}
 		for i := range s.Nodes {
-			if !owned[i] && at.meets(s.Nodes[i].Addresses, s.Nodes[i].HostNames) {
+			// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
+			unread := slices.ContainsFunc(host.Machines, func(m int) bool { return s.Machines[m].Unread != "" })
+			if !owned[i] && !unread && at.meets(s.Nodes[i].Addresses, s.Nodes[i].HostNames) {
 				host.Nodes = append(host.Nodes, i)
 			}
 		}
@@ -127,6 +129,9 @@ func (j *Join) Hosting(machine int) (is Hosting, why string) {
 		if slices.Contains(j.Hosts[k].Machines, machine) {
 			return HostsMember, ""
 		}
+	}
+	if m.Unread != "" {
+		return HostsUnknown, "it cannot be read: " + m.Unread
 	}
 	if m.NeverHadInstance() {
 		return HostsNothing, ""

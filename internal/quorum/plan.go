@@ -89,6 +89,7 @@ const (
 	VoterNotStarted         Reason = "VoterNotStarted"
 	ReleaseHeld             Reason = "ReleaseHeld"
 	LedgerGarbled           Reason = "LedgerGarbled"
+	MachineUnreadable       Reason = "MachineUnreadable"
 	RecordsGarbled          Reason = "RecordsGarbled"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
@@ -248,6 +249,9 @@ func (p *planner) observe() {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
+		if m.Unread != "" {
+			p.note(MachineUnreadable, m.Name, "Machine %s cannot be read, so it is left alone: %s", m.Name, m.Unread)
+		}
 		if m.Mirrored {
 			p.note(MachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
 		}
@@ -309,7 +313,7 @@ func (p *planner) hook() []Action {
 		members := p.join.Members(i)
 		n := p.join.Node(i)
 		waits := p.s.Mode == Full && m.ControlPlane() && n >= 0 && p.s.Nodes[n].Ready
-		if m.Deleting() || m.Mirrored || len(members) == 0 && !waits || p.s.Mode == Guard && m.Hook != Ours {
+		if m.Deleting() || m.Mirrored || m.Unread != "" || len(members) == 0 && !waits || p.s.Mode == Guard && m.Hook != Ours {
 			continue
 		}
 		a := Action{Kind: AddHook, Step: 1, Machine: m.Name, UID: m.UID, Hook: m.Hook != Ours, Latch: m.Latch != Ours}
@@ -378,7 +382,7 @@ func (p *planner) release() []Action {
 	var out []Action
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if !m.Deleting() || m.Mirrored {
+		if !m.Deleting() || m.Mirrored || m.Unread != "" {
 			continue
 		}
 		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Hook: m.Hook != Absent && p.s.Mode == Full, Latch: m.Latch == Ours}

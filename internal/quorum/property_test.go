@@ -143,6 +143,9 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	case 3:
 		m.Owners = []q.Owner{{Kind: "ConfigMap", Name: "map" + long, UID: "m"}}
 	}
+	if chance(t, 5, "unread") {
+		m.Unread, m.Hook, m.Latch, m.Phase, m.NodeName, m.ProviderID, m.InstanceID, m.Addresses = "too deep", q.Absent, q.Absent, "", "", "", false, nil
+	}
 	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
 	case 1, 2, 3:
 		m.EvidenceRaw, m.Evidence = "own", q.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []uint64{uint64(0xa0 + i)}, Addresses: []netip.Addr{address(i)}}

@@ -42,7 +42,7 @@ func (l *Ledger) has(uid string) bool {
 }
 
 // LetGo says whether nothing of etcd's holds the Machine any more.
-func (m *Machine) LetGo() bool { return m.Deleting() && !m.Held() }
+func (m *Machine) LetGo() bool { return m.Deleting() && !m.Held() && m.Unread == "" }
 
 // Lifts says whether a person lifted the rule for this Machine.
 func (m *Machine) Lifts(rule Rule) bool {
@@ -68,10 +68,19 @@ func (j *Join) Released(k int) bool {
 	})
 }
 
-// leaves says whether the ledger has a Machine of the member that is still held. It counts as lost to whoever would let go of
-// another one; to who changes members it does not, for that is done under the same lock as the release itself.
+// leaves says whether the Machine of a member is on its way out: the ledger has it, and it is still held, or it cannot be read. The
+// member counts as lost to who would let go of another Machine; to who changes members it does not, for that is done under
+// the same lock as the release itself.
 func (j *Join) leaves(k int) bool {
-	return slices.ContainsFunc(j.Hosts[k].Machines, func(i int) bool { return j.s.Machines[i].Deleting() && j.s.Ledger.has(j.s.Machines[i].UID) })
+	host := &j.Hosts[k]
+	for i := range j.s.Machines {
+		m := &j.s.Machines[i]
+		here := slices.Contains(host.Machines, i)
+		if m.Deleting() && (here && j.s.Ledger.has(m.UID) || m.Unread != "" && (here || len(host.Machines) == 0)) {
+			return true
+		}
+	}
+	return false
 }
 
 // remaining counts the healthy voters that etcd has without a Machine, for certain: those that may run on it do not count, nor

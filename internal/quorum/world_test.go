@@ -490,6 +490,9 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.ProviderID, m.NodeName, m.InstanceID, m.Phase, m.Addresses = "", "", false, "Provisioning", nil
 			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == name })
 			n = nil
+		case "unread": // only its metadata are known
+			*m = q.Machine{Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, DeletedAt: m.DeletedAt, Finalizer: m.Finalizer, Evidence: m.Evidence, EvidenceRaw: m.EvidenceRaw,
+				Hook: q.Absent, Latch: q.Absent, Unread: "exceeded max depth"}
 		case "no-addresses": // Machine and Node lost them
 			m.Addresses = nil
 			if n != nil {

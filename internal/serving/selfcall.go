@@ -11,6 +11,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -54,11 +55,15 @@ func guardedMachines(ctx context.Context, api client.Client, namespace string) (
 		if err != nil {
 			return nil, fmt.Errorf("make a label selector: %w", err)
 		}
-		var list machinev1beta1.MachineList
-		if err := api.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*guarded)}); err != nil {
+		// Metadata alone: one Machine whose spec cannot be read is not to stand for all.
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*guarded)}); err != nil {
 			return nil, fmt.Errorf("list Machines in namespace %s: %w", namespace, err)
 		}
-		out = append(out, list.Items...)
+		for i := range list.Items {
+			out = append(out, machinev1beta1.Machine{ObjectMeta: list.Items[i].ObjectMeta})
+		}
 	}
 	slices.SortStableFunc(out, func(a, b machinev1beta1.Machine) int {
 		return int(one(a.DeletionTimestamp != nil)) - int(one(b.DeletionTimestamp != nil))

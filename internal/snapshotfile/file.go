@@ -66,6 +66,7 @@ type Machine struct {
 	Role       string            `json:"role,omitempty"`
 	Type       string            `json:"type,omitempty"`
 	Mirrored   bool              `json:"mirrored,omitempty"`
+	Unread     string            `json:"unread,omitempty"` // why it cannot be read
 	CreatedAt  string            `json:"createdAt,omitempty"`
 	DeletedAt  string            `json:"deletedAt,omitempty"`
 	Hook       string            `json:"hook"`

@@ -202,7 +202,7 @@ func (r *reader) member(at string, m *Member) quorum.Member {
 func (r *reader) machine(at string, m *Machine) quorum.Machine {
 	r.wants(at+".name", m.Name)
 	out := quorum.Machine{
-		Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, Mirrored: m.Mirrored,
+		Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, Mirrored: m.Mirrored, Unread: m.Unread,
 		CreatedAt: r.time(at+".createdAt", m.CreatedAt), DeletedAt: r.time(at+".deletedAt", m.DeletedAt),
 		Hook: r.entry(at+".hook", m.Hook), Latch: r.entry(at+".latch", m.Latch), Finalizer: m.Finalizer, EvidenceRaw: m.Evidence,
 		Override: m.Override, OverrideBy: m.OverrideBy, ProviderID: m.ProviderID, Phase: m.Phase, NodeName: m.Node,

@@ -72,7 +72,7 @@ func memberOf(m *quorum.Member) Member {
 
 func machineOf(m *quorum.Machine) Machine {
 	out := Machine{
-		Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, Mirrored: m.Mirrored,
+		Name: m.Name, UID: m.UID, Role: m.Role, Type: m.Type, Mirrored: m.Mirrored, Unread: m.Unread,
 		CreatedAt: formatTime(m.CreatedAt), DeletedAt: formatTime(m.DeletedAt),
 		Hook: formatEntry(m.Hook), Latch: formatEntry(m.Latch), Finalizer: m.Finalizer, Evidence: m.EvidenceRaw,
 		Override: m.Override, OverrideBy: m.OverrideBy, ProviderID: m.ProviderID, Phase: m.Phase, Node: m.NodeName,
