@@ -109,6 +109,7 @@ func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.
 	}
 	p.entry(hook, repairs.Hook)
 	p.entry(latch, repairs.Latch)
+	p.finalizer(repairs.Finalizer)
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
 	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")
 	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, user)
@@ -130,6 +131,17 @@ type patch struct {
 
 func (p *patch) op(operation, path string, value any) {
 	p.ops = append(p.ops, jsonpatch.NewOperation(operation, path, value))
+}
+
+// finalizer adds the machine controller's; nothing else is ever done about it.
+func (p *patch) finalizer(fix quorum.Fix) {
+	switch {
+	case fix != quorum.Put || slices.Contains(p.next.Finalizers, quorum.Finalizer):
+	case p.next.Finalizers == nil:
+		p.op("add", "/metadata/finalizers", []string{quorum.Finalizer})
+	default:
+		p.op("add", "/metadata/finalizers/-", quorum.Finalizer)
+	}
 }
 
 // providerID puts the provider ID back.

@@ -3,6 +3,7 @@ package quorum
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // Operation is what a request does to a Machine.
@@ -68,8 +69,8 @@ const (
 
 // Repairs are the changes to the new object that make it acceptable. The zero value changes nothing.
 type Repairs struct {
-	Hook, Latch, Evidence, Override, OverrideBy, ProviderID Fix
-	Instance                                                [len(InstanceAnnotations)]Fix
+	Hook, Latch, Finalizer, Evidence, Override, OverrideBy, ProviderID Fix
+	Instance                                                           [len(InstanceAnnotations)]Fix
 }
 
 // Decision is the answer to a Request. Without findings nothing guarded changed.
@@ -181,6 +182,10 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		admitOwners(&d, r)
 		admitNew(&d, r)
 		d.pairLatch(r.New.Hook, r.New.Latch)
+		if r.New.ControlPlane() && !r.New.Finalizer {
+			// The machine controller would add it a moment later, and a deletion at that moment would not see it.
+			d.Repairs.Finalizer = Put
+		}
 	case !r.guarded():
 	case r.Operation == Delete:
 		admitDelete(&d, r, s)
@@ -471,6 +476,11 @@ func ParseOverride(value string) (rule Rule, reason string) {
 	return rule, strings.TrimSpace(reason)
 }
 
+// unseenFor is for how long the machine controller may not have seen a new Machine. It adds its finalizer when it does. The API
+// server looks for finalizers before it asks admission, so a finalizer that comes meanwhile is lost, and with the Machine
+// what knows of its instance.
+const unseenFor = 10 * time.Minute
+
 // admitDelete are the rules about DELETE. The first that denies ends it.
 func admitDelete(d *Decision, r *Request, s *Snapshot) {
 	old := r.Old
@@ -485,14 +495,18 @@ func admitDelete(d *Decision, r *Request, s *Snapshot) {
 		d.add(rule, Denied, lines...)
 		return true
 	}
+	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && deny(UnprotectedDelete, unseen(r)) {
+		return
+	}
 	is, why := hosting(s, old)
-	if is == HostsUnknown && !old.Protected() && s.functional() && deny(UnprotectedDelete, unprotectedUnknown(r, why)) {
+	bare := !old.Protected() && (!old.Finalizer || s.functional())
+	if is == HostsUnknown && bare && deny(UnprotectedDelete, unprotectedUnknown(r, why)) {
 		return
 	}
 	if is == HostsMember {
 		j := NewJoin(s)
 		if k := j.Voter(s.find(old.Name)); k >= 0 {
-			if !old.Protected() && s.functional() && deny(UnprotectedDelete, unprotected(r, &s.Ring.Members[k])) {
+			if bare && deny(UnprotectedDelete, unprotected(r, s.Mode, &s.Ring.Members[k])) {
 				return
 			}
 			if s.Ring.Members[k].Healthy && admitHealthyDelete(r, s, j, k, deny) {

@@ -89,7 +89,7 @@ func (r Repairs) Describe() string {
 	for _, f := range [...]struct {
 		name string
 		fix  Fix
-	}{{"hook", r.Hook}, {"latch", r.Latch}, {"evidence", r.Evidence}, {"override", r.Override}, {"override-by", r.OverrideBy}, {"provider ID", r.ProviderID}} {
+	}{{"hook", r.Hook}, {"latch", r.Latch}, {"finalizer", r.Finalizer}, {"evidence", r.Evidence}, {"override", r.Override}, {"override-by", r.OverrideBy}, {"provider ID", r.ProviderID}} {
 		if word := [...]string{AsOld: "as it was", Dropped: "dropped", Put: "put"}; f.fix != AsRequested {
 			out = append(out, f.name+" "+word[f.fix])
 		}

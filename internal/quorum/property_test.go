@@ -113,7 +113,8 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	m := q.Machine{
 		Name: fmt.Sprintf("master-%d%s", i, long), UID: fmt.Sprintf("uid-%d", i), Role: one(t, "role", "master", "master", "master", "worker", ""),
 		Type: one(t, "type", "master", "master", "arbiter", ""), Mirrored: chance(t, 5, "mirrored"),
-		Hook: drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
+		CreatedAt: one(t, "created", noon().Add(-time.Hour), noon().Add(-time.Hour), noon().Add(-time.Second)),
+		Hook:      drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
 		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "nonsense"),
 		Phase:    "Running", NodeName: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), InstanceID: true, Addresses: drawAddresses(t, i),
 		Zone: one(t, "zone", "a", "b", ""),
@@ -389,6 +390,9 @@ func TestAdmit(t *testing.T) {
 			t.Errorf("after %sthere is still\n%s", d.Describe(), again.Describe())
 		}
 		if r.Operation == q.Create {
+			if n := fixed.New; n.ControlPlane() && !n.Finalizer {
+				t.Error("it was created without a finalizer")
+			}
 			if n := fixed.New; n.EvidenceRaw+n.Override+n.OverrideBy != "" || (n.Hook == q.Ours) != (n.Latch == q.Ours) {
 				t.Errorf("created as %+v", n)
 			}
@@ -477,6 +481,9 @@ func checkDeleted(t *rapid.T, r *q.Request, s *q.Snapshot, d *q.Decision) {
 	}
 	if r.Old.Deleting() || r.Old.Mirrored || r.Old.Override != "" || !s.Ring.Known {
 		return
+	}
+	if r.Old.ControlPlane() && !r.Old.Finalizer && s.Now.Sub(r.Old.CreatedAt) < time.Minute {
+		t.Error("the machine controller may be adding its finalizer right now")
 	}
 	voters, going, here, sick := 0, map[string]bool{}, false, false
 	for k := range s.Ring.Members {

@@ -321,6 +321,7 @@ func repaired(r *q.Request, d *q.Decision) *q.Request {
 	}
 	next.Hook = fixEntry(d.Repairs.Hook, next.Hook, old.Hook)
 	next.Latch = fixEntry(d.Repairs.Latch, next.Latch, old.Latch)
+	next.Finalizer = next.Finalizer || d.Repairs.Finalizer == q.Put
 	fix := func(f q.Fix, now, was, put string) string {
 		return map[q.Fix]string{q.AsRequested: now, q.AsOld: was, q.Dropped: "", q.Put: put}[f]
 	}

@@ -235,11 +235,27 @@ func keepRole(r *Request) []string {
 	}
 }
 
-func unprotected(r *Request, member *Member) []string {
+func unprotected(r *Request, mode Mode, member *Member) []string {
+	comes := "What is missing is about to be added."
+	switch {
+	case !r.Old.Finalizer:
+		comes = "The machine controller adds the finalizer; see whether it runs."
+	case r.Old.Hook != Ours && mode == Guard:
+		comes = "cluster-etcd-operator adds the hook, and Holdfast the latch with it; see whether that operator runs."
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts etcd voter %s and lacks %s.", UnprotectedDelete, r.name(), member, r.lacks()),
-		"Nothing would hold the deletion until a replacement votes. What is missing is about to be added.",
+		"Nothing would hold the deletion until a replacement votes. " + comes,
 		"Try again in a few seconds: " + r.kubectl("delete", ""),
+		r.lift(UnprotectedDelete),
+	}
+}
+
+func unseen(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", UnprotectedDelete, r.name(), Finalizer),
+		"Deleted now, it would be gone at once, and an instance that is being made for it would run on with nobody to know of it.",
+		"Try again in a second: " + r.kubectl("delete", ""),
 		r.lift(UnprotectedDelete),
 	}
 }

@@ -456,10 +456,14 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.Hook, m.Latch = q.Absent, q.Absent
 		case "no-finalizer":
 			m.Finalizer = false
-		case "deleting":
+		case "deleting", "created":
 			ago, err := time.ParseDuration(cmp.Or(value, "0s"))
 			if err != nil {
 				return err
+			}
+			if key == "created" {
+				m.CreatedAt = w.s.Now.Add(-ago)
+				continue
 			}
 			m.DeletedAt, m.Phase = w.s.Now.Add(-ago), "Deleting"
 		case "uid":

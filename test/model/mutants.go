@@ -41,7 +41,7 @@ func mutants() []mutant {
 		{"release on record counts as lost", "plan.go", "Healthy && !p.join.Released(k) }", "Healthy && !p.join.Released(k) && !p.join.leaves(k) }"},
 		{"a person takes the latch off", "admit.go", "	if r.New.Latch != r.Old.Latch {\n		d.Repairs.Latch = AsOld\n	}\n	loss", "	loss"},
 		{"automation releases", "admit.go", "d.holdHook(r, AutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
-		{"deletes what is not protected", "admit.go", "if !old.Protected() && s.functional() && deny(UnprotectedDelete, unprotected(", "if false && deny(UnprotectedDelete, unprotected("},
+		{"deletes what is not protected", "admit.go", "if bare && deny(UnprotectedDelete, unprotected(", "if false && deny(UnprotectedDelete, unprotected("},
 	}
 }
 

@@ -16,12 +16,29 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// TestEscapes takes hooks and latches off by hand where that could cost quorum: two at once, and with Holdfast hung.
+// TestEscapes deletes Machines and takes hooks and latches off by hand where that could cost an instance or quorum: at once, two at
+// once, and with Holdfast hung.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)
 	c.atRest(t)
+
+	t.Run("deleted as soon as it is created, a Machine leaves no instance behind", func(t *testing.T) {
+		for i := range 5 {
+			name := fmt.Sprintf("brief-%d", i)
+			must(t, c.replacement(t.Context(), "master-0", name))
+			eventually(t, quickly, "Machine "+name+" deleted", func(ctx context.Context) error { return client.IgnoreNotFound(c.remove(ctx, name)) })
+			c.gone(t, slowly, name)
+			eventually(t, quickly, "instance "+name+" gone", func(context.Context) error {
+				if _, runs := c.Host(name); runs {
+					return errors.New("it runs")
+				}
+				return nil
+			})
+		}
+		c.atRest(t)
+	})
 
 	t.Run("Holdfast is hung, and one voter is down", func(t *testing.T) {
 		must(t, c.Power("master-1", false))
