@@ -527,7 +527,8 @@ func describe(m *machinev1beta1.Machine) string {
 		out = append(out, "other evidence")
 	}
 	if v := m.Annotations[quorum.OverrideAnnotation]; v != "" {
-		out = append(out, fmt.Sprintf("override %q by %s", v, m.Annotations[quorum.OverrideByAnnotation]))
+		by, _ := quorum.ParseStamp(m.Annotations[quorum.OverrideByAnnotation])
+		out = append(out, fmt.Sprintf("override %q by %s", v, by))
 	}
 	if v := m.Annotations[quorum.InstanceAnnotations[0].Key]; v != "" {
 		out = append(out, "host "+v)

@@ -167,6 +167,8 @@ func stopped() []stoppedCase {
 
 		{"cluster-etcd-operator adds its hook", state{bare: true, naked: true}, operator, regain, "hook", ""},
 		{"Holdfast refreshes the evidence", state{}, holdfast, merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"}}}`), "hook latch other evidence", ""},
+		{"override: by automation, signed by a person", state{}, gitops, merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: forged","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`), protected, "override"},
+		{"override: by a person, signed by another", state{}, person, merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: forged","holdfast.dev/override-by":"bob 2026-11-22T10:00:00Z"}}}`), protected, "override"},
 		{"an override", state{}, person, merge(`{"metadata":{"annotations":{"holdfast.dev/override":"held: x"}}}`), protected + ` override "held: x" by `, ""},
 		{"a heartbeat", state{}, gitops, merge(`{"metadata":{"labels":{"heartbeat":"1"}}}`), protected, ""},
 		{"a tool's own entry", state{}, gitops, apply(appliedOwn), "hook Backup=gitops latch evidence", ""},

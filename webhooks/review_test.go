@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -249,7 +250,7 @@ holdfast_admission_decisions_total{operation="UPDATE",rule="keep-hook",verdict="
 // TestWarningLines: a control character in a name or reason must not cost the user the Warning.
 func TestWarningLines(t *testing.T) {
 	_, validating, _ := local(t, &guard{calls: map[string]int{}, snapshot: ring(unknown)})
-	old := strings.Replace(stored, `"labels"`, `"annotations":{"holdfast.dev/override":"unprotected-delete: two\nlines","holdfast.dev/override-by":"\u0007bell"},"labels"`, 1)
+	old := strings.Replace(stored, `"labels"`, `"annotations":{"holdfast.dev/override":"unprotected-delete: two\nlines","holdfast.dev/override-by":"`+quorum.Stamp(`\u0007bell`, time.Now())+`"},"labels"`, 1)
 	old = strings.Replace(old, quorum.LatchName, "Nothing", 1)
 	got := ask(t, validating, "application/json", review(t, admissionv1.Delete, old, "null"))
 	if !got.Allowed || len(got.Warnings) == 0 || !strings.Contains(got.Warnings[0], "two lines") || strings.ContainsAny(fmt.Sprint(got.Warnings), "\n\a") {

@@ -130,7 +130,7 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, handler stri
 	if err != nil {
 		return refused(err)
 	}
-	r.received = received
+	r.received, r.request.At = received, received
 	r.snapshot = g.gather(ctx, r, handler)
 	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)
@@ -284,7 +284,7 @@ func (r *review) due() []jsonpatch.Operation {
 	if r.decision.Repairs == (quorum.Repairs{}) {
 		return nil
 	}
-	return machineapi.Repair(r.old, r.next, r.decision.Repairs, r.UserInfo.Username)
+	return machineapi.Repair(r.old, r.next, r.decision.Repairs, quorum.Stamp(r.UserInfo.Username, r.request.At))
 }
 
 // record tells of the findings that are this handler's to tell.

@@ -77,9 +77,11 @@ func (v *view) explain(out io.Writer, name string) error {
 	indented(out, fmt.Sprintf("Hook %s: %s; latch %s: %s; finalizer: %s.", quorum.HookName, entryWord(m.Hook), quorum.LatchName, entryWord(m.Latch),
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
 	if m.Override != "" {
-		by := "set by " + m.OverrideBy
-		if m.OverrideBy == "" {
+		by := "set by " + m.LiftedBy()
+		if rule, _ := quorum.ParseOverride(m.Override); m.LiftedBy() == "" {
 			by = "which lifts nothing, because Holdfast did not see who set it"
+		} else if !m.Lifts(rule, v.Now) {
+			by += ", which lifts nothing: it is for one of the rules that can be lifted, with a reason, and for an hour"
 		}
 		indented(out, fmt.Sprintf("Override %q, %s.", m.Override, by))
 	}

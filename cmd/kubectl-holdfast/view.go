@@ -104,7 +104,7 @@ func (v *view) machine(name string) (int, error) {
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
 func (v *view) deletion(i int) quorum.Decision {
 	old := v.Machines[i]
-	return identities().Admit(&quorum.Request{Operation: quorum.Delete, User: v.user, Namespace: v.namespace, Old: &old}, v.Snapshot)
+	return identities().Admit(&quorum.Request{Operation: quorum.Delete, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old}, v.Snapshot)
 }
 
 // release is what Holdfast would say to taking the Machine's hook off, by who looks.
@@ -112,7 +112,7 @@ func (v *view) release(i int) quorum.Decision {
 	old := v.Machines[i]
 	next := old
 	next.Hook = quorum.Absent
-	return identities().Admit(&quorum.Request{Operation: quorum.Update, User: v.user, Namespace: v.namespace, Old: &old, New: &next}, v.Snapshot)
+	return identities().Admit(&quorum.Request{Operation: quorum.Update, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: &next}, v.Snapshot)
 }
 
 // role is what a member is in the ring.

@@ -83,7 +83,7 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 	var override, overrideBy string
 	if m := d.Request.Old; m != nil {
 		object.Name, object.UID = m.Name, types.UID(m.UID) // a part of deletecollection has no name of its own
-		override, overrideBy = m.Override, m.OverrideBy
+		override, overrideBy = m.Override, m.LiftedBy()
 	}
 	r.Audit.Write(audit.Record{
 		RequestUID: d.Admission.UID, Received: d.Received, User: d.Admission.UserInfo, Operation: d.Request.Operation,

@@ -96,13 +96,13 @@ func asked(withHook, withLatch bool) (kinds []kind) {
 }
 
 // Repair is the patch that makes the new object of a request, next, acceptable. old is the object before
-// (nil for a CREATE), user who sends the request.
+// (nil for a CREATE), stamp what an override is stamped with.
 //
 // It changes one list element or annotation at a time, so that whatever else the request does
 // stands, and gives an entry back its place, so that a tool that applies its own list again and
 // again writes what is stored already: the API server then writes nothing, and nobody is woken. What
 // is right already is not touched: no operations means that nothing is left to repair.
-func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.Operation {
+func Repair(old, next *Object, repairs quorum.Repairs, stamp string) []jsonpatch.Operation {
 	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, spec: next.spec, hooks: next.hooks, annotations: next.Annotations != nil}
 	if old != nil {
 		p.old = &old.Machine
@@ -112,7 +112,7 @@ func Repair(old, next *Object, repairs quorum.Repairs, user string) []jsonpatch.
 	p.finalizer(repairs.Finalizer)
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
 	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")
-	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, user)
+	p.annotation(quorum.OverrideByAnnotation, repairs.OverrideBy, stamp)
 	for i, fix := range repairs.Instance {
 		p.annotation(quorum.InstanceAnnotations[i].Key, fix, "")
 	}

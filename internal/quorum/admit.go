@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -24,7 +23,8 @@ type Request struct {
 	Operation Operation
 	User      User
 	Namespace string
-	Old, New  *Machine // New is nil for Delete, Old is nil for Create
+	At        time.Time // when it came
+	Old, New  *Machine  // New is nil for Delete, Old is nil for Create
 }
 
 // Need is what a decision wants to know beyond the request.
@@ -188,7 +188,7 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		}
 	case !r.guarded():
 	case r.Operation == Delete:
-		admitDelete(&d, r, s)
+		admitDelete(&d, r, s, ids.Classify(r.User))
 	default:
 		class := ids.Classify(r.User)
 		admitInstance(&d, r, &ids)
@@ -389,7 +389,7 @@ func admitEscape(d *Decision, r *Request, s *Snapshot) {
 		d.Repairs.Latch = AsOld
 	}
 	loss := lossOf(s, r.Old)
-	if loss.held && r.Old.Lifts(EscapeHatch) {
+	if loss.held && r.Old.Lifts(EscapeHatch, r.At) {
 		d.add(EscapeHatch, Overridden, append(escaped(r, s, &loss), overrideUsed(r, EscapeHatch)...)...)
 		return
 	}
@@ -455,7 +455,7 @@ func admitOverride(d *Decision, r *Request, class Class) {
 			d.Repairs.OverrideBy = Dropped
 		}
 	case changed && class == Person:
-		if r.New.OverrideBy != r.User.Name {
+		if !stampedBy(r.New.OverrideBy, r.User.Name, r.At) {
 			d.Repairs.OverrideBy = Put
 		}
 		if rule, reason := ParseOverride(r.New.Override); rule == "" || reason == "" {
@@ -467,28 +467,19 @@ func admitOverride(d *Decision, r *Request, class Class) {
 	}
 }
 
-// ParseOverride splits "<rule>: <reason>". The rule is "" if it is none that can be overridden.
-func ParseOverride(value string) (rule Rule, reason string) {
-	name, reason, _ := strings.Cut(value, ":")
-	if rule = Rule(strings.TrimSpace(name)); !slices.Contains(overridable[:], rule) {
-		rule = ""
-	}
-	return rule, strings.TrimSpace(reason)
-}
-
 // unseenFor is for how long the machine controller may not have seen a new Machine. It adds its finalizer when it does. The API
 // server looks for finalizers before it asks admission, so a finalizer that comes meanwhile is lost, and with the Machine
 // what knows of its instance.
 const unseenFor = 10 * time.Minute
 
 // admitDelete are the rules about DELETE. The first that denies ends it.
-func admitDelete(d *Decision, r *Request, s *Snapshot) {
+func admitDelete(d *Decision, r *Request, s *Snapshot, class Class) {
 	old := r.Old
 	if old.Deleting() {
 		return // a repeated DELETE changes nothing
 	}
 	deny := func(rule Rule, lines []string) (ended bool) {
-		if old.Lifts(rule) {
+		if class == Person && old.Lifts(rule, r.At) {
 			d.add(rule, Overridden, overrideUsed(r, rule)...)
 			return false
 		}

@@ -81,7 +81,7 @@ func check(s *Snapshot, a Action) error {
 			return violated(I3, "it may host a member: %s", why)
 		case !s.Ledger.has(m.UID):
 			return violated(I3, "it may host a member, and the ledger does not say that it is let go: %s", why)
-		case (!s.Ring.Known || sure(s, i) < Size(voters)) && !m.Lifts(EscapeHatch):
+		case (!s.Ring.Known || sure(s, i) < Size(voters)) && !m.Lifts(EscapeHatch, s.Now):
 			return violated(I3, "%d healthy of %d voters would be held by something, which is no quorum", sure(s, i), voters)
 		}
 	case RecordRelease:

@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -61,7 +62,7 @@ func violates(s *q.Snapshot, a q.Action) string {
 		return "I3: its member may be listed, and nobody took the hook off"
 	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && !strings.Contains(dumbLedger(s), "["+m.UID+"]"):
 		return "I3: its member may be listed, and it is not recorded"
-	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && (m.OverrideBy == "" || !strings.HasPrefix(m.Override, "escape-hatch: ")):
+	case a.Kind == q.ReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && !dumbLifts(s, m):
 		return "I3: its member may be listed, and quorum would be lost"
 	case a.Kind == q.RecordRelease && (m == nil || m.DeletedAt.IsZero() || m.Hook != q.Absent):
 		return "I3: nobody took its hook off"
@@ -176,6 +177,13 @@ func texts[A interface{ String() string }](addrs []A, names []string) []string {
 		out = append(out, strings.TrimPrefix(a.String(), "::ffff:"))
 	}
 	return out
+}
+
+// dumbLifts says whether somebody lifted the rule escape-hatch within the last hour.
+func dumbLifts(s *q.Snapshot, m *q.Machine) bool {
+	who, when, _ := strings.Cut(m.OverrideBy, " ")
+	at, err := time.Parse(time.RFC3339, when)
+	return strings.HasPrefix(m.Override, "escape-hatch: ") && who != "" && err == nil && at.After(s.Now.Add(-time.Hour)) && !at.After(s.Now)
 }
 
 // dumbLedger is who is let go by the ledger, and which members are, as one string.

@@ -16,7 +16,7 @@ const (
 
 	EvidenceAnnotation   = "holdfast.dev/etcd-member" // JSON of Evidence
 	OverrideAnnotation   = "holdfast.dev/override"    // "<rule>: <reason>"
-	OverrideByAnnotation = "holdfast.dev/override-by" // the stamp: user name of who set the override
+	OverrideByAnnotation = "holdfast.dev/override-by" // the stamp: who set the override and when
 	GaveWayAnnotation    = "holdfast.dev/gave-way"    // on a Node: RFC 3339 time at which its learner gave way
 
 	BootstrapName = "etcd-bootstrap" // of the etcd member that the installer's temporary host runs

@@ -120,7 +120,7 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 		Zone: one(t, "zone", "a", "b", ""),
 	}
 	if m.Override != "" {
-		m.OverrideBy = one(t, "by", "bob", "")
+		m.OverrideBy = one(t, "by", q.Stamp("bob", noon()), q.Stamp("bob", noon().Add(-2*time.Hour)), "bob", "")
 	}
 	if chance(t, 35, "deleting") {
 		m.DeletedAt, m.Phase = noon().Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "for"))*time.Minute), "Deleting"
@@ -297,7 +297,7 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	r := &q.Request{User: people()[rapid.SampledFrom(names).Draw(t, "who")], Namespace: "openshift-machine-api", Operation: one(t, "operation", q.Update, q.Update, q.Update, q.Delete, q.Create)}
+	r := &q.Request{User: people()[rapid.SampledFrom(names).Draw(t, "who")], Namespace: "openshift-machine-api", At: noon(), Operation: one(t, "operation", q.Update, q.Update, q.Update, q.Delete, q.Create)}
 	fresh := drawMachine(t, rapid.IntRange(0, 6).Draw(t, "which"), "")
 	if r.Operation == q.Create || len(s.Machines) == 0 {
 		r.Operation, r.New = q.Create, &fresh
@@ -415,7 +415,7 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	unhooked := was.Hook == q.Ours && is.Hook != q.Ours
 	freed := was.Deleting() && (was.Hook == q.Ours || was.Latch == q.Ours) && is.Hook != q.Ours && is.Latch != q.Ours // nothing holds it
 	final := freed && was.Hook == q.Absent && strings.Contains(dumbLedger(s), "["+was.UID+"]") &&
-		(!dumbLosesQuorum(s, was) || was.OverrideBy != "" && strings.HasPrefix(was.Override, "escape-hatch: "))
+		(!dumbLosesQuorum(s, was) || dumbLifts(s, was))
 	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
 	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
 		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
@@ -452,9 +452,9 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 		t.Error("the evidence was changed")
 	case class == q.Automation && is.Override != was.Override:
 		t.Error("automation changed an override")
-	case is.Override != "" && is.Override != was.Override && (class != q.Person || is.OverrideBy != r.User.Name):
+	case is.Override != "" && is.Override != was.Override && (class != q.Person || is.OverrideBy != r.User.Name+" 2026-01-01T12:00:00Z"):
 		t.Errorf("%s set the override as %q", r.User.Name, is.OverrideBy)
-	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name:
+	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name+" 2026-01-01T12:00:00Z":
 		t.Errorf("%s stamped it as %q", r.User.Name, is.OverrideBy)
 	}
 }
@@ -625,7 +625,7 @@ func (l *life) event() {
 		}
 		next := *m
 		next.Hook = q.Absent
-		r := &q.Request{Operation: q.Update, User: people()["alice"], Old: m, New: &next}
+		r := &q.Request{Operation: q.Update, User: people()["alice"], At: l.w.s.Now, Old: m, New: &next}
 		if d := l.ids.Admit(r, &w.s); d.Denial() == nil {
 			*m = *repaired(r, &d).New
 		}
@@ -633,7 +633,7 @@ func (l *life) event() {
 }
 
 func (l *life) delete(m *q.Machine) {
-	r := &q.Request{Operation: q.Delete, User: people()["alice"], Old: m}
+	r := &q.Request{Operation: q.Delete, User: people()["alice"], At: l.w.s.Now, Old: m}
 	if d := l.ids.Admit(r, &l.w.s); d.Denial() == nil && !m.Deleting() {
 		m.DeletedAt, m.Phase = l.w.s.Now, "Deleting"
 	}

@@ -44,12 +44,6 @@ func (l *Ledger) has(uid string) bool {
 // LetGo says whether nothing of etcd's holds the Machine any more.
 func (m *Machine) LetGo() bool { return m.Deleting() && !m.Held() && m.Unread == "" }
 
-// Lifts says whether a person lifted the rule for this Machine.
-func (m *Machine) Lifts(rule Rule) bool {
-	lifted, reason := ParseOverride(m.Override)
-	return lifted == rule && reason != "" && m.OverrideBy != ""
-}
-
 // Released says whether a member counts as lost, although it may still answer: nothing holds its Machine any more, or its
 // Machine was let go, by the ledger, and is gone.
 func (j *Join) Released(k int) bool {
@@ -109,7 +103,7 @@ func (j *Join) spares(machine int) bool {
 // MayGo says whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person
 // lifted the rule.
 func (j *Join) MayGo(machine int) bool {
-	return j.spares(machine) || j.s.Machines[machine].Lifts(EscapeHatch)
+	return j.spares(machine) || j.s.Machines[machine].Lifts(EscapeHatch, j.s.Now)
 }
 
 // finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
@@ -136,7 +130,7 @@ func (p *planner) finalRelease() []Action {
 			a.Kind, a.Latch, a.Final = RecordRelease, false, false
 			a.Release = Release{Machine: m.Name, UID: m.UID, Members: p.mayHost(i), At: p.s.Now}
 			if !p.join.spares(i) {
-				a.Release.By = m.OverrideBy
+				a.Release.By = m.LiftedBy()
 			}
 			next = []Action{a}
 		}
@@ -161,7 +155,7 @@ func (p *planner) mayHost(machine int) []uint64 {
 // letsGo says why a Machine is let go.
 func (p *planner) letsGo(machine int) string {
 	if !p.join.spares(machine) {
-		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", p.s.Machines[machine].OverrideBy, EscapeHatch)
+		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", p.s.Machines[machine].LiftedBy(), EscapeHatch)
 	}
 	voters, _ := p.s.Ring.Voters()
 	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.remaining(machine), nVoters(voters))

@@ -204,7 +204,7 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 		d.Fatalf(t, "nobody is called %s", as)
 	}
 	name := d.CmdArgs[1].Key
-	r := &q.Request{User: user, Namespace: "openshift-machine-api"}
+	r := &q.Request{User: user, Namespace: "openshift-machine-api", At: w.s.Now}
 	old := w.machine(name)
 	switch op {
 	case "create":
@@ -329,7 +329,7 @@ func repaired(r *q.Request, d *q.Decision) *q.Request {
 		next.EvidenceRaw, next.Evidence = raw, old.Evidence
 	}
 	next.Override = fix(d.Repairs.Override, next.Override, old.Override, "?")
-	next.OverrideBy = fix(d.Repairs.OverrideBy, next.OverrideBy, old.OverrideBy, r.User.Name)
+	next.OverrideBy = fix(d.Repairs.OverrideBy, next.OverrideBy, old.OverrideBy, q.Stamp(r.User.Name, r.At))
 	next.ProviderID = fix(d.Repairs.ProviderID, next.ProviderID, old.ProviderID, "?")
 	for i, f := range d.Repairs.Instance {
 		next.Instance[i] = fix(f, next.Instance[i], old.Instance[i], "?")

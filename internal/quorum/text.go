@@ -177,7 +177,7 @@ func escaped(r *Request, s *Snapshot, l *loss) []string {
 	if r.Old.Hook != Ours {
 		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", EscapeHatch, LatchName, r.name())
 	}
-	if !l.held || r.Old.Lifts(EscapeHatch) {
+	if !l.held || r.Old.Lifts(EscapeHatch, r.At) {
 		return append([]string{what + " It is let go in a moment, and terminated."}, loses(s, l)...)
 	}
 	left := "Whether etcd keeps quorum without it is not known. " + reason(l.why)
@@ -354,7 +354,7 @@ func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 
 func overrideUsed(r *Request, rule Rule) []string {
 	_, reason := ParseOverride(r.Old.Override)
-	return []string{fmt.Sprintf("Holdfast (%s): the rule is lifted for Machine %s by %s: %s", rule, r.name(), r.Old.OverrideBy, clip(reason, 80))}
+	return []string{fmt.Sprintf("Holdfast (%s): the rule is lifted for Machine %s by %s: %s", rule, r.name(), clip(r.Old.LiftedBy(), 140), clip(reason, 80))}
 }
 
 func overrideUnclear(r *Request) []string {
@@ -364,7 +364,7 @@ func overrideUnclear(r *Request) []string {
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): %s=%q on Machine %s lifts nothing.", OverrideRule, OverrideAnnotation, clip(r.New.Override, 80), r.name()),
-		"It has to be '<rule>: <reason>', the rule one of " + strings.Join(names, ", ") + ".",
+		"It has to be '<rule>: <reason>', with a reason of your own, and the rule one of " + strings.Join(names, ", ") + ".",
 	}
 }
 

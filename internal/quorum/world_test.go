@@ -490,6 +490,16 @@ func (w *world) setMachine(name string, opts []string) error {
 		case "override": // rule/reason/who
 			parts := strings.Split(value, "/")
 			m.Override, m.OverrideBy = parts[0]+": "+parts[1], parts[2]
+			if m.OverrideBy != "" {
+				m.OverrideBy = q.Stamp(m.OverrideBy, w.s.Now.Add(-time.Minute))
+			}
+			if len(parts) > 3 { // so long ago
+				ago, err := time.ParseDuration(parts[3])
+				if err != nil {
+					return err
+				}
+				m.OverrideBy = q.Stamp(parts[2], w.s.Now.Add(-ago))
+			}
 		case "no-instance": // it never got one
 			m.ProviderID, m.NodeName, m.InstanceID, m.Phase, m.Addresses = "", "", false, "Provisioning", nil
 			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == name })

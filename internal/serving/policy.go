@@ -85,6 +85,10 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 		validation(quorum.EscapeHatch,
 			"(variables.deleting && variables.person && variables.hadLatch && !variables.hasLatch && (!variables.hadHook || !variables.hasEntry))",
 			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
+		validation(quorum.OverrideRule,
+			all(some(differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation)), not(setsOverride()),
+				some(controlPlane("oldObject"), all(not(controlPlane("object")), some("variables.hadHook", "variables.hadLatch")))),
+			"the override annotations of Machine ", " are a person's to set, and only Holdfast says who did and when. Leave "+quorum.OverrideByAnnotation+" out. "+down),
 		validation(quorum.KeepHook,
 			some(
 				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
@@ -96,6 +100,16 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
 				"Leave them in the change; to replace the Machine, delete it. "+down),
 	}
+}
+
+// setsOverride says whether a change of the override annotations is one that may stand: anybody but automation takes the override
+// away, and a person sets one, without a stamp or with their own.
+func setsOverride() string {
+	stamp := annotation("object", quorum.OverrideByAnnotation)
+	const at = len(" 2006-01-02T15:04:05Z")
+	return all(differs(annotation, quorum.OverrideAnnotation), some(
+		all("("+annotation("object", quorum.OverrideAnnotation)+" == '')", some("variables.person", "variables.custodian")),
+		all("variables.person", some("("+stamp+" == '')", fmt.Sprintf("(%s.startsWith(%s + ' ') && %s.size() == %s.size() + %d)", stamp, name, stamp, name, at)))))
 }
 
 // letsGo says whether an update takes or changes what names a Machine's instance. The provider ID is

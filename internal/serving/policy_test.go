@@ -104,7 +104,7 @@ func policies(t testing.TB, o serving.Options) (machines, status validator) {
 //     and of escape-hatch it has that a person does not take the latch off.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
 //   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance.
-//   - Warnings of owners, and overrides are not the policy's.
+//   - Warnings of owners are not the policy's. Of overrides it lets pass what nobody stamped: that lifts nothing.
 func TestMachinePolicy(t *testing.T) {
 	often(t)
 	ids := identities()
@@ -135,6 +135,12 @@ func TestMachinePolicy(t *testing.T) {
 			want[quorum.EscapeHatch] = true
 			seen[quorum.EscapeHatch]++
 		}
+		user, at := quorum.ParseStamp(req.New.OverrideBy)
+		own := user == who.Name && req.New.OverrideBy == quorum.Stamp(user, at)
+		if fix.Override == quorum.AsOld || fix.OverrideBy == quorum.AsOld || fix.OverrideBy == quorum.Put && req.New.OverrideBy != "" && !own {
+			want[quorum.OverrideRule] = true
+			seen[quorum.OverrideRule]++
+		}
 		if fix.Evidence == quorum.AsOld {
 			want[quorum.KeepHook] = true
 		}
@@ -147,7 +153,7 @@ func TestMachinePolicy(t *testing.T) {
 			t.Errorf("denied by (-want +got):\n%s\nquorum decides:\n%s", diff, d.Describe())
 		}
 	})
-	if len(seen) < 8 {
+	if len(seen) < 9 {
 		t.Errorf("not every rule came up: %v", seen)
 	}
 }

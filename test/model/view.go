@@ -105,7 +105,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 				m.DeletedAt, m.Phase = when, "Deleting"
 			}
 			if o.is(lifts) {
-				m.Override, m.OverrideBy = string(q.EscapeHatch)+": the model", "alice"
+				m.Override, m.OverrideBy = string(q.EscapeHatch)+": the model", q.Stamp("alice", noon())
 			}
 			if o.is(evidence) {
 				m.Evidence, m.EvidenceRaw = q.Evidence{MachineUID: h.uid, Machine: h.name, MemberIDs: h.members, Addresses: h.addresses}, "{}"
@@ -321,7 +321,7 @@ func (c *config) ask(s *state, outage int) (out [slots][requests]reply) {
 // request is a request in the words of Admit.
 func (c *config) request(r request, old q.Machine) *q.Request {
 	next := old
-	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", Old: &old, New: &next}
+	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", At: noon(), Old: &old, New: &next}
 	switch r {
 	case askDelete, askLifted:
 		req.Operation, req.New = q.Delete, nil
@@ -354,7 +354,7 @@ func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out rep
 		if r != askLifted {
 			return reply{}
 		}
-		req.Old.Override, req.Old.OverrideBy = string(no.Rule)+": the model", "alice"
+		req.Old.Override, req.Old.OverrideBy = string(no.Rule)+": the model", q.Stamp("alice", noon())
 		given = s // Needs says the same whether a rule is lifted or not
 		if d = c.ids.Admit(req, given); d.Denial() != nil {
 			return reply{}

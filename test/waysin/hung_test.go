@@ -61,6 +61,12 @@ func (c *cluster) hung(t *testing.T) {
 	if outcomeOf(err, heard.lines) != denied(quorum.AutomationRelease) {
 		t.Errorf("a tool's release: %v", err)
 	}
+	err = timed("a tool's override, signed by a person", 2, func(ctx context.Context) error {
+		return gitops.Patch(ctx, c.get(ctx, t, "master-1"), client.RawPatch(types.MergePatchType, []byte(override)))
+	})
+	if outcomeOf(err, heard.lines) != denied(quorum.OverrideRule) {
+		t.Errorf("a tool's override, signed by a person: %v", err)
+	}
 	closed("the operator's release", timed("the operator's release", 2, func(ctx context.Context) error {
 		return operator.Patch(ctx, c.get(ctx, t, "master-0"), release)
 	}))

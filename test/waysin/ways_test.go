@@ -343,7 +343,7 @@ const (
 	stolen   = `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"example/me"}]}}`
 	setOwner = `{"metadata":{"ownerReferences":[{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","name":"adopter","uid":"00000000-0000-4000-8000-000000000000","controller":true}]}}`
 	forgery  = `{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{\"machineUID\":\"x\",\"memberIDs\":[\"1\"]}"}}}`
-	override = `{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: I said so","holdfast.dev/override-by":"alice"}}}`
+	override = `{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: I said so","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`
 )
 
 // large takes the finalizers off beside so much that the API server cannot ask Holdfast in 7 MiB.
