@@ -156,7 +156,7 @@ func sure(s *Snapshot, machine int) int {
 func replaces(s *Snapshot, other uint64) int {
 	j, n := NewJoin(s), 0
 	for k, m := range s.Ring.Members {
-		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && len(j.Hosts[k].Machines)+len(j.Hosts[k].Nodes) == 1 {
+		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && !j.Released(k) && len(j.Hosts[k].Machines)+len(j.Hosts[k].Nodes) == 1 {
 			n++
 		}
 	}
