@@ -33,7 +33,7 @@ func (g *Guard) Home() admission.Handler {
 		if err != nil {
 			logger(ctx, &req).Error(err, "deciding without the Machines")
 		}
-		d := quorum.AdmitHome(request, machines, err == nil)
+		d := g.Identities.AdmitHome(request, machines, err == nil)
 		denial := d.Denial()
 		if denial == nil {
 			return admission.Allowed("")
@@ -90,6 +90,10 @@ func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
 				return nil, err
 			}
 			request.Prunes = prunes
+			if request.Changes, err = machineapi.Changes(req.OldObject.Raw, req.Object.Raw); err != nil {
+				return nil, err
+			}
+			request.User = quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
 		}
 		return request, nil
 	default:

@@ -28,7 +28,8 @@ func (p *policy) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
 	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, and annotations that name its instance); everyone else is refused")
-	for _, name := range []string{"custodians", "automation-users", "escape-hatch-users", "status-writers"} {
+	f.StringSliceVar(&p.identities.CRD, "crd-custodians", d.CRD, "users that may change the Machine CRD while Machines carry etcd's hook: the cluster's version operator")
+	for _, name := range []string{"custodians", "automation-users", "escape-hatch-users", "status-writers", "crd-custodians"} {
 		flag := f.Lookup(name)
 		flag.Value = oneLine{flag.Value}
 	}
@@ -53,12 +54,12 @@ func (p *policy) check() error {
 	if problems := validation.IsDNS1123Label(p.namespace); len(problems) > 0 {
 		return usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0])
 	}
-	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.identities.MachineAPI} {
+	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.identities.MachineAPI, "crd-custodians": p.identities.CRD} {
 		if slices.ContainsFunc(list, func(e string) bool { return strings.TrimSpace(e) != e || e == "" }) {
 			return usage("--%s holds an empty name or one with spaces around it: %q", name, list)
 		}
 	}
-	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.identities.MachineAPI} {
+	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.identities.MachineAPI, "crd-custodians": p.identities.CRD} {
 		if len(names) == 0 {
 			return usage("--%s is empty; without the flag the defaults apply", flag)
 		}

@@ -5,8 +5,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
@@ -40,6 +42,71 @@ func LosesHooks(raw []byte) (bool, error) {
 		}
 	}
 	return !slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served }), nil
+}
+
+// Changes says what a new Machine CRD, as JSON, changes beyond what cannot matter to the guard, "" for nothing: descriptions,
+// printer columns, short names, categories, and new fields that nobody has to set may change.
+func Changes(old, next []byte) (string, error) {
+	var crds [2]apiextensionsv1.CustomResourceDefinition
+	for i, raw := range [...][]byte{old, next} {
+		if err := utiljson.Unmarshal(raw, &crds[i]); err != nil {
+			return "", fmt.Errorf("the CustomResourceDefinition cannot be read: %w", err)
+		}
+	}
+	was, is := &crds[0].Spec, &crds[1].Spec
+	was.Names.ShortNames, is.Names.ShortNames = nil, nil
+	was.Names.Categories, is.Names.Categories = nil, nil
+	if len(was.Versions) != len(is.Versions) {
+		return "spec.versions", nil
+	}
+	for i := range was.Versions {
+		a, b := &was.Versions[i], &is.Versions[i]
+		a.AdditionalPrinterColumns, b.AdditionalPrinterColumns = nil, nil
+		if a.Schema != nil && b.Schema != nil && a.Schema.OpenAPIV3Schema != nil && b.Schema.OpenAPIV3Schema != nil {
+			if at := differs(a.Schema.OpenAPIV3Schema, b.Schema.OpenAPIV3Schema); at != "" {
+				return "the schema of version " + a.Name + at, nil
+			}
+			a.Schema, b.Schema = nil, nil
+		}
+		if !equality.Semantic.DeepEqual(a, b) {
+			return "version " + a.Name, nil
+		}
+	}
+	was.Versions, is.Versions = nil, nil
+	if !equality.Semantic.DeepEqual(was, is) {
+		return "spec", nil
+	}
+	return "", nil
+}
+
+// differs is where a schema does not say the same of every object that the old one takes: a path with a leading space, or "".
+func differs(old, next *apiextensionsv1.JSONSchemaProps) string {
+	for _, s := range [...]*apiextensionsv1.JSONSchemaProps{old, next} {
+		s.Description, s.Title, s.Example, s.ExternalDocs = "", "", nil, nil
+	}
+	for name, was := range old.Properties {
+		is, ok := next.Properties[name]
+		if !ok {
+			return " ." + name
+		}
+		if at := differs(&was, &is); at != "" {
+			return " ." + name + strings.TrimPrefix(at, " ")
+		}
+	}
+	if old.Items != nil && next.Items != nil && old.Items.Schema != nil && next.Items.Schema != nil {
+		if at := differs(old.Items.Schema, next.Items.Schema); at != "" {
+			return " []" + strings.TrimPrefix(at, " ")
+		}
+		old.Items, next.Items = nil, nil
+	}
+	a, b := *old, *next
+	if len(a.Properties) > 0 { // a schema without any takes other keys by its own rules
+		a.Properties, b.Properties = nil, nil
+	}
+	if !equality.Semantic.DeepEqual(&a, &b) {
+		return " ."
+	}
+	return ""
 }
 
 // items stands in a path for the elements of a list.

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestLosesHooks begins with the real Machine CRD, which keeps hooks, and takes away what it takes to
-// lose them.
-func TestLosesHooks(t *testing.T) {
+// machineCRD is the real Machine CRD, YAML.
+func machineCRD(t *testing.T) []byte {
+	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -23,6 +23,13 @@ func TestLosesHooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return text
+}
+
+// TestLosesHooks begins with the real Machine CRD, which keeps hooks, and takes away what it takes to
+// lose them.
+func TestLosesHooks(t *testing.T) {
+	text := machineCRD(t)
 	type schema = apiextensionsv1.JSONSchemaProps
 	spec := func(crd *apiextensionsv1.CustomResourceDefinition, change func(spec *schema)) {
 		root := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -128,5 +135,88 @@ func TestLosesHooks(t *testing.T) {
 	}
 	if _, err := LosesHooks([]byte(`{"spec":{"versions":7}}`)); err == nil {
 		t.Error("a CRD that cannot be read passed")
+	}
+}
+
+// TestChanges begins with the real Machine CRD: what cannot matter may change, and nothing else.
+func TestChanges(t *testing.T) {
+	text := machineCRD(t)
+	type (
+		crd    = apiextensionsv1.CustomResourceDefinition
+		schema = apiextensionsv1.JSONSchemaProps
+	)
+	within := func(d *crd, change func(*schema), path ...string) {
+		var descend func(s *schema, path []string)
+		descend = func(s *schema, path []string) {
+			if len(path) == 0 {
+				change(s)
+				return
+			}
+			p := s.Properties[path[0]]
+			descend(&p, path[1:])
+			s.Properties[path[0]] = p
+		}
+		descend(d.Spec.Versions[0].Schema.OpenAPIV3Schema, path)
+	}
+	for name, c := range map[string]struct {
+		change func(*crd)
+		want   bool // it matters
+	}{
+		"nothing":          {func(*crd) {}, false},
+		"labels":           {func(d *crd) { d.Labels = map[string]string{"a": "b"} }, false},
+		"a description":    {func(d *crd) { within(d, func(s *schema) { s.Description = "another" }, "spec", "providerID") }, false},
+		"a printer column": {func(d *crd) { d.Spec.Versions[0].AdditionalPrinterColumns = nil }, false},
+		"short names":      {func(d *crd) { d.Spec.Names.ShortNames, d.Spec.Names.Categories = []string{"m"}, []string{"c"} }, false},
+		"a new field":      {func(d *crd) { within(d, func(s *schema) { s.Properties["fresh"] = schema{Type: "string"} }, "spec") }, false},
+		"a new field needed": {func(d *crd) {
+			within(d, func(s *schema) { s.Properties["fresh"], s.Required = schema{Type: "string"}, []string{"fresh"} }, "spec")
+		}, true},
+		"a field gone":    {func(d *crd) { within(d, func(s *schema) { delete(s.Properties, "nodeRef") }, "status") }, true},
+		"all fields gone": {func(d *crd) { within(d, func(s *schema) { s.Properties = nil }, "spec", "lifecycleHooks") }, true},
+		"maxProperties":   {func(d *crd) { within(d, func(s *schema) { s.MaxProperties = new(int64(1)) }, "spec", "lifecycleHooks") }, true},
+		"minItems": {func(d *crd) {
+			within(d, func(s *schema) { s.MinItems = new(int64(1)) }, "spec", "lifecycleHooks", "preDrain")
+		}, true},
+		"an enum": {func(d *crd) {
+			within(d, func(s *schema) { s.Enum = []apiextensionsv1.JSON{{Raw: []byte(`"x"`)}} }, "spec", "providerID")
+		}, true},
+		"a format": {func(d *crd) { within(d, func(s *schema) { s.Format = "uuid" }, "spec", "providerID") }, true},
+		"an expression": {func(d *crd) {
+			within(d, func(s *schema) { s.XValidations = apiextensionsv1.ValidationRules{{Rule: "false"}} }, "spec")
+		}, true},
+		"an item": {func(d *crd) {
+			within(d, func(s *schema) { delete(s.Items.Schema.Properties, "owner") }, "spec", "lifecycleHooks", "preDrain")
+		}, true},
+		"unserved": {func(d *crd) { d.Spec.Versions[0].Served = false }, true},
+		"a conversion": {func(d *crd) {
+			d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter}
+		}, true},
+		"another version": {func(d *crd) {
+			v := *d.Spec.Versions[0].DeepCopy()
+			v.Name = "v1beta2"
+			d.Spec.Versions = append(d.Spec.Versions, v)
+		}, true},
+		"without status": {func(d *crd) { d.Spec.Versions[0].Subresources = nil }, true},
+		"without schema": {func(d *crd) { d.Spec.Versions[0].Schema = nil }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var old, next crd
+			if err := yaml.Unmarshal(text, &old); err != nil {
+				t.Fatal(err)
+			}
+			old.DeepCopyInto(&next)
+			c.change(&next)
+			var raw [2][]byte
+			for i, d := range []*crd{&old, &next} {
+				var err error
+				if raw[i], err = json.Marshal(d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := Changes(raw[0], raw[1])
+			if err != nil || got != "" != c.want {
+				t.Errorf("it says %q, %v; it matters: %t", got, err, c.want)
+			}
+		})
 	}
 }

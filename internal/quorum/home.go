@@ -11,15 +11,19 @@ type HomeRequest struct {
 	// hook could be put on; or has no status subresource, so that whoever may write a Machine could say
 	// where it runs.
 	Prunes bool
+	// Changes is what of the CRD is changed beyond what cannot matter, "" for nothing.
+	Changes string
+	User    User
 }
 
 // AdmitHome is the rule home: while any Machine carries the hook, the Machine namespace and the
-// Machine CRD are not deleted, and the CRD keeps its lifecycle hooks. Deleting the CRD would remove
+// Machine CRD are not deleted, the CRD keeps its lifecycle hooks, and only the cluster's version operator changes more of it than
+// what cannot matter: there is no end to the ways to prune, cap, convert or hide a field. Deleting the CRD would remove
 // every Machine without asking admission again. Machines are all of the namespace; known is false if
 // they could not be read, which counts as hooked.
-func AdmitHome(r *HomeRequest, machines []Machine, known bool) Decision {
+func (ids Identities) AdmitHome(r *HomeRequest, machines []Machine, known bool) Decision {
 	var d Decision
-	if r.Operation != Delete && !r.Prunes {
+	if r.Operation != Delete && !r.Prunes && (r.Changes == "" || slices.Contains(ids.CRD, r.User.Name)) {
 		return d
 	}
 	var hooked []string

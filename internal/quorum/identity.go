@@ -33,6 +33,8 @@ type Identities struct {
 	EscapeHatch []string
 	// MachineAPI are the user names, without patterns, that may say where a Machine runs.
 	MachineAPI []string
+	// CRD are the user names, without patterns, that may change the Machine CRD.
+	CRD []string
 }
 
 // DefaultIdentities are the identities without flags, for a Holdfast that runs as the given user.
@@ -43,6 +45,7 @@ func DefaultIdentities(self string) Identities {
 	return Identities{
 		Custodians:  []string{self, "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
 		EscapeHatch: []string{"system:serviceaccounts:openshift-backplane-srep"},
+		CRD:         []string{"system:serviceaccount:openshift-cluster-version:default"},
 		MachineAPI: []string{
 			"system:serviceaccount:openshift-machine-api:machine-api-controllers",
 			"system:serviceaccount:openshift-cluster-api:machine-api-migration",

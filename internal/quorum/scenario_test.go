@@ -251,7 +251,13 @@ func (w *world) home(t *testing.T, d *datadriven.TestData) string {
 	if d.HasArg("update") {
 		r.Operation = q.Update
 	}
-	decision := q.AdmitHome(r, w.s.Machines, !d.HasArg("unknown"))
+	if d.HasArg("changes") {
+		r.Changes = "the schema of version v1beta1 .status.nodeRef"
+	}
+	if d.HasArg("version-operator") {
+		r.User.Name = "system:serviceaccount:openshift-cluster-version:default"
+	}
+	decision := identities().AdmitHome(r, w.s.Machines, !d.HasArg("unknown"))
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}

@@ -340,6 +340,9 @@ func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	verb := "may not be deleted"
 	if r.Operation != Delete {
 		verb = "must be served, take etcd's hook in spec.lifecycleHooks and keep its status subresource"
+		if !r.Prunes {
+			verb = "may not change (" + clip(r.Changes, 120) + ") other than in descriptions, printer columns, short names, categories and new optional fields, unless by --crd-custodians,"
+		}
 	}
 	lines := []string{fmt.Sprintf("Refused (%s): %s %s while Machines carry etcd's hook.", Home, r.What, verb)}
 	if known {

@@ -67,6 +67,8 @@ func admission() []mutant {
 		{"home: deletion", "home.go", "r.Operation != Delete && !r.Prunes", "true"},
 		{"home: pruning", "home.go", "r.Operation != Delete && !r.Prunes", "r.Operation != Delete"},
 		{"home: unknown", "home.go", "if known && len(hooked) == 0 {", "if len(hooked) == 0 {"},
+		{"home: what cannot matter", "home.go", "(r.Changes == \"\" || slices", "(true || slices"},
+		{"home: the version operator", "home.go", " || slices.Contains(ids.CRD, r.User.Name))", ")"},
 		{"home: hook", "home.go", "machines[i].Hook == Ours || machines[i].Latch == Ours", "machines[i].Latch == Ours && false"},
 		{"home: latch", "home.go", "machines[i].Hook == Ours || machines[i].Latch == Ours", "machines[i].Hook == Ours"},
 		{"claim: provider ID kept", "admit.go", "	if r.Old.ProviderID != \"\" && r.New.ProviderID != r.Old.ProviderID {", "	if false {"},

@@ -302,6 +302,35 @@ func crdFull(ctx context.Context, r *request) ([]string, error) {
 	})
 }
 
+// crdConverts has Machines converted by a server of somebody's, which may leave out what it likes.
+func crdConverts(ctx context.Context, r *request) ([]string, error) {
+	o := &apiextensionsv1.CustomResourceDefinition{}
+	if err := r.client.Get(ctx, client.ObjectKey{Name: crd}, o); err != nil {
+		return nil, err
+	}
+	next := *o.Spec.Versions[0].DeepCopy()
+	next.Name, next.Storage = "v1beta9", false
+	o.Spec.Versions = append(o.Spec.Versions, next)
+	o.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+		ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: new("https://127.0.0.1:1/convert")}, ConversionReviewVersions: []string{"v1"},
+	}}
+	if r.dry {
+		return nil, r.client.Update(ctx, o, client.DryRunAll)
+	}
+	return nil, r.client.Update(ctx, o)
+}
+
+// crdOneHook takes one list of hooks and no more.
+func crdOneHook(ctx context.Context, r *request) ([]string, error) {
+	return changeCRD(ctx, r, func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
+		spec := v.Schema.OpenAPIV3Schema.Properties["spec"]
+		hooks := spec.Properties["lifecycleHooks"]
+		hooks.MaxProperties = new(int64(1))
+		spec.Properties["lifecycleHooks"] = hooks
+		v.Schema.OpenAPIV3Schema.Properties["spec"] = spec
+	})
+}
+
 func changeCRD(ctx context.Context, r *request, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) ([]string, error) {
 	o := &apiextensionsv1.CustomResourceDefinition{}
 	if err := r.client.Get(ctx, client.ObjectKey{Name: crd}, o); err != nil {
@@ -465,6 +494,8 @@ func ways() []way {
 		{name: "CRD update that prunes lifecycleHooks", on: live, who: people(), want: denied(quorum.Home), send: crdPrune},
 		{name: "CRD update that serves no version", on: live, who: people(), want: denied(quorum.Home), send: crdUnserved},
 		{name: "CRD update that lets no hook in (maxItems: 0)", on: live, who: people(), want: denied(quorum.Home), send: crdFull},
+		{name: "CRD update that has Machines converted", on: live, who: people(), want: denied(quorum.Home), send: crdConverts},
+		{name: "CRD update that takes one hook (maxProperties: 1)", on: live, who: people(), want: denied(quorum.Home), send: crdOneHook},
 		{name: "CRD update that takes the status subresource away", on: live, who: people(), want: denied(quorum.Home), send: crdWithoutStatus},
 
 		// DELETE of a live Machine, while nobody else is on the way out: held, whatever its flags. For
