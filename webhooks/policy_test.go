@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -51,6 +52,7 @@ func TestPolicy(t *testing.T) {
 	must(t, f.direct.Delete(t.Context(), validating))
 	f.serve(t)
 	t.Run("keep-status", f.testStatus)
+	t.Run("own-records", f.testRecords)
 	t.Run("home", f.testHome)
 	t.Run("up", func(t *testing.T) {
 		for i, c := range up() {
@@ -212,6 +214,33 @@ func up() (out []verdictCase) {
 		last = kind
 	}
 	return out
+}
+
+// testRecords has the rule own-records, which no webhook is called for.
+func (f *fixture) testRecords(t *testing.T) {
+	record := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	denied := func(what string, err error, want bool) {
+		t.Helper()
+		if want != (deniedBy(err) == serving.RecordsPolicy) || !want && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, name := range []string{machineapi.RecordsName, machineapi.LedgerName} {
+		garble := client.RawPatch(types.MergePatchType, []byte(`{"data":{"zz":"garbage"},"immutable":true}`))
+		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
+			denied(user+" creates "+name, f.client(t, user, nil).Create(t.Context(), record(name)), true)
+		}
+		must(t, f.client(t, holdfast, nil).Create(t.Context(), record(name)))
+		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
+			denied(user+" writes "+name, f.client(t, user, nil).Patch(t.Context(), record(name), garble), true)
+		}
+		denied("a tool deletes "+name, f.client(t, gitops, nil).Delete(t.Context(), record(name)), true)
+		denied("a tool deletes all", f.client(t, gitops, nil).DeleteAllOf(t.Context(), record(name), client.InNamespace(namespace)), true)
+		denied("a person deletes "+name, f.client(t, person, nil).Delete(t.Context(), record(name)), false)
+	}
+	must(t, f.client(t, gitops, nil).Create(t.Context(), record("another")))
 }
 
 // testStatus has the rule keep-status, which no webhook is called for.

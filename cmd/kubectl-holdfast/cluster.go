@@ -27,6 +27,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -97,7 +98,7 @@ func (c *clusterFlags) bind(f *pflag.FlagSet) {
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
 	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast told, or the install-config's")
-	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+controller.RecordsName+" is in the Machine namespace")
+	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+machineapi.RecordsName+" is in the Machine namespace")
 }
 
 // cluster is a cluster as a command sees it.
@@ -190,13 +191,13 @@ func (c *cluster) guessedMode(ctx context.Context) (quorum.Mode, error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var records corev1.ConfigMap
-	switch err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: controller.RecordsName}, &records); {
+	switch err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: machineapi.RecordsName}, &records); {
 	case err == nil:
 		return quorum.Full, nil
 	case apierrors.IsNotFound(err):
 		return quorum.Guard, nil
 	default:
-		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", c.namespace, controller.RecordsName, err)
+		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", c.namespace, machineapi.RecordsName, err)
 	}
 }
 

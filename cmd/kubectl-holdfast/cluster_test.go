@@ -160,7 +160,7 @@ func controlPlane() []client.Object {
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		})
 	}
-	return append(out, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: controller.RecordsName}})
+	return append(out, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: machineapi.RecordsName}})
 }
 
 // memory is that cluster, as alice meets it. Holdfast's part is done by the interceptor's functions.

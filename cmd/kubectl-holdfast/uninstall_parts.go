@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 )
@@ -66,8 +65,8 @@ func registrations() []part {
 // policies are the bindings before what they bind.
 func policies() []part {
 	return append(
-		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", serving.MachinePolicy, serving.StatusPolicy),
-		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", serving.MachinePolicy, serving.StatusPolicy)...)
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", serving.PolicyNames()...),
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", serving.PolicyNames()...)...)
 }
 
 // besides are what Holdfast and its manifests made outside its own namespace, but for rights.
@@ -77,7 +76,7 @@ func besides(machines string) []part {
 		parts(appsv1.SchemeGroupVersion, "Deployment", etcdNamespace+"/"+machineapi.GuardName),
 		parts(policyv1.SchemeGroupVersion, "PodDisruptionBudget", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
-		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+controller.RecordsName, machines+"/"+controller.LedgerName, "openshift-config-managed/dashboard-holdfast"),
+		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+machineapi.RecordsName, machines+"/"+machineapi.LedgerName, "openshift-config-managed/dashboard-holdfast"),
 		parts(configv1.SchemeGroupVersion, "ClusterOperator", "holdfast"),
 	} {
 		out = append(out, more...)

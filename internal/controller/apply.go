@@ -249,13 +249,18 @@ func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, record
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
-	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: RecordsName}
+	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: machineapi.RecordsName}
 	var cm corev1.ConfigMap
 	err := r.Gatherer.API.Get(ctx, key, &cm)
 	switch {
 	case apierrors.IsNotFound(err):
 		cm.Name, cm.Namespace, cm.Data = key.Name, key.Namespace, data
 		err = r.Client.Create(ctx, &cm)
+	case err == nil && cm.Immutable != nil && *cm.Immutable:
+		r.Log.Info("the records were made immutable, and are made anew", "name", key.Name)
+		if err = r.Client.Delete(ctx, &cm, client.Preconditions{UID: &cm.UID}); err == nil {
+			err = r.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data})
+		}
 	case err == nil:
 		cm.Data = data
 		err = r.Client.Update(ctx, &cm)

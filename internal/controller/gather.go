@@ -25,10 +25,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// RecordsName is the ConfigMap in the Machine namespace that keeps which Machine hosted which listed
-// member, so that the knowledge outlives the Machine. Only full mode writes it.
-const RecordsName = "holdfast-members"
-
 // BootstrapAnnotation on the ConfigMap of etcd's endpoints is the address of the bootstrap member, as OpenShift's installer writes it.
 const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 
@@ -258,7 +254,7 @@ func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
 
 // records are those that can be read, and why not all can.
 func (g *Gatherer) records(ctx context.Context) (records []quorum.Evidence, why string, err error) {
-	key := client.ObjectKey{Namespace: g.Namespace, Name: RecordsName}
+	key := client.ObjectKey{Namespace: g.Namespace, Name: machineapi.RecordsName}
 	var cm corev1.ConfigMap
 	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
 		return nil, "", nil

@@ -107,7 +107,7 @@ func TestGarbledRecords(t *testing.T) {
 	data["zz"] = "garbage"
 	scheme := runtime.NewScheme()
 	must(t, corev1.AddToScheme(scheme))
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: RecordsName}, Data: data}).Build()
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: machineapi.RecordsName}, Data: data}).Build()
 	g := &Gatherer{API: api, Namespace: "n"}
 	s := &quorum.Snapshot{}
 	var err error

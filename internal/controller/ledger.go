@@ -15,12 +15,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// LedgerName is the ConfigMap in the Machine namespace that is the release ledger, in both modes.
-const LedgerName = "holdfast-releases"
-
 // ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.
 func (g *Gatherer) ledger(ctx context.Context) (quorum.Ledger, error) {
-	key := client.ObjectKey{Namespace: g.Namespace, Name: LedgerName}
+	key := client.ObjectKey{Namespace: g.Namespace, Name: machineapi.LedgerName}
 	var cm corev1.ConfigMap
 	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
 		return quorum.Ledger{}, nil
@@ -82,7 +79,7 @@ func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, a quorum.Ac
 // ledgerOf is the ledger as it was seen, with other entries.
 func (r *Reconciler) ledgerOf(s *quorum.Snapshot, entries []quorum.Release) *corev1.ConfigMap {
 	cm := &corev1.ConfigMap{Data: map[string]string{}}
-	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, LedgerName, s.Ledger.Version
+	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, machineapi.LedgerName, s.Ledger.Version
 	maps.Copy(cm.Data, machineapi.FormatLedger(entries))
 	return cm
 }

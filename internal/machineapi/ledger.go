@@ -11,6 +11,15 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
+// The ConfigMaps in the Machine namespace that are Holdfast's own.
+const (
+	// RecordsName keeps which Machine hosted which listed member, so that the knowledge outlives the Machine. Only full mode
+	// writes it.
+	RecordsName = "holdfast-members"
+	// LedgerName is the release ledger, in both modes.
+	LedgerName = "holdfast-releases"
+)
+
 // release is quorum.Release as it is written down, under the Machine's UID. Member IDs are hex, as etcdctl prints them.
 type release struct {
 	Machine string    `json:"machine"`

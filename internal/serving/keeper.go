@@ -91,7 +91,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 func (k *Keeper) begin() {
 	k.kept, k.proven = map[string]memory{}, map[string]bool{}
 	// Whoever keeps changing a registration is answered, but not in a hot loop.
-	k.limiter = rate.NewLimiter(rate.Every(time.Second), 12)
+	k.limiter = rate.NewLimiter(rate.Every(time.Second), 16)
 	k.again = cmp.Or(k.again, lookEvery)
 }
 

@@ -98,7 +98,7 @@ func testKept(t *testing.T, c *cluster) {
 	for len(k.events.Events) > 0 {
 		told[strings.Join(strings.Fields(<-k.events.Events)[:2], " ")]++
 	}
-	if diff := cmp.Diff(map[string]int{"Normal RegistrationCreated": 6, "Warning RegistrationRestored": 12}, told); diff != "" {
+	if diff := cmp.Diff(map[string]int{"Normal RegistrationCreated": 8, "Warning RegistrationRestored": 16}, told); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -117,8 +117,8 @@ func testRest(t *testing.T, c *cluster) {
 	}
 	k.round(t.Context())
 	before := versions()
-	if len(before) != 6 {
-		t.Fatalf("there are %v, want all six", before)
+	if len(before) != 8 {
+		t.Fatalf("there are %v, want all eight", before)
 	}
 	other := c.keeper(t, nobodyURL, k.Trust) // elected after it
 	for range 3 {
@@ -283,8 +283,8 @@ func testLooking(t *testing.T, c *cluster) {
 				}
 			}
 		}
-		if n != 9 {
-			t.Errorf("%d registrations are told of, want 9", n)
+		if n != 11 {
+			t.Errorf("%d registrations are told of, want 11", n)
 		}
 		slices.Sort(out)
 		return out

@@ -6,6 +6,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -17,7 +18,12 @@ const (
 	MachinePolicy = "holdfast-machines"
 	// StatusPolicy is the rule keep-status, which no webhook knows.
 	StatusPolicy = "holdfast-machines-status"
+	// RecordsPolicy is the rule own-records, which no webhook knows either.
+	RecordsPolicy = "holdfast-records"
 )
+
+// PolicyNames are all of them.
+func PolicyNames() []string { return []string{MachinePolicy, StatusPolicy, RecordsPolicy} }
 
 // Policies are the policies and their bindings, in the order in which they are to be applied. They
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
@@ -27,7 +33,29 @@ func Policies(o Options) []any {
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.Identities.MachineAPI)+")")), nil, o.statusValidations()),
 		binding(StatusPolicy),
+		o.recordsPolicy(),
+		binding(RecordsPolicy),
 	}
+}
+
+// recordsPolicy is the rule own-records: what Holdfast wrote down of members and of released Machines counts when it decides, so
+// nobody else writes it. A person may delete it, as may what ends a namespace; Holdfast makes it anew from what it sees.
+func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
+	const record = "(request.operation == 'DELETE' ? oldObject : object).metadata.?name.orValue('')"
+	p := o.policy(RecordsPolicy, "configmaps", conditions("holdfasts-own", all(
+		"("+record+" in "+list([]string{machineapi.RecordsName, machineapi.LedgerName})+")", not(custodian(&o.Identities)),
+		not(all(operation("DELETE"), person(&o.Identities))))), nil,
+		[]admissionregistrationv1.Validation{{
+			Expression: all(operation("DELETE"), "namespaceObject.?metadata.?deletionTimestamp.hasValue()"),
+			MessageExpression: quote("Refused (own-records): ConfigMap ") + " + " + record + " + " +
+				quote(" is Holdfast's own record, by which it decides what may be released. Leave it as it is; a person may delete it, and Holdfast makes it anew."),
+			Reason: new(metav1.StatusReasonForbidden),
+		}})
+	p.Spec.MatchConstraints.ResourceRules[0].Rule = admissionregistrationv1.Rule{
+		APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}, Scope: new(admissionregistrationv1.NamespacedScope),
+	}
+	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}
+	return p
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.

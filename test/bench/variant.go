@@ -39,7 +39,7 @@ func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error)
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
 	hooks := []client.Object{&mutating, &validating}
 	var policies []client.Object
-	for _, name := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+	for _, name := range serving.PolicyNames() {
 		p, b := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 		p.Name, b.Name = name, name
 		policies = append(policies, p, b)

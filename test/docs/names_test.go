@@ -26,7 +26,7 @@ import (
 )
 
 // policyRules are those that the API server alone decides, by policy.
-var policyRules = []string{"keep-status"}
+var policyRules = []string{"keep-status", "own-records"}
 
 // others are flags of programs that are not asked for their help here, with the words one of which tells whose they are.
 var others = map[string][]string{

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
@@ -227,14 +226,19 @@ func (f *fixture) upset() {
 		f.must("kubectl", nil, "patch", kind, serving.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
 	}
 	const ledger = `jsonpath={.metadata.uid} {.data}`
-	was := f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", controller.LedgerName, "-o", ledger)
-	f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "patch", "configmap", controller.LedgerName, "--type=merge", `-p={"data":{"uid":"no JSON"}}`)
+	was := f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", machineapi.LedgerName, "-o", ledger)
+	garble := []string{"-n", sandbox.MachineNamespace, "patch", "configmap", machineapi.LedgerName, "--type=merge", `-p={"data":{"uid":"no JSON"}}`}
+	out, err := f.command("kubectl", nil, garble...)
+	f.Expect(err).To(gomega.HaveOccurred())
+	f.Expect(out).To(gomega.ContainSubstring("(own-records)"))
+	const garbled = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + machineapi.LedgerName + `"},"data":{"uid":"no JSON"}}`
+	f.must("kubectl", []byte(garbled), "-n", sandbox.MachineNamespace, "replace", "-f", "-", "--as=system:serviceaccount:holdfast-system:holdfast")
 	f.Eventually(func(g gomega.Gomega) {
-		now, err := f.command("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", controller.LedgerName, "-o", ledger)
+		now, err := f.command("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", machineapi.LedgerName, "-o", ledger)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(now).NotTo(gomega.Or(gomega.Equal(was), gomega.ContainSubstring("no JSON")))
 	}).Should(gomega.Succeed())
-	for _, policy := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+	for _, policy := range serving.PolicyNames() {
 		for kind, patch := range map[string]string{
 			"validatingadmissionpolicy":        `[{"op":"replace","path":"/spec/failurePolicy","value":"Ignore"}]`,
 			"validatingadmissionpolicybinding": `[{"op":"replace","path":"/spec/validationActions","value":["Audit"]}]`,
@@ -264,7 +268,7 @@ func spareGuard() map[string]string {
 		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams
 	}
 	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-		for _, name := range []string{serving.MachinePolicy, serving.StatusPolicy} {
+		for _, name := range serving.PolicyNames() {
 			spare["list "+kind+".admissionregistration.k8s.io/"+name] = streams
 		}
 	}
@@ -286,8 +290,9 @@ func spareFull() map[string]string {
 		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd": streams,
 		"delete deployments.apps/holdfast-quorum-guard in openshift-etcd":          "one under its name with another selector is replaced",
 		"delete pods in openshift-etcd":                                            "the guard pod of a cordoned Node, when several Machines are deleted",
-		"patch nodes":                                                              "a Node whose learner made no progress for minutes",
-		"get configmaps/etcd-ca-bundle in openshift-etcd":                          "guard mode's; there is none without cluster-etcd-operator",
+		"delete configmaps/holdfast-members in openshift-machine-api":              "one that was made immutable",
+		"patch nodes": "a Node whose learner made no progress for minutes",
+		"get configmaps/etcd-ca-bundle in openshift-etcd": "guard mode's; there is none without cluster-etcd-operator",
 	} {
 		spare[right] = why
 	}
