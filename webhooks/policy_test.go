@@ -249,13 +249,14 @@ func (f *fixture) testStatus(t *testing.T) {
 	f.machine(t, "status-worker", state{worker: true})
 	f.guard.set(ring())
 	const (
-		harmless = `{"status":{"phase":"Failed","lastUpdated":"2026-01-01T00:00:00Z","errorMessage":"x","conditions":[{"type":"Drained","status":"False","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+		harmless = `{"status":{"lastUpdated":"2026-01-01T00:00:00Z","errorMessage":"x","conditions":[{"type":"Drained","status":"False","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 		instance = `{"status":{"providerStatus":{"instanceId":"i-of-a-master"}}}`
 		other    = `{"status":{"providerStatus":{"instanceId":"i-of-another"}}}`
 		node     = `{"status":{"nodeRef":{"kind":"Node","name":"master-0"}}}`
 		noNode   = `{"status":{"nodeRef":null}}`
 		moved    = `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.2"}]}}`
 		gone     = `{"status":{"addresses":null}}`
+		phase    = `{"status":{"phase":"Provisioned"}}`
 	)
 	for _, name := range []string{"status", "status-worker"} {
 		write := func(user, body string) error {
@@ -270,7 +271,7 @@ func (f *fixture) testStatus(t *testing.T) {
 		}
 		before := f.get(t, name)
 		for _, user := range []string{person, admin, gitops, operator, deployer} {
-			for _, body := range []string{other, `{"status":{"providerStatus":null}}`, strings.Replace(node, "master-0", "master-1", 1), noNode, strings.Replace(moved, ".2", ".3", 1), gone} {
+			for _, body := range []string{other, `{"status":{"providerStatus":null}}`, strings.Replace(node, "master-0", "master-1", 1), noNode, strings.Replace(moved, ".2", ".3", 1), gone, phase} {
 				err := write(user, body)
 				if deniedBy(err) != serving.StatusPolicy || !strings.Contains(err.Error(), "denied request: Refused (keep-status): where Machine "+name+" runs") {
 					t.Errorf("%s: %s writes %s: %v", name, user, body, err)
@@ -285,7 +286,7 @@ func (f *fixture) testStatus(t *testing.T) {
 		}
 		after := f.get(t, name)
 		if after.Status.NodeRef.Name != "master-0" || string(after.Status.ProviderStatus.Raw) != string(before.Status.ProviderStatus.Raw) ||
-			!slices.Equal(after.Status.Addresses, before.Status.Addresses) || *after.Status.Phase != "Failed" {
+			!slices.Equal(after.Status.Addresses, before.Status.Addresses) || *after.Status.Phase != "Running" || *after.Status.ErrorMessage != "x" {
 			t.Errorf("%s: stored %+v", name, after.Status)
 		}
 	}

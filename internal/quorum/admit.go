@@ -576,10 +576,10 @@ func (s *Snapshot) ringWhy() string {
 	}
 }
 
-// functional says whether the Machine API is: some control-plane Machine is Running, or was before
-// its deletion. Without a Snapshot it is taken to be, so that the rules hold.
+// functional says whether the Machine API is: some control-plane Machine carries the hook and evidence of its own, or is
+// Running, or was before its deletion. Without a Snapshot it is taken to be, so that the rules hold.
 func (s *Snapshot) functional() bool {
 	return s == nil || slices.ContainsFunc(s.Machines, func(m Machine) bool {
-		return m.ControlPlane() && m.WasRunning()
+		return m.ControlPlane() && (m.WasRunning() || m.Hook == Ours && len(m.OwnEvidence().MemberIDs) > 0)
 	})
 }

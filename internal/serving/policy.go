@@ -168,8 +168,9 @@ func (o *Options) statusValidations() []admissionregistrationv1.Validation {
 			differ(status("nodeRef", "{}")),
 			differ(status("addresses", "[]")),
 			differ(status("authoritativeAPI", "''")),
+			differ(status("phase", "''")),
 		),
-		"where Machine ", " runs (status.providerStatus, nodeRef, addresses and authoritativeAPI) is the Machine API's to write. "+
+		"where Machine ", " runs (status.providerStatus, nodeRef, addresses, authoritativeAPI and phase) is the Machine API's to write. "+
 			"Pointed at another instance, the Machine would take that one with it when it is deleted. "+
 			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0])}
 }

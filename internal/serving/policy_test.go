@@ -200,14 +200,18 @@ func TestStatusPolicy(t *testing.T) {
 	others := identities()
 	others.MachineAPI = []string{added}
 	_, other := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: others})
-	where := func(s machinev1beta1.MachineStatus) (out [4]any) {
+	where := func(s machinev1beta1.MachineStatus) (out [5]any) {
 		var provider map[string]any
 		if s.ProviderStatus != nil {
 			if err := json.Unmarshal(s.ProviderStatus.Raw, &provider); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return [4]any{fmt.Sprint(provider), fmt.Sprint(s.NodeRef), fmt.Sprint(s.Addresses), s.AuthoritativeAPI}
+		phase := ""
+		if s.Phase != nil {
+			phase = *s.Phase
+		}
+		return [5]any{fmt.Sprint(provider), fmt.Sprint(s.NodeRef), fmt.Sprint(s.Addresses), s.AuthoritativeAPI, phase}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := machines().Draw(t, "machine")

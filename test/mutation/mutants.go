@@ -157,6 +157,7 @@ func plan() []mutant {
 		{"no quorum", "plan.go", "		case healthy < Size(voters):", "		case false:"},
 		{"another driver", "plan.go", "		case s.OtherDriver != \"\":\n			p.note", "		case false:\n			p.note"},
 		{"desired unknown", "plan.go", "		case s.Desired == 0:", "		case false:"},
+		{"Machine API functional: hooked once", "admit.go", " || m.Hook == Ours && len(m.OwnEvidence().MemberIDs) > 0)", ")"},
 		{"Machine API not functional", "plan.go", "	if !s.functional() {", "	if false {"},
 		{"guard mode: members", "plan.go", "	if s.Mode == Full {\n		p.plan.Records", "	if true {\n		p.plan.Records"},
 		{"guard mode: hook put", "plan.go", " || p.s.Mode == Guard && m.Hook != Ours {", " {"},
