@@ -239,7 +239,7 @@ func (p *planner) observe() {
 		}
 	}
 	if p.s.Ledger.Why != "" {
-		p.note(LedgerGarbled, "", "somebody changed Holdfast's ledger of the Machines that were let go; it is written anew, and for %s every voter counts as lost that may have been in it: %s", ledgerSettles, p.s.Ledger.Why)
+		p.note(LedgerGarbled, "", "the ledger of the Machines that were let go cannot be read; Holdfast makes it anew, and for %s every voter counts as lost that may have been in it: %s", ledgerSettles, p.s.Ledger.Why)
 	}
 	if p.s.RecordsWhy != "" {
 		p.note(RecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
