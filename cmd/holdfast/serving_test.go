@@ -21,6 +21,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -183,7 +184,11 @@ func TestRun(t *testing.T) {
 	}}
 	ok(t, api.Create(t.Context(), machine))
 	machine.Status.Phase = new("Running") // before one ever was, the Machine API may be at its installation
-	ok(t, api.Status().Update(t.Context(), machine))
+	asMachineAPI := rest.CopyConfig(env.Config)
+	asMachineAPI.Impersonate = rest.ImpersonationConfig{UserName: quorum.DefaultIdentities("").MachineAPI[0], Groups: []string{"system:masters"}}
+	machineAPI, err := client.New(asMachineAPI, client.Options{Scheme: scheme()})
+	ok(t, err)
+	ok(t, machineAPI.Status().Update(t.Context(), machine))
 	eventually(policy).Should(gomega.Equal("Fail"))
 	// The guard is at work: the Machine lacks its hook, and etcd does not answer.
 	if err := api.Delete(t.Context(), machine); err == nil || !strings.Contains(err.Error(), string(quorum.UnprotectedDelete)) {
