@@ -70,7 +70,7 @@ type record struct {
 	// of a tool cannot change that, and the machine controller does.
 	content []string
 	marks   map[string]string
-	// released says that hook and latch were taken off for good.
+	// released says that a person takes the hook off: hook and latch go, and neither returns.
 	released bool
 	lost     []string // marks that a state lacked after an earlier one had them
 }
@@ -144,7 +144,7 @@ func (h *history) add(m *unstructured.Unstructured) {
 	now := guarded(m)
 	for mark, was := range r.marks {
 		if r.released && (mark == "hook" || mark == "latch") {
-			if now[mark] != "" {
+			if was == "" && now[mark] != "" { // the latch goes a moment after the hook
 				r.lost = append(r.lost, fmt.Sprintf("staying without %s at resourceVersion %s", mark, r.version))
 			}
 			continue
