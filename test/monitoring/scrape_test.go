@@ -365,7 +365,7 @@ func TestScrape(t *testing.T) {
 	eventually(t, "no alert at rest", func() error { return c.nonempty("absent(ALERTS)") })
 	for _, is := range []string{
 		"sum(holdfast_etcd_member_is_leader) == 1", "sum(holdfast_etcd_member_has_leader) == 3", "sum(holdfast_etcd_member_healthy) == 3",
-		"sum(holdfast_etcd_member_is_learner) == 0", "holdfast_quorum_guard_pods_ready == 3", "sum(holdfast_registration_present) == 9",
+		"sum(holdfast_etcd_member_is_learner) == 0", "holdfast_quorum_guard_pods_ready == 3", "sum(holdfast_registration_present) == 11",
 		"sum(holdfast_registration_enforced) == 2", "holdfast_registration_reached == 1",
 	} {
 		eventually(t, is, func() error { return c.nonempty(is) })
@@ -424,7 +424,7 @@ func TestScrape(t *testing.T) {
 	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast")
 	c.fires(t, "HoldfastRegistrationGone")
 	giveBack()
-	eventually(t, "the registration is back", func() error { return c.nonempty("sum(holdfast_registration_present) == 9") })
+	eventually(t, "the registration is back", func() error { return c.nonempty("sum(holdfast_registration_present) == 11") })
 
 	// The API server does not get through to the webhooks.
 	c.webhooks.cut()
