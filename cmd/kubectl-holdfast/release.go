@@ -39,8 +39,8 @@ replacement votes in etcd. It cannot be taken back.
 
 The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
 it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast records who
-sent it, and takes the latch off a moment later. Where etcd would lose quorum, or that is not known, the
-latch stays, so that the Machine is not terminated; it says how to override that.
+sent it, and takes the latch off a moment later. Where etcd would lose quorum nothing is sent, and it says how to
+override that; where that is not known, the latch stays until it is, so that the Machine is not terminated.
 
 It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
 		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'

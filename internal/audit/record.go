@@ -28,7 +28,7 @@ type Record struct {
 	Abandoned    bool // the API server no longer waited for the answer: what became of the request is not known
 
 	Decision             quorum.Decision
-	Override, OverrideBy string // the object's annotations, as they stood before the request
+	Override, OverrideBy string // the object's override as it stood before the request, and the user who set it, without the time
 	ReleaseReason        string // why a person releases it, in that person's words, as the request has it; "" without
 
 	Snapshot *quorum.Snapshot // what was decided on; nil where the request was enough

@@ -201,7 +201,8 @@ func (j *Join) Stale(k int) bool {
 	if host.Departed != nil {
 		return true
 	}
-	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !j.s.Nodes[host.Nodes[0]].Ready &&
+	unread := slices.ContainsFunc(j.s.Machines, func(m Machine) bool { return m.Unread != "" }) // and the Node may be its
+	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !unread && !j.s.Nodes[host.Nodes[0]].Ready &&
 		j.s.Now.Sub(member.Since) >= j.s.Limits.GoneAfter
 }
 

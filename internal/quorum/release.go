@@ -30,7 +30,7 @@ type Release struct {
 // that one let go may not have stopped yet.
 const ledgerSettles = time.Minute
 
-// young says whether releases may have been forgotten.
+// ledgerYoung says whether releases may have been forgotten.
 func (s *Snapshot) ledgerYoung() bool {
 	l := &s.Ledger
 	return l.Version == "" || l.Why != "" || s.Now.Sub(l.CreatedAt) < ledgerSettles

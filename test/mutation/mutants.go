@@ -94,6 +94,7 @@ func admission() []mutant {
 		{"escape-hatch: the latch only with quorum", "admit.go", " && NewJoin(s).MayGo(s.find(r.Old.Name)):", ":"},
 		{"escape-hatch: evidence stays", "admit.go", "	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw {", "	if class == Custodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.drops() {"},
 		{"keep-finalizer: the latch alone", "machine.go", "return m.Hook == Ours || m.Latch == Ours", "return m.Hook == Ours"},
+		{"stale: a Machine that cannot be read", "match.go", " && !unread && !j.s.Nodes", " && (!unread || true) && !j.s.Nodes"},
 		{"final release: quorum", "release.go", ">= Size(voters)\n", ">= 0*voters\n"},
 		{"final release: unknown", "release.go", "return j.s.Ring.Known && j.remaining(machine) >= Size(voters)", "return j.remaining(machine) >= Size(voters)"},
 		{"final release: a person's word", "release.go", "return j.spares(machine) || j.s.Machines[machine].Lifts(EscapeHatch, j.s.Now)", "return j.spares(machine)"},
