@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -26,8 +28,8 @@ func (c *cluster) stray(ctx context.Context, labels map[string]string, finalizer
 		return nil, nil, fmt.Errorf("the stray Machine: %w", err)
 	}
 	return m, func() error {
-		if err := client.IgnoreNotFound(c.admin.Delete(ctx, m)); err != nil {
-			return fmt.Errorf("delete Machine %s: %w", m.Name, err)
+		if err := c.delete(ctx, m); err != nil {
+			return err
 		}
 		err := c.admin.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 		if err := client.IgnoreNotFound(err); err != nil {
@@ -35,6 +37,22 @@ func (c *cluster) stray(ctx context.Context, labels map[string]string, finalizer
 		}
 		return nil
 	}, nil
+}
+
+// delete deletes a Machine, if it is there. One that has come to be the control plane's is not deleted before the machine
+// controller has seen it.
+func (c *cluster) delete(ctx context.Context, m *machinev1beta1.Machine) error {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, within, true, func(ctx context.Context) (bool, error) {
+		err := client.IgnoreNotFound(c.admin.Delete(ctx, m))
+		if outcomeOf(err, nil) == denied(quorum.UnprotectedDelete) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("delete Machine %s: %w", m.Name, err)
+	}
+	return nil
 }
 
 // onStray sends a request about a stray Machine, with the row's as the other one.
@@ -128,8 +146,8 @@ func createdAndPromoted(ctx context.Context, r *request) ([]string, error) {
 	about := *r
 	about.on = m
 	heard, err := promoted(ctx, &about)
-	if undone := r.admin.Delete(ctx, m); undone != nil {
-		return nil, fmt.Errorf("delete Machine %s: %w", m.Name, undone)
+	if undone := r.delete(ctx, m); undone != nil {
+		return nil, undone
 	}
 	return heard, err
 }
