@@ -2,6 +2,7 @@ package webhooks_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -67,7 +69,9 @@ func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 	t.Helper()
 	ids := identities()
 	ids.MachineAPI = append(ids.MachineAPI, holdfast)
-	for _, object := range serving.Policies(serving.Options{MachineNamespace: namespace, Identities: ids}) {
+	for _, object := range serving.Policies(serving.Options{
+		MachineNamespace: namespace, HoldfastNamespace: "holdfast-system", EtcdNamespace: "openshift-etcd", QuorumGuard: true, Identities: ids,
+	}) {
 		must(t, f.direct.Create(t.Context(), object.(client.Object)))
 	}
 	c := f.client(t, person, nil)
@@ -218,8 +222,11 @@ func up() (out []verdictCase) {
 
 // testRecords has the rule own-records, which no webhook is called for.
 func (f *fixture) testRecords(t *testing.T) {
-	record := func(name string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	record := func(in, name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: name}}
+	}
+	for _, name := range []string{"holdfast-system", "openshift-etcd"} {
+		must(t, client.IgnoreAlreadyExists(f.direct.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})))
 	}
 	denied := func(what string, err error, want bool) {
 		t.Helper()
@@ -227,20 +234,57 @@ func (f *fixture) testRecords(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for _, name := range []string{machineapi.RecordsName, machineapi.LedgerName} {
+	for _, c := range []struct{ in, name string }{
+		{namespace, machineapi.RecordsName}, {namespace, machineapi.LedgerName}, {"holdfast-system", "holdfast-ring"},
+		{"openshift-etcd", "etcd-membership"}, {"openshift-etcd", "etcd-endpoints"},
+	} {
+		name := c.name
 		garble := client.RawPatch(types.MergePatchType, []byte(`{"data":{"zz":"garbage"},"immutable":true}`))
 		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
-			denied(user+" creates "+name, f.client(t, user, nil).Create(t.Context(), record(name)), true)
+			denied(user+" creates "+name, f.client(t, user, nil).Create(t.Context(), record(c.in, name)), true)
 		}
-		must(t, f.client(t, holdfast, nil).Create(t.Context(), record(name)))
+		must(t, f.client(t, holdfast, nil).Create(t.Context(), record(c.in, name)))
 		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
-			denied(user+" writes "+name, f.client(t, user, nil).Patch(t.Context(), record(name), garble), true)
+			denied(user+" writes "+name, f.client(t, user, nil).Patch(t.Context(), record(c.in, name), garble), true)
 		}
-		denied("a tool deletes "+name, f.client(t, gitops, nil).Delete(t.Context(), record(name)), true)
-		denied("a tool deletes all", f.client(t, gitops, nil).DeleteAllOf(t.Context(), record(name), client.InNamespace(namespace)), true)
-		denied("a person deletes "+name, f.client(t, person, nil).Delete(t.Context(), record(name)), false)
+		denied("a tool deletes "+name, f.client(t, gitops, nil).Delete(t.Context(), record(c.in, name)), true)
+		denied("a tool deletes all", f.client(t, gitops, nil).DeleteAllOf(t.Context(), record(c.in, name), client.InNamespace(c.in)), true)
+		denied("a person deletes "+name, f.client(t, person, nil).Delete(t.Context(), record(c.in, name)), false)
 	}
-	must(t, f.client(t, gitops, nil).Create(t.Context(), record("another")))
+	must(t, f.client(t, gitops, nil).Create(t.Context(), record(namespace, "another")))
+	must(t, f.client(t, gitops, nil).Create(t.Context(), record("openshift-etcd", machineapi.LedgerName)))
+
+	// Pods that the quorum guard's budget would count.
+	must(t, f.direct.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd", Name: machineapi.GuardName}}))
+	form := machineapi.GuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client"}
+	pod := func(name string) *corev1.Pod {
+		p := form.Pod("n", netip.MustParseAddr("10.0.0.1"), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "u"}})
+		p.Name = name
+		return p
+	}
+	bare := pod("bare")
+	bare.Labels = nil
+	must(t, f.client(t, gitops, nil).Create(t.Context(), bare))
+	must(t, f.client(t, holdfast, nil).Create(t.Context(), pod("guard")))
+	for _, user := range []string{person, admin, gitops, deployer} {
+		c := f.client(t, user, nil)
+		denied(user+" creates a guard pod", c.Create(t.Context(), pod("another")), true)
+		for what, p := range map[string]struct {
+			name, patch string
+			denied      bool
+		}{
+			"labels a pod as a guard":     {"bare", `{"metadata":{"labels":{"app.kubernetes.io/name":"holdfast-quorum-guard"}}}`, true},
+			"takes a guard's label":       {"guard", `{"metadata":{"labels":{"app.kubernetes.io/name":null}}}`, true},
+			"makes a guard its own":       {"guard", `{"metadata":{"ownerReferences":null}}`, true},
+			"changes what a guard runs":   {"guard", `{"spec":{"activeDeadlineSeconds":1}}`, true},
+			"annotates a guard":           {"guard", `{"metadata":{"annotations":{"who":"` + user + `"}}}`, false},
+			"annotates another":           {"bare", `{"metadata":{"annotations":{"who":"` + user + `"}}}`, false},
+			"gives a guard another label": {"guard", `{"metadata":{"labels":{"who":"x"}}}`, false},
+		} {
+			denied(user+" "+what, c.Patch(t.Context(), pod(p.name), client.RawPatch(types.MergePatchType, []byte(p.patch))), p.denied)
+		}
+	}
+	denied("a tool deletes a guard pod", f.client(t, gitops, nil).Delete(t.Context(), pod("guard"), client.GracePeriodSeconds(0)), false)
 }
 
 // testStatus has the rule keep-status, which no webhook is called for.

@@ -12,6 +12,7 @@ func manifestsCommand() *cobra.Command {
 	var (
 		p policy
 		r registrationFlags
+		o serving.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "manifests",
@@ -28,7 +29,7 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 			if err := p.check(); err != nil {
 				return err
 			}
-			o := serving.Options{MachineNamespace: p.namespace, Identities: p.identities}
+			o.MachineNamespace, o.Identities, o.QuorumGuard = p.namespace, p.identities, o.EtcdNamespace != ""
 			if err := r.place(&o); err != nil {
 				return err
 			}
@@ -53,5 +54,7 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 	f := cmd.Flags()
 	p.bind(f)
 	r.bind(f)
+	f.StringVar(&o.HoldfastNamespace, "leader-elect-namespace", "holdfast-system", "namespace in which the manager tells the ring")
+	f.StringVar(&o.EtcdNamespace, "etcd-namespace", "", "for full mode: namespace in which the manager publishes etcd's membership and keeps the quorum guard")
 	return cmd
 }

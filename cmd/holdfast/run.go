@@ -210,6 +210,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s := served.options; s != nil {
+		s.HoldfastNamespace = o.electNamespace
+		if mode == quorum.Full {
+			s.EtcdNamespace, s.QuorumGuard = o.etcdNamespace, o.guard
+		}
+	}
 	mgr, err := o.manager(config, types, served.server())
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 
 	configv1 "github.com/openshift/api/config/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -73,7 +72,6 @@ func policies() []part {
 func besides(machines string) []part {
 	var out []part
 	for _, more := range [][]part{
-		parts(appsv1.SchemeGroupVersion, "Deployment", etcdNamespace+"/"+machineapi.GuardName),
 		parts(policyv1.SchemeGroupVersion, "PodDisruptionBudget", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+machineapi.RecordsName, machines+"/"+machineapi.LedgerName, "openshift-config-managed/dashboard-holdfast"),

@@ -61,7 +61,9 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snaps
 			return nil
 		})
 	case quorum.SizeGuard:
-		return r.Guard.size(ctx, a.Guards)
+		return r.Guard.size(ctx, a.MinAvailable)
+	case quorum.CreateGuardPod:
+		return r.Guard.createPod(ctx, a.Node, a.Address)
 	case quorum.DeleteGuardPod:
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
 	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
@@ -208,7 +210,7 @@ func (r *Reconciler) change(ctx context.Context, a quorum.Action, held *etcd.Hel
 		err = held.MoveLeader(ctx, a.To)
 	case quorum.ReleaseHook:
 		err = r.release(ctx, a)
-	case quorum.AddHook, quorum.RecordRelease, quorum.SizeGuard, quorum.DeleteGuardPod:
+	case quorum.AddHook, quorum.RecordRelease, quorum.SizeGuard, quorum.CreateGuardPod, quorum.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}
 	return err

@@ -2,12 +2,13 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// GuardKeeper reads and writes the quorum guard's objects. Make one with NewGuardKeeper.
+// GuardKeeper reads and writes the quorum guard's budget and pods. Make one with NewGuardKeeper.
 type GuardKeeper struct {
 	api    client.WithWatch // without a cache
 	form   machineapi.GuardForm
@@ -39,7 +40,7 @@ func NewGuardKeeper(api client.WithWatch, form machineapi.GuardForm) *GuardKeepe
 	return &GuardKeeper{
 		api: api, form: form, judged: map[types.UID]judgement{},
 		// Who edits an object again and again is answered at this pace, not in a hot loop.
-		writes: rate.NewLimiter(rate.Every(5*time.Second), 10),
+		writes: rate.NewLimiter(rate.Every(2*time.Second), 10),
 	}
 }
 
@@ -87,10 +88,9 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
 	var (
-		namespace  corev1.Namespace
-		budget     = &policyv1.PodDisruptionBudget{}
-		deployment = &appsv1.Deployment{}
-		pods       corev1.PodList
+		namespace corev1.Namespace
+		budget    = &policyv1.PodDisruptionBudget{}
+		pods      corev1.PodList
 	)
 	var group errgroup.Group
 	group.Go(func() error {
@@ -103,13 +103,6 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
 		there, err := k.read(ctx, budget)
 		if !there {
 			budget = nil
-		}
-		return err
-	})
-	group.Go(func() error {
-		there, err := k.read(ctx, deployment)
-		if !there {
-			deployment = nil
 		}
 		return err
 	})
@@ -134,25 +127,23 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
 	case namespace.DeletionTimestamp != nil:
 		return absent("namespace %s is being deleted", k.form.Namespace)
 	}
-	g := machineapi.Guard(budget, deployment, pods.Items)
-	if g.MinAvailable >= 0 && g.Replicas >= 0 {
-		as := *budget.DeepCopy()
-		k.form.Budget(&as, g.MinAvailable+1)
-		would := *deployment.DeepCopy()
-		k.form.Deployment(&would, g.Replicas)
-		g.Intact = k.intact(ctx, &as) && k.intact(ctx, &would)
+	g := k.form.Guard(budget, pods.Items)
+	if g.MinAvailable >= 0 {
+		would := budget.DeepCopy()
+		k.form.Budget(would, g.MinAvailable)
+		g.Intact = k.intact(ctx, would)
 	}
 	return g, nil
 }
 
-// read gets the guard's object of that type, if there is one.
-func (k *GuardKeeper) read(ctx context.Context, o client.Object) (there bool, err error) {
-	err = k.api.Get(ctx, client.ObjectKey{Namespace: k.form.Namespace, Name: machineapi.GuardName}, o)
+// read gets the budget, if there is one.
+func (k *GuardKeeper) read(ctx context.Context, budget *policyv1.PodDisruptionBudget) (there bool, err error) {
+	err = k.api.Get(ctx, client.ObjectKey{Namespace: k.form.Namespace, Name: machineapi.GuardName}, budget)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read %T %s/%s: %w", o, k.form.Namespace, machineapi.GuardName, err)
+		return false, fmt.Errorf("read PodDisruptionBudget %s/%s: %w", k.form.Namespace, machineapi.GuardName, err)
 	}
 	return true, nil
 }
@@ -160,7 +151,7 @@ func (k *GuardKeeper) read(ctx context.Context, o client.Object) (there bool, er
 // intact says whether writing the object would change nothing. Only the API server knows, which fills
 // in defaults and asks webhooks that change objects: what they add is no edit to fight. It is asked once for
 // each generation.
-func (k *GuardKeeper) intact(ctx context.Context, would client.Object) bool {
+func (k *GuardKeeper) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {
 	uid, generation := would.GetUID(), would.GetGeneration()
 	if was, ok := k.judged[uid]; ok && was.generation == generation {
 		return was.intact
@@ -179,46 +170,45 @@ func (k *GuardKeeper) intact(ctx context.Context, would client.Object) bool {
 	return intact
 }
 
-// size writes both objects for that many control-plane Machines.
-func (k *GuardKeeper) size(ctx context.Context, machines int) error {
+// size writes the budget.
+func (k *GuardKeeper) size(ctx context.Context, minAvailable int) error {
 	if !k.writes.Allow() {
-		return notYet{fmt.Errorf("the quorum guard was written often just now: is somebody else changing %s in namespace %s?", machineapi.GuardName, k.form.Namespace)}
+		return notYet{fmt.Errorf("the quorum guard was written often just now: is somebody else changing PodDisruptionBudget %s in namespace %s?", machineapi.GuardName, k.form.Namespace)}
 	}
-	budget, deployment := &policyv1.PodDisruptionBudget{}, &appsv1.Deployment{}
-	if err := k.write(ctx, budget, func() { k.form.Budget(budget, machines) }); err != nil {
+	budget := &policyv1.PodDisruptionBudget{}
+	there, err := k.read(ctx, budget)
+	if err != nil {
 		return err
 	}
-	return k.write(ctx, deployment, func() { k.form.Deployment(deployment, machines) })
+	k.form.Budget(budget, minAvailable)
+	if there {
+		err = k.api.Update(ctx, budget) // its resourceVersion keeps it from undoing what came between
+	} else {
+		budget.Namespace, budget.Name, budget.Labels = k.form.Namespace, machineapi.GuardName, k.form.Labels()
+		err = k.api.Create(ctx, budget)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		return notYet{err}
+	}
+	if err != nil {
+		return fmt.Errorf("write PodDisruptionBudget %s/%s: %w", k.form.Namespace, machineapi.GuardName, err)
+	}
+	return nil
 }
 
-// write creates the object, or changes the one that is there as it was read.
-func (k *GuardKeeper) write(ctx context.Context, o client.Object, change func()) error {
-	there, err := k.read(ctx, o)
+// createPod makes the guard pod of a Node, for the budget that stands.
+func (k *GuardKeeper) createPod(ctx context.Context, node string, address netip.Addr) error {
+	budget := &policyv1.PodDisruptionBudget{}
+	there, err := k.read(ctx, budget)
 	if err != nil {
 		return err
 	}
-	change()
-	if there {
-		err = k.api.Update(ctx, o) // its resourceVersion keeps it from undoing what came between
-	} else {
-		o.SetNamespace(k.form.Namespace)
-		o.SetName(machineapi.GuardName)
-		o.SetLabels(k.form.Labels())
-		err = k.api.Create(ctx, o)
+	if !there {
+		return notYet{errors.New("the quorum guard has no budget yet")}
 	}
-	switch {
-	case there && apierrors.IsInvalid(err):
-		// A Deployment's selector is for ever: one that somebody made with another has to go first.
-		uid, version := o.GetUID(), o.GetResourceVersion()
-		err = k.api.Delete(ctx, o, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if err == nil {
-			err = errChanged
-		}
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		err = notYet{err}
-	}
-	if err != nil {
-		return fmt.Errorf("write %T %s/%s: %w", o, k.form.Namespace, machineapi.GuardName, err)
+	pod := k.form.Pod(node, address, budget)
+	if err := k.api.Create(ctx, pod); err != nil {
+		return fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
@@ -244,7 +234,6 @@ func (k *GuardKeeper) watch(wake func(queue) func()) func(context.Context, queue
 		named := client.MatchingFields{"metadata.name": machineapi.GuardName}
 		for kind, which := range map[schema.GroupVersionKind]client.ListOption{
 			policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
-			appsv1.SchemeGroupVersion.WithKind("DeploymentList"):            named,
 			corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
 		} {
 			go follow(ctx, k.api, kind, wake(q), client.InNamespace(k.form.Namespace), which)

@@ -2,14 +2,15 @@ package controller
 
 import (
 	"errors"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,9 +46,9 @@ func TestGuardKeeper(t *testing.T) {
 		}
 		return g
 	}
-	is := func(when string, min, replicas int, intact bool) {
+	is := func(when string, min int, intact bool) {
 		t.Helper()
-		if g := look(k); g.MinAvailable != min || g.Replicas != replicas || g.Intact != intact || g.Absent != "" {
+		if g := look(k); g.MinAvailable != min || g.Intact != intact || g.Absent != "" {
 			t.Errorf("%s: %+v", when, g)
 		}
 	}
@@ -61,52 +62,71 @@ func TestGuardKeeper(t *testing.T) {
 		t.Errorf("without rights: %+v", g)
 	}
 
-	is("at first", -1, -1, false)
+	is("at first", -1, false)
+	address := netip.MustParseAddr("10.0.0.1")
+	if err := k.createPod(t.Context(), "n", address); !errors.As(err, new(notYet)) {
+		t.Errorf("a pod without a budget: %v", err)
+	}
 	must(t, k.size(t.Context(), 3))
-	is("made", 2, 3, true)
+	is("made", 3, true)
 	must(t, k.size(t.Context(), 1))
-	is("sized", 0, 1, true)
+	is("sized", 1, true)
 
-	var deployment appsv1.Deployment
+	var budget policyv1.PodDisruptionBudget
 	key := client.ObjectKey{Namespace: form.Namespace, Name: machineapi.GuardName}
-	must(t, api.Get(t.Context(), key, &deployment))
-	deployment.Annotations = map[string]string{"somebody": "else"}
-	deployment.Spec.Template.Spec.HostNetwork = false
-	must(t, api.Update(t.Context(), &deployment))
-	is("edited", 0, 1, false)
+	must(t, api.Get(t.Context(), key, &budget))
+	budget.Annotations = map[string]string{"somebody": "else"}
+	budget.Spec.UnhealthyPodEvictionPolicy = nil
+	must(t, api.Update(t.Context(), &budget))
+	is("edited", 1, false)
 	must(t, k.size(t.Context(), 1))
-	is("restored", 0, 1, true)
-	must(t, api.Get(t.Context(), key, &deployment))
-	if !deployment.Spec.Template.Spec.HostNetwork || deployment.Annotations["somebody"] == "" {
-		t.Errorf("host network %t, annotations %v", deployment.Spec.Template.Spec.HostNetwork, deployment.Annotations)
+	is("restored", 1, true)
+	must(t, api.Get(t.Context(), key, &budget))
+	if budget.Annotations["somebody"] == "" {
+		t.Errorf("annotations %v", budget.Annotations)
 	}
 
-	// The selector is for ever, so the Deployment that has another is replaced.
-	must(t, api.Delete(t.Context(), &deployment, client.PropagationPolicy(metav1.DeletePropagationBackground)))
-	deployment = appsv1.Deployment{}
-	deployment.Namespace, deployment.Name = key.Namespace, key.Name
-	form.Deployment(&deployment, 1)
-	deployment.Spec.Selector.MatchLabels = map[string]string{"app": "other"}
-	deployment.Spec.Template.Labels = map[string]string{"app": "other"}
-	must(t, api.Create(t.Context(), &deployment))
-	is("of another", 0, 1, false)
-	if err := k.size(t.Context(), 1); !errors.As(err, new(notYet)) {
-		t.Errorf("over another's: %v", err)
+	// A pod is the budget's, and as it was written: what the API server fills in makes it no other.
+	pods := func(when string, want ...quorum.GuardPod) {
+		t.Helper()
+		got := look(k).Pods
+		for i := range got {
+			got[i].UID = ""
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s: %s", when, diff)
+		}
 	}
+	must(t, api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: machineapi.GuardName}}))
+	must(t, k.createPod(t.Context(), "n", address))
+	mine := quorum.GuardPod{Name: machineapi.GuardName + "-n", Node: "n", Owner: quorum.OfGuard, Address: address}
+	pods("made", mine)
+	var pod corev1.Pod
+	must(t, api.Get(t.Context(), client.ObjectKey{Namespace: form.Namespace, Name: mine.Name}, &pod))
+	pod.Spec.Containers[0].Image = "other"
+	must(t, api.Update(t.Context(), &pod))
+	edited := mine
+	edited.Outdated = true
+	pods("edited", edited)
+	must(t, api.Delete(t.Context(), &budget))
 	must(t, k.size(t.Context(), 1))
-	is("replaced", 0, 1, true)
+	edited.Owner = quorum.OfOld
+	pods("of a budget that is gone", edited)
 
 	// A pod of that name under another UID is another pod.
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: "p", Labels: form.Labels()}}
-	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
-	must(t, api.Create(t.Context(), pod))
-	if err := k.deletePod(t.Context(), "p", "other"); !errors.As(err, new(notYet)) {
+	if err := k.deletePod(t.Context(), mine.Name, "other"); !errors.As(err, new(notYet)) {
 		t.Errorf("another pod: %v", err)
 	}
-	must(t, k.deletePod(t.Context(), "p", string(pod.UID)))
-	if err := api.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); !apierrors.IsNotFound(err) {
-		t.Errorf("the pod is there: %v", err)
-	}
+	must(t, k.deletePod(t.Context(), mine.Name, string(pod.UID)))
+	// There is no kubelet to say that its containers are stopped.
+	must(t, client.IgnoreNotFound(api.Delete(t.Context(), &pod, client.GracePeriodSeconds(0))))
+	pods("deleted")
+
+	another := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: "p", Labels: form.Labels()}}
+	another.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	another.Spec.ServiceAccountName = machineapi.GuardName
+	must(t, api.Create(t.Context(), another))
+	pods("another's", quorum.GuardPod{Name: "p", Owner: quorum.OfOthers})
 
 	// Whoever edits again and again is not answered again and again.
 	var err error

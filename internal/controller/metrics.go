@@ -170,7 +170,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []quorum.Note) []prometheus.
 	if s.Guard.Managed && s.Guard.Absent == "" {
 		pods, ready := 0, 0
 		for _, pod := range s.Guard.Pods {
-			if !pod.Deleting {
+			if !pod.Deleting && pod.Owner == quorum.OfGuard {
 				pods++
 				if pod.Ready {
 					ready++

@@ -76,8 +76,9 @@ func TestMetrics(t *testing.T) {
 		m.observe(s, &p)
 	}
 	look(0, func(s *quorum.Snapshot) {
-		s.Guard = quorum.DrainGuard{Managed: true, MinAvailable: 2, Replicas: 3, Intact: true, Pods: []quorum.GuardPod{
-			{Name: "a", Ready: true}, {Name: "b"}, {Name: "c", Ready: true, Deleting: true},
+		s.Guard = quorum.DrainGuard{Managed: true, MinAvailable: 2, Intact: true, Pods: []quorum.GuardPod{
+			{Name: "a", Owner: quorum.OfGuard, Ready: true}, {Name: "b", Owner: quorum.OfGuard}, {Name: "c", Owner: quorum.OfGuard, Ready: true, Deleting: true},
+			{Name: "d", Owner: quorum.OfOthers, Ready: true},
 		}}
 	})
 	has("at rest", map[string]float64{

@@ -31,7 +31,6 @@ const (
 	AsExpected            Reason = "AsExpected"
 	QuorumLost            Reason = "QuorumLost"
 	EtcdMembersNotStarted Reason = "EtcdMembersNotStarted"
-	EtcdVotersMissing     Reason = "EtcdVotersMissing"
 	ReplacementInProgress Reason = "ReplacementInProgress"
 )
 

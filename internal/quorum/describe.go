@@ -27,7 +27,9 @@ func (a Action) Describe() string {
 		}
 		return fmt.Sprintf("release hook and latch of Machine %s", a.Machine)
 	case SizeGuard:
-		return fmt.Sprintf("size the quorum guard: %d pods, at least %d available", a.Guards, a.Guards-1)
+		return fmt.Sprintf("size the quorum guard: minAvailable %d", a.MinAvailable)
+	case CreateGuardPod:
+		return fmt.Sprintf("create the quorum guard's pod on Node %s, for %s", a.Node, a.Address)
 	case DeleteGuardPod:
 		return fmt.Sprintf("delete pod %s of the quorum guard on Node %s", a.Pod, a.Node)
 	case RecordRelease:

@@ -1,76 +1,178 @@
 package quorum
 
-import "fmt"
+import (
+	"net/netip"
+	"slices"
+)
 
-// DrainGuard is the quorum guard as it stands: a PodDisruptionBudget over pods that are ready while
-// the etcd member of their Node is healthy, so that nothing drains more Nodes than etcd can spare.
-// The zero value is a guard that Holdfast does not manage.
+// DrainGuard is the quorum guard as it stands: a PodDisruptionBudget over pods that are ready while the etcd voter of their
+// Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is a
+// guard that Holdfast does not manage.
 type DrainGuard struct {
 	Managed      bool
 	Absent       string // why it cannot be managed now, for people: its namespace is missing; "" if it can
 	MinAvailable int    // of the budget, -1 without one
-	Replicas     int    // of the Deployment, -1 without one
-	Intact       bool   // both are otherwise as Holdfast writes them
+	Intact       bool   // the budget is otherwise as Holdfast writes it
 	Pods         []GuardPod
 }
 
-// GuardPod is one pod of the quorum guard.
+// GuardPod is a pod that the budget counts.
 type GuardPod struct {
 	Name, UID string
 	Node      string // "" while it is not scheduled
+	Owner     PodOwner
+	Address   netip.Addr // at which it looks for the Node's etcd member
+	Outdated  bool       // it is not as Holdfast writes it, or has ended for good
 	Ready     bool
 	Deleting  bool
 }
 
-// Guards is the number of guard pods wanted: one for each control-plane Machine. One less is the
-// budget's minAvailable.
-func (s *Snapshot) Guards() int {
-	n := 0
-	for i := range s.Machines {
-		if m := &s.Machines[i]; m.ControlPlane() && !m.Mirrored {
-			n++
+// PodOwner says whose a guard pod is, by its controller: anybody can give a pod the guard's label.
+type PodOwner uint8
+
+const (
+	OfGuard  PodOwner = 1 + iota // of the budget that stands
+	OfOld                        // of a budget of that name that is gone
+	OfOthers                     // no pod of Holdfast's
+)
+
+// kept says whether the guard can be kept now.
+func (g *DrainGuard) kept() bool { return g.Managed && g.Absent == "" }
+
+// pod is the guard's pod on a Node, nil without one.
+func (g *DrainGuard) pod(node string) *GuardPod {
+	for i := range g.Pods {
+		if p := &g.Pods[i]; p.Node == node && p.Owner == OfGuard && !p.Deleting {
+			return p
 		}
 	}
-	return n
+	return nil
 }
 
-// has says whether a Node has a guard pod, or needs none.
-func (g *DrainGuard) has(node string) bool {
-	if !g.Managed || g.Absent != "" {
-		return true
+// has says whether a Node has its guard pod, or needs none.
+func (g *DrainGuard) has(node string) bool { return !g.kept() || g.pod(node) != nil }
+
+// guarded says whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
+func (j *Join) guarded(node int) bool {
+	for k := range j.Hosts {
+		host := &j.Hosts[k]
+		if slices.Contains(host.Nodes, node) || slices.ContainsFunc(host.Machines, func(i int) bool { return j.node[i] == node }) {
+			return true
+		}
 	}
-	for i := range g.Pods {
-		if g.Pods[i].Node == node && !g.Pods[i].Deleting {
+	for i := range j.s.Machines {
+		if m := &j.s.Machines[i]; j.node[i] == node && j.s.Nodes[node].Ready && m.ControlPlane() && !m.Deleting() && !m.Mirrored {
 			return true
 		}
 	}
 	return false
 }
 
-// guard is step 8: the guard is sized for the Machines there are, and the pod on the cordoned Node of a
-// Machine that was released is deleted: with several deletions the budget would block its drain for ever.
+// leastReady is what leaves etcd its quorum after one drain more, if etcd tolerates one at all: as many ready pods as there
+// are voters, less one. A voter that is dead or runs on no Node counts: no ready pod stands for it. The only voter may be
+// drained, where one is wanted: nothing else could ever reboot its Node.
+func leastReady(voters, desired int) int {
+	if voters == 1 && desired == 1 {
+		return 0
+	}
+	return voters - min(1, Tolerance(voters))
+}
+
+// minAvailable is what the budget is to say, for etcd as it is and as it is about to be: a promotion comes after it. Each pod
+// that the budget counts and that stands for no voter comes on top, for it may be ready: one of somebody else's, and one of
+// a Node whose member is gone, until it is gone, too.
+func (p *planner) minAvailable() int {
+	voters, _ := p.s.Ring.Voters()
+	n := leastReady(voters, p.s.Desired)
+	if p.hasLearner() && p.seat() {
+		n = max(n, leastReady(voters+1, p.s.Desired))
+	}
+	for i := range p.s.Guard.Pods {
+		if pod := &p.s.Guard.Pods[i]; !pod.Deleting && (pod.Owner == OfOthers || !p.wanted(pod)) {
+			n++
+		}
+	}
+	return n
+}
+
+// wanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
+func (p *planner) wanted(pod *GuardPod) bool {
+	node := slices.IndexFunc(p.s.Nodes, func(n Node) bool { return n.Name == pod.Node })
+	return pod.Owner == OfGuard && node >= 0 && p.join.guarded(node)
+}
+
+// holdsPromotion says whether the budget would let one voter too many be drained once a learner is promoted.
+func (p *planner) holdsPromotion() bool {
+	return p.s.Guard.kept() && p.s.Guard.MinAvailable < p.minAvailable()
+}
+
+// guard is step 8: the budget is sized for etcd's voters, each Node that hosts a member or waits for one has a pod, and no
+// other has.
 func (p *planner) guard() []Action {
-	g, n := &p.s.Guard, p.s.Guards()
-	if !g.Managed || g.Absent != "" || n == 0 {
+	g := &p.s.Guard
+	if !g.kept() {
 		return nil
 	}
 	var out []Action
-	if g.MinAvailable != n-1 || g.Replicas != n || !g.Intact {
-		out = append(out, Action{Kind: SizeGuard, Step: 8, Guards: n, Why: fmt.Sprintf("there are %d control-plane Machines", n)})
+	if voters, _ := p.s.Ring.Voters(); g.MinAvailable != p.minAvailable() || !g.Intact {
+		out = append(out, Action{Kind: SizeGuard, Step: 8, MinAvailable: p.minAvailable(), Why: "etcd has " + nVoters(voters)})
 	}
-	for i := range p.s.Machines {
-		m, node := &p.s.Machines[i], p.join.Node(i)
-		if !m.Deleting() || m.Mirrored || m.Hook != Absent || node < 0 || !p.s.Nodes[node].Cordoned || !p.hostsNothing(i) {
+	renewed := false
+	for i := range g.Pods {
+		pod := &g.Pods[i]
+		why := p.unwanted(pod)
+		if why == "" && !renewed && p.outdated(pod) {
+			renewed, why = true, "it is made anew as Holdfast writes it now"
+		}
+		if why != "" {
+			out = append(out, Action{Kind: DeleteGuardPod, Step: 8, Node: pod.Node, Pod: pod.Name, PodUID: pod.UID, Why: why})
+		}
+	}
+	for n := range p.s.Nodes {
+		node := &p.s.Nodes[n]
+		if g.MinAvailable < 0 || node.Cordoned || !p.join.guarded(n) || slices.ContainsFunc(g.Pods, func(pod GuardPod) bool { return pod.Node == node.Name && pod.Owner != OfOthers }) {
 			continue
 		}
-		for k := range g.Pods {
-			if pod := &g.Pods[k]; pod.Node == p.s.Nodes[node].Name && !pod.Deleting {
-				out = append(out, Action{
-					Kind: DeleteGuardPod, Step: 8, Machine: m.Name, UID: m.UID, Node: pod.Node, Pod: pod.Name, PodUID: pod.UID,
-					Why: "its Machine is released and its Node is cordoned",
-				})
-			}
+		if addr, ok := p.address(node); ok {
+			out = append(out, Action{Kind: CreateGuardPod, Step: 8, Node: node.Name, Address: addr, Why: "it hosts an etcd member, or is about to"})
 		}
 	}
 	return out
+}
+
+// unwanted says why a pod of the guard is to go for good, "" if it is not.
+func (p *planner) unwanted(pod *GuardPod) string {
+	switch {
+	case pod.Deleting || pod.Owner == OfOthers:
+		return ""
+	case pod.Owner == OfOld:
+		return "the budget that it was made for is gone"
+	case !p.wanted(pod):
+		return "no etcd member is on its Node, nor is one to come"
+	}
+	return ""
+}
+
+// outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain
+// waits for one pod at most.
+func (p *planner) outdated(pod *GuardPod) bool {
+	node := slices.IndexFunc(p.s.Nodes, func(n Node) bool { return n.Name == pod.Node })
+	if pod.Deleting || pod.Owner != OfGuard || node < 0 {
+		return false
+	}
+	addr, ok := p.address(&p.s.Nodes[node])
+	if !pod.Outdated && (!ok || addr == pod.Address) {
+		return false
+	}
+	return !pod.Ready || !p.guardFails()
+}
+
+// guardFails says whether a Node that is to have a ready guard pod has none.
+func (p *planner) guardFails() bool {
+	for n := range p.s.Nodes {
+		if pod := p.s.Guard.pod(p.s.Nodes[n].Name); p.join.guarded(n) && (pod == nil || !pod.Ready) {
+			return true
+		}
+	}
+	return false
 }

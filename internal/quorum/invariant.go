@@ -88,7 +88,7 @@ func check(s *Snapshot, a Action) error {
 		if m == nil || !m.Deleting() || m.Hook != Absent {
 			return violated(I3, "the Machine is not deleting, or no person took its hook off")
 		}
-	case SizeGuard, DeleteGuardPod: // neither touches a hook or a member
+	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
 	case RemoveLearner:
 		if !member.Learner {
 			return violated(I4, "the member is a voter")

@@ -48,7 +48,7 @@ func violates(s *q.Snapshot, a q.Action) string {
 	}
 	votersBefore, healthyBefore := tally(before)
 	voters, healthy := tally(after)
-	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease && a.Kind != q.SizeGuard && a.Kind != q.DeleteGuardPod
+	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease && a.Kind != q.SizeGuard && a.Kind != q.CreateGuardPod && a.Kind != q.DeleteGuardPod
 	switch {
 	case etcd && !s.Ring.Known:
 		return "etcd is changed although it is not known"

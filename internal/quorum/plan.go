@@ -18,8 +18,9 @@ type Kind uint8
 const (
 	AddHook        Kind = 1 + iota // put hook, latch and evidence on a Machine, as far as Action says
 	ReleaseHook                    // take hook and latch off a deleting Machine
-	SizeGuard                      // size the quorum guard: budget and Deployment
-	DeleteGuardPod                 // delete the guard pod of a released Machine's Node
+	SizeGuard                      // size the quorum guard's budget
+	CreateGuardPod                 // create the guard pod of a Node
+	DeleteGuardPod                 // delete a guard pod
 	RecordRelease                  // write a final release into the ledger, before it is performed
 	RemoveLearner                  // remove a learner from etcd
 	MoveLeader                     // move leadership to the member Action.To
@@ -30,7 +31,7 @@ const (
 
 func (k Kind) String() string {
 	return [...]string{
-		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", DeleteGuardPod: "delete-guard-pod", RecordRelease: "record-release", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
+		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", CreateGuardPod: "create-guard-pod", DeleteGuardPod: "delete-guard-pod", RecordRelease: "record-release", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
 		RemoveVoter: "remove-voter", Promote: "promote", AddLearner: "add-learner",
 	}[k]
 }
@@ -44,7 +45,7 @@ type Action struct {
 	Step    int    // of the reconciler, 1 to 8
 	Machine string // name and UID of the Machine that it is about, "" for a member without one
 	UID     string
-	Node    string // AddLearner, DeleteGuardPod, and a RemoveLearner that gives way: the Node
+	Node    string // AddLearner, CreateGuardPod, DeleteGuardPod, and a RemoveLearner that gives way: the Node
 
 	Member     uint64 // the etcd member
 	MemberName string
@@ -55,10 +56,12 @@ type Action struct {
 	Hook, Latch bool     // AddHook: which entries to put; ReleaseHook: which to take off
 	Evidence    Evidence // AddHook: what to write, nothing if it has no members
 	GivesWay    bool     // RemoveLearner: its Node goes to the end of the queue
-	Guards      int      // SizeGuard: guard pods wanted; the budget's minAvailable is one less
-	Pod, PodUID string   // DeleteGuardPod
 	Final       bool     // ReleaseHook: of what may host a member
 	Release     Release  // RecordRelease
+
+	MinAvailable int        // SizeGuard
+	Address      netip.Addr // CreateGuardPod: where the Node's member answers
+	Pod, PodUID  string     // DeleteGuardPod
 
 	Why string // for people
 }
@@ -67,7 +70,7 @@ type Action struct {
 // before an irreversible one is made.
 func (a Action) Same(b Action) bool {
 	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay &&
-		a.Hook == b.Hook && a.Latch == b.Latch && a.Guards == b.Guards && a.PodUID == b.PodUID
+		a.Hook == b.Hook && a.Latch == b.Latch && a.MinAvailable == b.MinAvailable && a.Node == b.Node && a.Address == b.Address && a.PodUID == b.PodUID
 }
 
 // Reason is a machine-readable word for a Note.
@@ -84,7 +87,15 @@ const (
 	MachineMirrored         Reason = "MachineMirrored"
 	HookOwnerForeign        Reason = "HookOwnerForeign"
 	MemberAddressChanged    Reason = "MemberAddressChanged"
+	OperatorSeesNoMember    Reason = "OperatorSeesNoMember"
+	LearnerStuck            Reason = "LearnerStuck"
+	EtcdVotersMissing       Reason = "EtcdVotersMissing"
+	EtcdVotersTooMany       Reason = "EtcdVotersTooMany"
+	OneFailureDomain        Reason = "OneFailureDomain"
+	MachineWithoutNode      Reason = "MachineWithoutNode"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
+	QuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
+	QuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
 	VoterNotStarted         Reason = "VoterNotStarted"
 	ReleaseHeld             Reason = "ReleaseHeld"
@@ -190,6 +201,7 @@ func (p *planner) decide() {
 	}
 	if len(p.plan.Actions) == 0 {
 		p.explainWaiting()
+		p.number()
 	}
 	if s.Mode == Full { // it is nobody's turn: the guard's size must not wait for a replacement
 		p.plan.Actions = append(p.plan.Actions, p.guard()...)
@@ -210,97 +222,6 @@ func (s *Snapshot) whyNotFunctional() string {
 	n := len(phases)
 	slices.Sort(phases)
 	return fmt.Sprintf("none of %d control-plane Machines is or was Running (%s)", n, strings.Join(slices.Compact(phases), ", "))
-}
-
-// observe notes what is wrong whatever is done.
-func (p *planner) observe() {
-	for k := range p.s.Ring.Members {
-		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
-		switch {
-		case !member.Learner && !member.Started():
-			p.note(VoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: etcdctl member remove %x", member, member.ID)
-		case !member.Learner && !member.Healthy:
-			p.note(EtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
-		case member.Learner:
-			p.plan.Moving = true
-			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
-				p.note(LearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
-			}
-		}
-		if at, has := p.moved(k); has != "" {
-			p.note(MemberAddressChanged, p.machineOf(k), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(k), has, member.ID)
-		}
-		switch {
-		case host.Known():
-		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
-			p.note(LearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
-		default:
-			p.note(MemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.ambiguity(k), p.ownerless(k))
-		}
-	}
-	if p.s.Ledger.Why != "" {
-		p.note(LedgerGarbled, "", "the ledger of the Machines that were let go cannot be read; Holdfast makes it anew, and for %s every voter counts as lost that may have been in it: %s", ledgerSettles, p.s.Ledger.Why)
-	}
-	if p.s.RecordsWhy != "" {
-		p.note(RecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
-	}
-	if g := &p.s.Guard; g.Managed && g.Absent != "" {
-		p.note(QuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)
-	}
-	for i := range p.s.Machines {
-		m := &p.s.Machines[i]
-		if m.Unread != "" {
-			p.note(MachineUnreadable, m.Name, "Machine %s cannot be read, so it is left alone: %s", m.Name, m.Unread)
-		}
-		if m.Mirrored {
-			p.note(MachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
-		}
-		if m.Hook == Foreign && p.s.Mode == Guard {
-			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
-		}
-	}
-}
-
-// ownerless is what to do about a member that runs, if at all, where no Machine and no Node is.
-func (p *planner) ownerless(k int) string {
-	if host := &p.join.Hosts[k]; len(host.Machines)+len(host.Nodes) > 0 {
-		return ""
-	}
-	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", p.s.Ring.Members[k].ID)
-}
-
-// machineOf is the name of the Machine that hosts a member, "" if that is not known.
-func (p *planner) machineOf(k int) string {
-	if i := p.join.Hosts[k].Machine(); i >= 0 {
-		return p.s.Machines[i].Name
-	}
-	return ""
-}
-
-// behind says how far a learner is behind, and for how long at its pace.
-func (p *planner) behind(m *Member) string {
-	text := fmt.Sprintf("%d entries behind the leader", p.s.Lag(m))
-	if m.CatchUp > 0 {
-		text += fmt.Sprintf(", about %s at its pace", max(m.CatchUp.Round(time.Second), time.Second))
-	}
-	return text
-}
-
-// moved says where a member is listed and which addresses its Machine has instead; "" if one is the other.
-func (p *planner) moved(k int) (at, has string) {
-	member, i := &p.s.Ring.Members[k], p.join.Hosts[k].Machine()
-	if i < 0 || len(member.PeerURLs) == 0 {
-		return "", ""
-	}
-	m := &p.s.Machines[i]
-	addrs, names := slices.Clone(m.Addresses), m.HostNames
-	if n := p.join.Node(i); n >= 0 {
-		addrs, names = append(addrs, p.s.Nodes[n].Addresses...), append(slices.Clone(names), p.s.Nodes[n].HostNames...)
-	}
-	if len(addrs) == 0 || endpointsOf(member.PeerURLs).meets(addrs, names) {
-		return "", ""
-	}
-	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
 }
 
 // hook is step 1: hook, latch and evidence on every live Machine that hosts a member, and in full mode
@@ -779,10 +700,10 @@ func (p *planner) sooner(a, b int) bool {
 	) < 0
 }
 
-// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked and
-// a seat is free.
+// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked, a seat is free, and the quorum
+// guard is sized for one voter more.
 func (p *planner) promote() []Action {
-	if !p.seat() {
+	if !p.seat() || p.holdsPromotion() {
 		return nil
 	}
 	for k := range p.s.Ring.Members {
@@ -848,25 +769,42 @@ func (p *planner) addLearner() []Action {
 
 // peerURL is the peer URL of a new member: scheme, port and address family are those of the leader's.
 func (p *planner) peerURL(node *Node) (string, bool) {
-	leader := p.s.Ring.Member(p.s.Ring.Leader)
-	if leader == nil || len(leader.PeerURLs) == 0 || len(node.Addresses) == 0 {
+	u, ok := p.leaderURL()
+	addr, has := p.address(node)
+	if !ok || !has {
 		return "", false
-	}
-	u, err := url.Parse(leader.PeerURLs[0])
-	if err != nil {
-		return "", false
-	}
-	addr := node.Addresses[0].Unmap()
-	if known, err := netip.ParseAddr(u.Hostname()); err == nil {
-		if n := slices.IndexFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap().Is4() == known.Unmap().Is4() }); n >= 0 {
-			addr = node.Addresses[n].Unmap()
-		}
 	}
 	port, err := strconv.ParseUint(u.Port(), 10, 16)
 	if err != nil {
 		return "", false
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: netip.AddrPortFrom(addr, uint16(port)).String()}).String(), true
+}
+
+// address is where a Node's member listens: at the address of the leader's family, if the Node has one.
+func (p *planner) address(node *Node) (addr netip.Addr, ok bool) {
+	if len(node.Addresses) == 0 {
+		return addr, false
+	}
+	addr = node.Addresses[0]
+	if u, ok := p.leaderURL(); ok {
+		if known, err := netip.ParseAddr(u.Hostname()); err == nil {
+			if n := slices.IndexFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap().Is4() == known.Unmap().Is4() }); n >= 0 {
+				addr = node.Addresses[n]
+			}
+		}
+	}
+	return addr.Unmap(), true
+}
+
+// leaderURL is the leader's peer URL.
+func (p *planner) leaderURL() (*url.URL, bool) {
+	leader := p.s.Ring.Member(p.s.Ring.Leader)
+	if leader == nil || len(leader.PeerURLs) == 0 {
+		return nil, false
+	}
+	u, err := url.Parse(leader.PeerURLs[0])
+	return u, err == nil
 }
 
 // explainWaiting says what every deletion that is not finished waits for, where nothing is to be done now.
@@ -914,6 +852,8 @@ func (p *planner) blocker() string {
 			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
+		case p.seat() && p.holdsPromotion():
+			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}
 	}
 	if i := p.waiting(anyMachine); i >= 0 {
@@ -921,7 +861,7 @@ func (p *planner) blocker() string {
 			return why
 		}
 		_, why := p.join.Hosting(i)
-		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, why)
+		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, cmp.Or(why, "the leader's peer URL does not say on which port one would listen"))
 	}
 	if voters, _ := p.s.Ring.Voters(); voters > p.s.Desired {
 		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.serving(-1), nVoters(voters), p.s.Desired)

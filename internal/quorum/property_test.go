@@ -533,7 +533,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
 		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
 		if chance(t, 50, "guard pods") {
-			w.s.Guard = q.DrainGuard{Managed: true, MinAvailable: -1, Replicas: -1}
+			w.s.Guard = q.DrainGuard{Managed: true, MinAvailable: -1}
 		}
 		l := &life{t: t, w: w, ids: ids}
 		for i := range n {
@@ -708,6 +708,7 @@ func (l *life) round() bool {
 		if err := w.apply(a); err != nil {
 			l.t.Fatalf("%s is refused: %v\n%s", a.Describe(), err, w.describe())
 		}
+		l.drains(a)
 	}
 	if p.Records != nil {
 		w.s.Records = p.Records
@@ -731,9 +732,32 @@ func (l *life) round() bool {
 	return len(p.Actions)+len(news) > 0
 }
 
+// drains looks, after each action, that what the budget lets go leaves etcd its quorum: a pod stays ready for a while after its
+// member was removed, but a dead member's is not.
+func (l *life) drains(a q.Action) {
+	w := l.w
+	if w.s.Guard.MinAvailable < 0 {
+		return
+	}
+	voters, healthy := w.s.Ring.Voters()
+	ready := 0
+	for _, p := range w.s.Guard.Pods {
+		dead := slices.ContainsFunc(w.s.Ring.Members, func(m q.Member) bool {
+			at := w.nodeAt(m.PeerURLs)
+			return !m.Healthy && at != nil && at.Name == p.Node
+		})
+		if p.Ready && !p.Deleting && !dead {
+			ready++
+		}
+	}
+	if gone := ready - w.s.Guard.MinAvailable; w.s.Guard.Managed && gone > 0 && voters > 1 && healthy-gone <= voters/2 {
+		l.t.Fatalf("after %q %d ready pods may be drained, and %d of %d voters are healthy, with minAvailable %d", a.Describe(), gone, healthy, voters, w.s.Guard.MinAvailable)
+	}
+}
+
 func (l *life) done() bool {
 	voters, healthy := l.w.s.Ring.Voters()
-	if g := &l.w.s.Guard; g.Managed && (g.MinAvailable != l.w.s.Guards()-1 || g.Replicas != l.w.s.Guards()) {
+	if g := &l.w.s.Guard; g.Managed && (g.MinAvailable != max(l.w.s.Desired-1, 0) || len(g.Pods) < len(l.w.s.Ring.Members)) {
 		return false
 	}
 	return voters == l.w.s.Desired && healthy == voters && !slices.ContainsFunc(l.w.s.Machines, func(m q.Machine) bool { return m.Deleting() })

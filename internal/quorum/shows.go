@@ -25,7 +25,7 @@ func (s *Snapshot) Shows(a Action) bool {
 		return machine >= 0 && (!a.Hook || s.Machines[machine].Hook == Ours) && (!a.Latch || s.Machines[machine].Latch == Ours)
 	case RecordRelease:
 		return s.Ledger.has(a.UID)
-	case SizeGuard, DeleteGuardPod: // the plan says so anew if it is still to do, and nobody asks after it
+	case SizeGuard, CreateGuardPod, DeleteGuardPod: // the plan says so anew if it is still to do, and nobody asks after it
 	}
 	return false
 }

@@ -41,7 +41,7 @@ func TestShows(t *testing.T) {
 		"a hook that is not":                  {q.Action{Kind: q.AddHook, UID: "l", Hook: true, Latch: true}, false},
 		"a latch that is not":                 {q.Action{Kind: q.AddHook, UID: "n", Latch: true}, false},
 		"a hook on a Machine that is gone":    {q.Action{Kind: q.AddHook, UID: "gone", Hook: true}, false},
-		"the quorum guard":                    {q.Action{Kind: q.SizeGuard, Guards: 3}, false},
+		"the quorum guard":                    {q.Action{Kind: q.SizeGuard, MinAvailable: 2}, false},
 		"a guard pod":                         {q.Action{Kind: q.DeleteGuardPod, PodUID: "p"}, false},
 	} {
 		s := cluster()

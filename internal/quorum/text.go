@@ -322,8 +322,12 @@ func held(r *Request, s *Snapshot, is Hosting, why string) []string {
 		if NewJoin(s).Voter(s.find(r.Old.Name)) < 0 {
 			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it is removed from etcd, and the Machine is let go.", Held, r.name(), hosted(s, r.Old))}
 		}
+		until := "a replacement votes in etcd"
+		if s.Desired > 0 {
+			until = fmt.Sprintf("etcd has as many voters without it as are wanted (%d now)", s.Desired)
+		}
 		return []string{
-			fmt.Sprintf("Holdfast (%s): Machine %s is held until a replacement votes in etcd; it is neither drained nor terminated before.", Held, r.name()),
+			fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", Held, r.name(), until),
 			"If there is no replacement yet, create one. Follow it: " + r.watch(),
 		}
 	case HostsNothing:

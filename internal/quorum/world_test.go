@@ -43,7 +43,8 @@ const round = 10 * time.Second
 func (w *world) apply(a q.Action) error {
 	ring := &w.s.Ring
 	m := w.machine(a.Machine)
-	if !a.Kind.Membership() && a.Kind != q.SizeGuard && (m == nil || m.UID != a.UID) {
+	guard := a.Kind == q.SizeGuard || a.Kind == q.CreateGuardPod || a.Kind == q.DeleteGuardPod
+	if !a.Kind.Membership() && !guard && (m == nil || m.UID != a.UID) {
 		return fmt.Errorf("no Machine %s with UID %s", a.Machine, a.UID)
 	}
 	member := ring.Member(a.Member)
@@ -72,7 +73,12 @@ func (w *world) apply(a q.Action) error {
 	case q.RecordRelease:
 		w.s.Ledger.Entries = append(w.s.Ledger.Entries, a.Release)
 	case q.SizeGuard:
-		w.s.Guard.MinAvailable, w.s.Guard.Replicas, w.s.Guard.Intact = a.Guards-1, a.Guards, true
+		w.s.Guard.MinAvailable, w.s.Guard.Intact = a.MinAvailable, true
+	case q.CreateGuardPod:
+		if slices.ContainsFunc(w.s.Guard.Pods, func(p q.GuardPod) bool { return p.Name == "guard-"+a.Node }) {
+			return fmt.Errorf("pods \"guard-%s\" already exists", a.Node)
+		}
+		w.s.Guard.Pods = append(w.s.Guard.Pods, q.GuardPod{Name: "guard-" + a.Node, UID: "uid-guard-" + a.Node, Node: a.Node, Owner: q.OfGuard, Address: a.Address})
 	case q.DeleteGuardPod:
 		w.s.Guard.Pods = slices.DeleteFunc(w.s.Guard.Pods, func(p q.GuardPod) bool { return p.UID == a.PodUID })
 	case q.AddLearner:
@@ -154,7 +160,7 @@ func (w *world) pass() (news []string) {
 			w.terminate(m.Name)
 		}
 	}
-	news = append(news, w.schedule()...)
+	w.probe()
 	w.elect()
 	return news
 }
@@ -163,43 +169,43 @@ func (w *world) pass() (news []string) {
 // always goes.
 func (w *world) drain(n *q.Node) bool {
 	n.Cordoned = true
-	ready, here := 0, -1
-	for i := range w.s.Guard.Pods {
-		p := &w.s.Guard.Pods[i]
-		if p.Ready = slices.ContainsFunc(w.s.Ring.Members, func(m q.Member) bool {
-			at := w.nodeAt(m.PeerURLs)
-			return m.Healthy && !m.Learner && at != nil && at.Name == p.Node
-		}); p.Ready {
-			ready++
-		}
-		if p.Node == n.Name {
-			here = i
-		}
-	}
+	here := slices.IndexFunc(w.s.Guard.Pods, func(p q.GuardPod) bool { return p.Node == n.Name })
 	if here < 0 {
 		return true
 	}
-	if w.s.Guard.Pods[here].Ready && ready-1 < w.s.Guard.MinAvailable {
+	if w.s.Guard.Pods[here].Ready && w.disruptions() < 1 {
 		return false
 	}
 	w.s.Guard.Pods = slices.Delete(w.s.Guard.Pods, here, here+1)
 	return true
 }
 
-// schedule gives Nodes their guard pods, as the Deployment's size allows.
-func (w *world) schedule() (news []string) {
-	g := &w.s.Guard
-	if !g.Managed {
-		return nil
+// disruptions is how many ready pods the budget lets go.
+func (w *world) disruptions() int {
+	if w.s.Guard.MinAvailable < 0 {
+		return 0 // as if there were none: nothing is promised
 	}
-	g.Pods = slices.DeleteFunc(g.Pods, func(p q.GuardPod) bool { return w.node(p.Node) == nil })
-	for _, n := range w.s.Nodes {
-		if !n.Cordoned && len(g.Pods) < g.Replicas && !slices.ContainsFunc(g.Pods, func(p q.GuardPod) bool { return p.Node == n.Name }) {
-			g.Pods = append(g.Pods, q.GuardPod{Name: "guard-" + n.Name, UID: "uid-guard-" + n.Name, Node: n.Name})
-			news = append(news, fmt.Sprintf("Node %s gets a guard pod", n.Name))
+	n := 0
+	for i := range w.s.Guard.Pods {
+		if p := &w.s.Guard.Pods[i]; p.Ready && !p.Deleting {
+			n++
 		}
 	}
-	return news
+	return n - w.s.Guard.MinAvailable
+}
+
+// probe looks at the members as the kubelets do: a guard pod is ready while a healthy voter is on its Node.
+func (w *world) probe() {
+	g := &w.s.Guard
+	g.Pods = slices.DeleteFunc(g.Pods, func(p q.GuardPod) bool { return p.Owner != q.OfOthers && w.node(p.Node) == nil })
+	for i := range g.Pods {
+		if p := &g.Pods[i]; p.Owner != q.OfOthers {
+			p.Ready = slices.ContainsFunc(w.s.Ring.Members, func(m q.Member) bool {
+				at := w.nodeAt(m.PeerURLs)
+				return m.Healthy && !m.Learner && at != nil && at.Name == p.Node
+			})
+		}
+	}
 }
 
 // terminate takes a Machine away with its instance, and its Node.
@@ -377,11 +383,10 @@ func (w *world) set(line string) error {
 		if f[1] != "none" {
 			w.s.Ring.Leader = hex(f[1])
 		}
-	case "guard": // minAvailable and replicas of the quorum guard, or none
-		g := q.DrainGuard{Managed: true, MinAvailable: -1, Replicas: -1, Intact: true, Pods: w.s.Guard.Pods}
+	case "guard": // minAvailable of the quorum guard, or none
+		g := q.DrainGuard{Managed: true, MinAvailable: -1, Intact: true, Pods: w.s.Guard.Pods}
 		if f[1] != "none" {
 			g.MinAvailable, _ = strconv.Atoi(f[1])
-			g.Replicas, _ = strconv.Atoi(f[2])
 		}
 		for _, opt := range f[1:] {
 			key, value, _ := strings.Cut(opt, "=")
@@ -394,7 +399,26 @@ func (w *world) set(line string) error {
 		}
 		w.s.Guard = g
 	case "pod": // of the quorum guard, on a Node
-		w.s.Guard.Pods = append(w.s.Guard.Pods, q.GuardPod{Name: "guard-" + f[1], UID: "uid-guard-" + f[1], Node: f[1], Deleting: len(f) > 2 && f[2] == "deleting"})
+		p := q.GuardPod{Name: "guard-" + f[1], UID: "uid-guard-" + f[1], Node: f[1], Owner: q.OfGuard}
+		if n := w.node(f[1]); n != nil && len(n.Addresses) > 0 {
+			p.Address = n.Addresses[0]
+		}
+		for _, opt := range f[2:] {
+			switch opt {
+			case "deleting":
+				p.Deleting = true
+			case "old":
+				p.Owner = q.OfOld
+			case "another's":
+				p.Owner, p.Ready = q.OfOthers, true
+			case "outdated":
+				p.Outdated = true
+			default:
+				return fmt.Errorf("unknown word %q", opt)
+			}
+		}
+		w.s.Guard.Pods = append(w.s.Guard.Pods, p)
+		w.probe()
 	case "bootstrap":
 		w.s.Bootstrap = netip.MustParseAddr(f[1])
 	case "records-garbled":

@@ -2,12 +2,16 @@ package serving
 
 import (
 	"fmt"
+	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
 // The policies, each with a binding of the same name. The API server evaluates them itself, after the
@@ -38,24 +42,63 @@ func Policies(o Options) []any {
 	}
 }
 
-// recordsPolicy is the rule own-records: what Holdfast wrote down of members and of released Machines counts when it decides, so
-// nobody else writes it. A person may delete it, as may what ends a namespace; Holdfast makes it anew from what it sees.
+// recordsPolicy is the rule own-records: what Holdfast wrote down of members and of released Machines counts when it decides,
+// people read the ring that it tells, hosts start etcd from what it publishes, and the quorum guard's budget counts every pod
+// with the guard's label. So nobody else writes these. A person may delete a ConfigMap, as may what ends a namespace: Holdfast
+// makes it anew from what it sees. Anybody may delete or evict a pod.
 func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
-	const record = "(request.operation == 'DELETE' ? oldObject : object).metadata.?name.orValue('')"
-	p := o.policy(RecordsPolicy, "configmaps", conditions("holdfasts-own", all(
-		"("+record+" in "+list([]string{machineapi.RecordsName, machineapi.LedgerName})+")", not(custodian(&o.Identities)),
-		not(all(operation("DELETE"), person(&o.Identities))))), nil,
+	const (
+		object = "(request.operation == 'DELETE' ? oldObject : object)"
+		record = object + ".metadata.?name.orValue('')"
+	)
+	own := []string{o.MachineNamespace + "/" + machineapi.RecordsName, o.MachineNamespace + "/" + machineapi.LedgerName}
+	in := []string{o.MachineNamespace}
+	if o.HoldfastNamespace != "" {
+		own, in = append(own, o.HoldfastNamespace+"/"+snapshotfile.RingName), append(in, o.HoldfastNamespace)
+	}
+	if o.EtcdNamespace != "" {
+		own, in = append(own, o.EtcdNamespace+"/"+membership.Name, o.EtcdNamespace+"/"+membership.EndpointsName), append(in, o.EtcdNamespace)
+	}
+	slices.Sort(in)
+	mine := []string{all("(request.resource.resource == 'configmaps')", "(request.namespace + '/' + "+record+" in "+list(own)+")",
+		not(all(operation("DELETE"), person(&o.Identities))))}
+	rules := []admissionregistrationv1.NamedRuleWithOperations{ruleFor("configmaps", admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)}
+	if o.QuorumGuard {
+		mine = append(mine, all("(request.resource.resource == 'pods')", "(request.namespace == "+quote(o.EtcdNamespace)+")",
+			some(guardPod("object"), all(operation("UPDATE"), guardPod("oldObject"))),
+			not(all(operation("UPDATE"), guardPod("object"), guardPod("oldObject"), "(object.spec == oldObject.spec)",
+				"(object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]))"))))
+		rules = append(rules, ruleFor("pods", admissionregistrationv1.Create, admissionregistrationv1.Update))
+	}
+	p := o.policy(RecordsPolicy, "", conditions("holdfasts-own", all(not(custodian(&o.Identities)), some(mine...))), nil,
 		[]admissionregistrationv1.Validation{{
-			Expression: all(operation("DELETE"), "namespaceObject.?metadata.?deletionTimestamp.hasValue()"),
-			MessageExpression: quote("Refused (own-records): ConfigMap ") + " + " + record + " + " +
+			Expression: all("(request.resource.resource == 'configmaps')", operation("DELETE"), "namespaceObject.?metadata.?deletionTimestamp.hasValue()"),
+			MessageExpression: "request.resource.resource == 'pods' ? " +
+				quote("Refused (own-records): the budget of Holdfast's quorum guard counts every pod with label "+machineapi.GuardLabel+"="+machineapi.GuardName+
+					", so nobody else makes or changes one. Give pod ") + " + " + record + " + " + quote(" another label; to have the guard's pod made anew, delete it.") + " : " +
+				quote("Refused (own-records): ConfigMap ") + " + " + record + " + " +
 				quote(" is Holdfast's own record, by which it decides what may be released. Leave it as it is; a person may delete it, and Holdfast makes it anew."),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
-	p.Spec.MatchConstraints.ResourceRules[0].Rule = admissionregistrationv1.Rule{
-		APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}, Scope: new(admissionregistrationv1.NamespacedScope),
-	}
-	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}
+	p.Spec.MatchConstraints.ResourceRules = rules
+	p.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: slices.Compact(in)},
+	}}
 	return p
+}
+
+// guardPod says whether a pod carries the label that the quorum guard's budget selects.
+func guardPod(object string) string {
+	return "(" + label(object, machineapi.GuardLabel) + " == " + quote(machineapi.GuardName) + ")"
+}
+
+func ruleFor(resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
+	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+		Operations: operations,
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}, Scope: new(admissionregistrationv1.NamespacedScope),
+		},
+	}}
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.

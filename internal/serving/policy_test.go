@@ -272,7 +272,7 @@ func TestPolicyFile(t *testing.T) {
 	path := filepath.Join("..", "..", "deploy", "base", "policy.yaml")
 	var out bytes.Buffer
 	out.WriteString("# Generated: go test ./internal/serving -update. With other flags than the default ones: holdfast manifests.\n")
-	if err := serving.WriteYAML(&out, serving.Policies(serving.Options{MachineNamespace: "openshift-machine-api", Identities: quorum.DefaultIdentities(self)})...); err != nil {
+	if err := serving.WriteYAML(&out, serving.Policies(serving.Options{MachineNamespace: "openshift-machine-api", HoldfastNamespace: "holdfast-system", Identities: quorum.DefaultIdentities(self)})...); err != nil {
 		t.Fatal(err)
 	}
 	if *rewrite {

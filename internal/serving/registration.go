@@ -59,6 +59,10 @@ type Options struct {
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
 	Identities       quorum.Identities
+
+	HoldfastNamespace string // where Holdfast tells the ring, "" if nowhere
+	EtcdNamespace     string // full mode: where Holdfast publishes etcd's membership; "" in guard mode
+	QuorumGuard       bool   // Holdfast keeps the quorum guard in EtcdNamespace
 }
 
 // Registrations are the webhook configurations. The validating one has two entries for Machines, and a

@@ -129,7 +129,6 @@ type Release struct {
 type Guard struct {
 	Absent       string     `json:"absent,omitempty"`
 	MinAvailable int        `json:"minAvailable"`
-	Replicas     int        `json:"replicas"`
 	Intact       bool       `json:"intact"`
 	Pods         []GuardPod `json:"pods,omitempty"`
 }
@@ -139,6 +138,9 @@ type GuardPod struct {
 	Name     string `json:"name"`
 	UID      string `json:"uid,omitempty"`
 	Node     string `json:"node,omitempty"`
+	Owner    string `json:"owner"` // guard, old or others
+	Address  string `json:"address,omitempty"`
+	Outdated bool   `json:"outdated,omitempty"`
 	Ready    bool   `json:"ready"`
 	Deleting bool   `json:"deleting,omitempty"`
 }

@@ -88,6 +88,7 @@ func fields(anyTime *rapid.Generator[time.Time], addr *rapid.Generator[netip.Add
 			typeOf[time.Time]():     anyTime.AsAny(),
 			typeOf[netip.Addr]():    addr.AsAny(),
 			typeOf[q.Entry]():       entry.AsAny(),
+			typeOf[q.PodOwner]():    rapid.SampledFrom([]q.PodOwner{q.OfGuard, q.OfOld, q.OfOthers}).AsAny(),
 			typeOf[q.Mode]():        rapid.SampledFrom([]q.Mode{q.Full, q.Guard}).AsAny(),
 			typeOf[time.Duration](): rapid.Map(rapid.Int64Range(0, int64(1000*time.Hour)), func(n int64) time.Duration { return time.Duration(n) }).AsAny(),
 		},

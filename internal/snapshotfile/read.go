@@ -90,9 +90,13 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 		}
 	}
 	if g := f.Guard; g != nil {
-		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, MinAvailable: g.MinAvailable, Replicas: g.Replicas, Intact: g.Intact}
-		for _, p := range g.Pods {
-			s.Guard.Pods = append(s.Guard.Pods, quorum.GuardPod(p))
+		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, MinAvailable: g.MinAvailable, Intact: g.Intact}
+		for i, p := range g.Pods {
+			at := fmt.Sprintf("quorumGuard.pods[%d]", i)
+			s.Guard.Pods = append(s.Guard.Pods, quorum.GuardPod{
+				Name: p.Name, UID: p.UID, Node: p.Node, Owner: r.podOwner(at+".owner", p.Owner), Address: r.addr(at+".address", p.Address),
+				Outdated: p.Outdated, Ready: p.Ready, Deleting: p.Deleting,
+			})
 		}
 	}
 	if l := f.Limits; l != nil {
@@ -188,6 +192,19 @@ func (r *reader) entry(field, value string) quorum.Entry {
 	}
 	r.fail(field, "%q is none of ours, foreign, absent", value)
 	return quorum.Absent
+}
+
+func (r *reader) podOwner(field, value string) quorum.PodOwner {
+	switch value {
+	case "guard":
+		return quorum.OfGuard
+	case "old":
+		return quorum.OfOld
+	case "others":
+		return quorum.OfOthers
+	}
+	r.fail(field, "%q is none of guard, old, others", value)
+	return quorum.OfOthers
 }
 
 func (r *reader) member(at string, m *Member) quorum.Member {

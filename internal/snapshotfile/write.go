@@ -54,9 +54,12 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 		}
 	}
 	if g := &s.Guard; g.Managed {
-		f.Guard = &Guard{Absent: g.Absent, MinAvailable: g.MinAvailable, Replicas: g.Replicas, Intact: g.Intact}
+		f.Guard = &Guard{Absent: g.Absent, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for _, p := range g.Pods {
-			f.Guard.Pods = append(f.Guard.Pods, GuardPod(p))
+			f.Guard.Pods = append(f.Guard.Pods, GuardPod{
+				Name: p.Name, UID: p.UID, Node: p.Node, Owner: [...]string{quorum.OfGuard: "guard", quorum.OfOld: "old", quorum.OfOthers: "others"}[p.Owner],
+				Address: formatAddr(p.Address), Outdated: p.Outdated, Ready: p.Ready, Deleting: p.Deleting,
+			})
 		}
 	}
 	return f

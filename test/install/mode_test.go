@@ -11,7 +11,6 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -105,14 +104,14 @@ func (f *fixture) settled(machines int32) {
 	f.Eventually(func(g gomega.Gomega) {
 		var (
 			budget     policyv1.PodDisruptionBudget
-			deployment appsv1.Deployment
+			pods       corev1.PodList
 			membership corev1.ConfigMap
 		)
 		key := client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}
 		g.Expect(f.admin.Get(f.t.Context(), key, &budget)).To(gomega.Succeed())
 		g.Expect(budget.Spec.MinAvailable.IntVal).To(gomega.Equal(machines - 1))
-		g.Expect(f.admin.Get(f.t.Context(), key, &deployment)).To(gomega.Succeed())
-		g.Expect(*deployment.Spec.Replicas).To(gomega.Equal(machines))
+		g.Expect(f.admin.List(f.t.Context(), &pods, client.InNamespace(sandbox.EtcdNamespace), client.MatchingLabels(machineapi.GuardForm{}.Labels()))).To(gomega.Succeed())
+		g.Expect(pods.Items).To(gomega.HaveLen(int(machines)))
 		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: "etcd-membership"}, &membership)).To(gomega.Succeed())
 		g.Expect(membership.Data).To(gomega.HaveLen(int(machines)))
 	}).Should(gomega.Succeed())
@@ -127,9 +126,8 @@ func (f *fixture) leftovers() map[string]string {
 		f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)).To(gomega.Succeed())
 		out[fmt.Sprintf("%T %s", o, name)] = fmt.Sprint(o.GetUID(), " ", what())
 	}
-	budget, deployment := &policyv1.PodDisruptionBudget{}, &appsv1.Deployment{}
+	budget := &policyv1.PodDisruptionBudget{}
 	get(sandbox.EtcdNamespace, machineapi.GuardName, budget, func() any { return budget.Spec.MinAvailable })
-	get(sandbox.EtcdNamespace, machineapi.GuardName, deployment, func() any { return *deployment.Spec.Replicas })
 	for namespace, names := range map[string][]string{sandbox.MachineNamespace: {"holdfast-members"}, sandbox.EtcdNamespace: {"etcd-membership", "etcd-endpoints"}} {
 		for _, name := range names {
 			cm := &corev1.ConfigMap{}
@@ -160,7 +158,7 @@ func (f *fixture) only(guard, full []byte) {
 		}
 	}
 	f.Expect(more).NotTo(gomega.BeZero())
-	for _, o := range []client.Object{&policyv1.PodDisruptionBudget{}, &appsv1.Deployment{}, &corev1.ServiceAccount{}} {
+	for _, o := range []client.Object{&policyv1.PodDisruptionBudget{}, &corev1.ServiceAccount{}} {
 		f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}, o)).To(gomega.Satisfy(apierrors.IsNotFound), "%T", o)
 	}
 	f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: "holdfast-members"}, &corev1.ConfigMap{})).To(gomega.Satisfy(apierrors.IsNotFound))

@@ -29,7 +29,7 @@ func mutants() []mutant {
 		{"never removes a learner", "plan.go", "p.removeLearner, p.removeVoter,", "p.removeVoter,"},
 		{"removes below desired", "plan.go", "remain < s.Desired || ", "remain < 0 || "},
 		{"anything that is listed replaces", "plan.go", "remain = p.serving(k)", ""},
-		{"always a seat", "plan.go", "if !p.seat() {", "if false {"},
+		{"always a seat", "plan.go", "!p.seat() || p.holdsPromotion() {", "p.holdsPromotion() {"},
 		{"releases what hosts a member", "plan.go", "if is, _ := p.join.Hosting(i); is != HostsNothing {", "if is, _ := p.join.Hosting(i); is == 0 {"},
 		{"never releases", "plan.go", "{p.hook, p.release, p.finalRelease}", "{p.hook}"},
 		{"keeps no records", "plan.go", "p.plan.Records = p.records()", ""},

@@ -15,7 +15,7 @@ import (
 // EtcdNamespace is where the quorum guard is, and what etcd's pods are told.
 const EtcdNamespace = "openshift-etcd"
 
-// What makes pods: the quorum guard's Deployment and its budget are theirs to follow.
+// What budgets and, where Holdfast is installed by its manifests, its Deployment are in the hands of.
 const (
 	controllerManager Identity = "system:kube-controller-manager"
 	scheduler         Identity = "system:kube-scheduler"
@@ -29,9 +29,9 @@ func (s *Sandbox) controllerManagerSpec() (process.Spec, error) {
 	if err != nil {
 		return process.Spec{}, err
 	}
-	controllers := "deployment-controller,replicaset-controller,disruption-controller,garbage-collector-controller"
+	controllers := "disruption-controller,garbage-collector-controller"
 	if s.options.ForInstall {
-		controllers += ",namespace-controller" // what is installed is taken away again
+		controllers += ",deployment-controller,replicaset-controller,namespace-controller" // what is installed is taken away again
 	}
 	return process.Spec{
 		Name: "kube-controller-manager", Path: path, Log: s.logFile("kube-controller-manager"),
@@ -68,7 +68,7 @@ func (s *Sandbox) schedulerSpec() (process.Spec, error) {
 	}, nil
 }
 
-// startPods starts what makes pods, and the hosts' part of it, where Holdfast
+// startPods starts what pods and budgets need, and the hosts' part of it, where Holdfast
 // keeps a quorum guard. Holdfast does not wait for it, and neither does this.
 func (s *Sandbox) startPods(ctx context.Context) error {
 	if s.options.Mode != "full" && !s.options.ForInstall || s.ControllerManager.Process() != nil {
@@ -97,10 +97,8 @@ func (s *Sandbox) startPods(ctx context.Context) error {
 	if s.options.ForInstall {
 		s.startProxy()
 	}
-	for _, c := range []*Component{s.ControllerManager, s.Scheduler} {
-		if err := c.Start(); err != nil {
-			return err
-		}
+	if err := s.ControllerManager.Start(); err != nil || !s.options.ForInstall {
+		return err // the quorum guard's pods are made for their Nodes
 	}
-	return nil
+	return s.Scheduler.Start()
 }

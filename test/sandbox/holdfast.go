@@ -118,6 +118,9 @@ func (s *Sandbox) holdfastManifests(ctx context.Context) ([]object, error) {
 		"--webhook-url=https://" + joinPort(s.holdfastHost, s.holdfastPorts.webhook),
 		"--webhook-ca-file=" + filepath.Join(s.pki(), "ca.crt"),
 	}
+	if s.options.Mode == "full" {
+		args = append(args, "--etcd-namespace="+EtcdNamespace)
+	}
 	for _, arg := range s.options.HoldfastArgs {
 		// Both commands must be told of the same identities.
 		switch flag, _, _ := strings.Cut(arg, "="); flag {

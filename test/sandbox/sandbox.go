@@ -104,7 +104,7 @@ type Sandbox struct {
 	Dir, Logs string
 	// APIServer, MachineAPI and Holdfast are its processes beside the etcds.
 	APIServer, MachineAPI, Holdfast *Component
-	// ControllerManager and Scheduler start with a Holdfast that keeps a quorum guard.
+	// ControllerManager starts with a Holdfast that keeps a quorum guard, Scheduler with one that is installed.
 	ControllerManager, Scheduler *Component
 	// EtcdConfig and EtcdFiles are for a client of the ring; the configuration's
 	// endpoints are the first voters.

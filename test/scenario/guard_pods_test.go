@@ -6,20 +6,24 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 )
 
 // drains is how long a few Machines may take that are deleted at once. machine-api-operator drains
@@ -27,7 +31,7 @@ import (
 const drains = 150 * time.Second
 
 // TestGuardPods tells what becomes of the quorum guard on one control plane of three, with the real
-// controllers of Deployments and budgets, and real drains.
+// controllers of budgets and of owners, and real drains.
 func TestGuardPods(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--max-deleting=0"}})
@@ -36,23 +40,15 @@ func TestGuardPods(t *testing.T) {
 	c.guardAtRest(t)
 
 	t.Run("a new member waits for the guard pod of its Node", func(t *testing.T) {
-		must(t, c.Scheduler.Stop())
-		t.Cleanup(func() { must(t, c.Scheduler.Start()) })
+		allow := c.forbidPod(t, "first-0")
 		must(t, c.remove(t.Context(), "master-0"))
 		must(t, c.replacement(t.Context(), "master-0", "first-0"))
 		c.nodeReady(t, "first-0")
-		eventually(t, quickly, "a budget of 3", func(ctx context.Context) error {
-			g, err := c.quorumGuard(ctx)
-			if err == nil && (g.budget != 3 || g.replicas != 4) {
-				err = fmt.Errorf("minAvailable %d, replicas %d", g.budget, g.replicas)
-			}
-			return err
-		})
 		NewWithT(t).Consistently(t.Context(), func(ctx context.Context) (int, error) {
 			list, err := c.members(ctx)
 			return len(list), err
 		}).WithTimeout(3*time.Second).WithPolling(glimpse).Should(Equal(3), "members, while the new Node has no guard pod")
-		must(t, c.Scheduler.Start())
+		allow()
 		c.becomes(t, "first-0", "voter")
 		began := time.Now()
 		c.gone(t, slowly, "master-0")
@@ -67,24 +63,21 @@ func TestGuardPods(t *testing.T) {
 			"the budget's number": c.edit(key, &policyv1.PodDisruptionBudget{}, `{"spec":{"minAvailable":1}}`),
 			"the budget's sense":  c.edit(key, &policyv1.PodDisruptionBudget{}, `{"spec":{"minAvailable":null,"maxUnavailable":"100%"}}`),
 			"the budget's pods":   c.edit(key, &policyv1.PodDisruptionBudget{}, `{"spec":{"selector":{"matchLabels":{"app.kubernetes.io/name":"nobody"}}}}`),
-			"the number of pods":  c.edit(key, &appsv1.Deployment{}, `{"spec":{"replicas":0}}`),
-			"where the pods go":   c.edit(key, &appsv1.Deployment{}, `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`),
-			"the probe":           c.edit(key, &appsv1.Deployment{}, `{"spec":{"template":{"spec":{"containers":[{"name":"guard","readinessProbe":{"exec":{"command":["true"]}}}]}}}}`),
 			"no budget": func(ctx context.Context) error {
 				return c.as(sandbox.Alice).Delete(ctx, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
 			},
-			"no Deployment": func(ctx context.Context) error {
-				return c.as(sandbox.Alice).Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
+			"no pod": func(ctx context.Context) error {
+				return c.as(sandbox.Alice).Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-master-1"}})
 			},
 		} {
 			before, err := c.quorumGuard(t.Context())
 			must(t, err)
 			must(t, edit(t.Context()))
 			began := time.Now()
-			// Whoever edits often is answered once in five seconds.
+			// Whoever edits often is answered once in two seconds.
 			eventually(t, 15*time.Second, what+" restored", func(ctx context.Context) error {
 				now, err := c.quorumGuard(ctx)
-				if err == nil && now.spec != before.spec {
+				if err == nil && (now.spec != before.spec || now.pods != before.pods) {
 					err = errors.New("not as it was")
 				}
 				return err
@@ -92,6 +85,32 @@ func TestGuardPods(t *testing.T) {
 			t.Logf("%s: restored in %d ms", what, time.Since(began).Milliseconds())
 		}
 		c.guardAtRest(t)
+	})
+
+	t.Run("nobody else's pod counts", func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: "forged", Labels: machineapi.GuardForm{}.Labels()}}
+		pod.Spec.Containers = []corev1.Container{{Name: "pause", Image: "pause"}}
+		if err := c.as(sandbox.GitOps).Create(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (own-records)") {
+			t.Errorf("a forged guard pod: %v", err)
+		}
+	})
+
+	t.Run("a Machine without a Node takes no drain away", func(t *testing.T) {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: sandbox.MachineNamespace, Name: "lost", Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master"},
+		}}
+		m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{}`)} // of which no instance can be made
+		must(t, c.as(sandbox.Alice).Create(t.Context(), m))
+		eventually(t, quickly, "the Machine to be seen", func(ctx context.Context) error {
+			if m, err := c.seen(ctx, "lost"); err != nil || !m.Finalizer {
+				return fmt.Errorf("finalizer %t: %w", m.Finalizer, err)
+			}
+			return nil
+		})
+		c.atRest(t)
+		c.guardAtRest(t)
+		must(t, c.remove(t.Context(), "lost"))
+		c.gone(t, quickly, "lost")
 	})
 
 	t.Run("with a dead member nothing else may be drained", func(t *testing.T) {
@@ -149,40 +168,37 @@ func TestGuardPodsLeftAlone(t *testing.T) {
 	if now.ResourceVersion != budget.ResourceVersion {
 		t.Errorf("the budget was changed to %+v", now.Spec)
 	}
-	var deployments appsv1.DeploymentList
-	must(t, c.as(sandbox.Admin).List(t.Context(), &deployments))
-	if len(deployments.Items) > 0 {
-		t.Errorf("there is a Deployment %s", deployments.Items[0].Name)
+	var pods corev1.PodList
+	must(t, c.as(sandbox.Admin).List(t.Context(), &pods))
+	if len(pods.Items) > 0 {
+		t.Errorf("there is a pod %s", pods.Items[0].Name)
 	}
 }
 
 // standing is the quorum guard as it stands.
 type standing struct {
-	budget, replicas, allowed int
-	ready                     []string // the Nodes of ready pods, in order
-	pods                      int
-	spec                      string // of both objects
+	budget, allowed int
+	ready           []string // the Nodes of ready pods, in order
+	pods            int      // that Holdfast made for the budget
+	spec            string   // of the budget
 }
 
 func (c *cluster) quorumGuard(ctx context.Context) (standing, error) {
 	var (
-		budget     policyv1.PodDisruptionBudget
-		deployment appsv1.Deployment
-		pods       corev1.PodList
+		budget policyv1.PodDisruptionBudget
+		pods   corev1.PodList
 	)
 	key := client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}
 	err := errors.Join(
-		c.as(sandbox.Admin).Get(ctx, key, &budget), c.as(sandbox.Admin).Get(ctx, key, &deployment),
+		c.as(sandbox.Admin).Get(ctx, key, &budget),
 		c.as(sandbox.Admin).List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels(machineapi.GuardForm{}.Labels())),
 	)
 	if err != nil {
 		return standing{}, err
 	}
-	g := machineapi.Guard(&budget, &deployment, pods.Items)
-	out := standing{
-		budget: g.MinAvailable, replicas: g.Replicas, pods: len(g.Pods),
-	}
-	spec, err := json.Marshal([]any{budget.Spec, deployment.Spec})
+	g := machineapi.GuardForm{}.Guard(&budget, pods.Items)
+	out := standing{budget: g.MinAvailable}
+	spec, err := json.Marshal(budget.Spec)
 	if err != nil {
 		return standing{}, err
 	}
@@ -193,7 +209,11 @@ func (c *cluster) quorumGuard(ctx context.Context) (standing, error) {
 		out.allowed = -1
 	}
 	for _, p := range g.Pods {
-		if p.Ready && !p.Deleting {
+		if p.Owner != quorum.OfGuard || p.Deleting {
+			continue
+		}
+		out.pods++
+		if p.Ready {
 			out.ready = append(out.ready, p.Node)
 		}
 	}
@@ -217,8 +237,8 @@ func (c *cluster) guardAtRest(t *testing.T) {
 		for _, n := range nodes.Items {
 			names = append(names, n.Name)
 		}
-		if slices.Sort(names); !slices.Equal(names, g.ready) || g.pods != len(names) || g.budget != len(names)-1 || g.replicas != len(names) || g.allowed != 1 {
-			return fmt.Errorf("Nodes %q, ready pods on %q of %d, minAvailable %d, replicas %d, %d disruptions allowed", names, g.ready, g.pods, g.budget, g.replicas, g.allowed)
+		if slices.Sort(names); !slices.Equal(names, g.ready) || g.pods != len(names) || g.budget != len(names)-1 || g.allowed != 1 {
+			return fmt.Errorf("Nodes %q, ready pods on %q of %d, minAvailable %d, %d disruptions allowed", names, g.ready, g.pods, g.budget, g.allowed)
 		}
 		return nil
 	})
@@ -230,6 +250,36 @@ func (c *cluster) edit(key client.ObjectKey, o client.Object, patch string) func
 		o.SetNamespace(key.Namespace)
 		o.SetName(key.Name)
 		return c.as(sandbox.Alice).Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+	}
+}
+
+// forbidPod has the API server refuse the guard pod of a Node until allow is called.
+func (c *cluster) forbidPod(t *testing.T, node string) (allow func()) {
+	t.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-pod"}}
+	policy.Spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+		},
+	}}}
+	policy.Spec.Validations = []admissionregistrationv1.Validation{{Expression: fmt.Sprintf("object.?spec.?nodeName.orValue('') != %q", node)}}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "no-pod"}}
+	binding.Spec.PolicyName, binding.Spec.ValidationActions = policy.Name, []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}
+	admin := c.as(sandbox.Admin)
+	must(t, admin.Create(t.Context(), policy))
+	must(t, admin.Create(t.Context(), binding))
+	eventually(t, quickly, "the pod to be refused", func(ctx context.Context) error {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: "default"}}
+		pod.Spec.NodeName, pod.Spec.Containers = node, []corev1.Container{{Name: "c", Image: "i"}}
+		if err := admin.Create(ctx, pod, client.DryRunAll); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no-pod") {
+			return fmt.Errorf("not yet: %w", err)
+		}
+		return nil
+	})
+	return func() {
+		must(t, admin.Delete(t.Context(), binding))
+		must(t, admin.Delete(t.Context(), policy))
 	}
 }
 
