@@ -43,7 +43,13 @@ func local(t testing.TB, g *guard) (mutating, validating http.Handler, registry 
 // ask posts a body, and returns the answer.
 func ask(t testing.TB, h http.Handler, contentType string, body []byte) *admissionv1.AdmissionResponse {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
+	return askFor(t.Context(), t, h, contentType, body)
+}
+
+// askFor is asked by somebody who waits no longer than the context.
+func askFor(ctx context.Context, t testing.TB, h http.Handler, contentType string, body []byte) *admissionv1.AdmissionResponse {
+	t.Helper()
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", bytes.NewReader(body))
 	r.Header.Set("Content-Type", contentType)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -230,6 +236,9 @@ func TestAnswer(t *testing.T) {
 	}
 	ask(t, mutating, "application/json", review(t, admissionv1.Update, stored, stripped, func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }))
 	ask(t, mutating, "application/json", review(t, admissionv1.Operation("\xff"), stored, stripped))
+	hungUp, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	askFor(hungUp, t, mutating, "application/json", review(t, admissionv1.Update, stored, stripped)) // recorded, and not counted
 
 	const want = `
 # HELP holdfast_admission_decisions_total Findings of the admission rules, dry runs left out. A request without a finding touched nothing guarded and is not counted.

@@ -302,9 +302,11 @@ func (g *Guard) record(ctx context.Context, r *review, mine func(quorum.Verdict)
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})
 }
 
-// decided counts and records.
+// decided counts and records. What nobody waited for is recorded as that, and not counted: the failure policy had its way.
 func (g *Guard) decided(ctx context.Context, r Record) {
-	g.Metrics.decided(&r)
+	if ctx.Err() == nil {
+		g.Metrics.decided(&r)
+	}
 	g.Recorder.Decided(ctx, r)
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -169,4 +171,29 @@ func misdirectedByPatch(ctx context.Context, r *request) ([]string, error) {
 		return nil, err
 	}
 	return kubectl("patch", "machine", "MACHINE", "--subresource=status", "--type=merge", "-p", string(body))(ctx, r)
+}
+
+// nodeAddress gives the Machine's Node the address of the other one's.
+func nodeAddress(ctx context.Context, r *request) ([]string, error) {
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": r.other.Status.Addresses}})
+	if err != nil {
+		return nil, err
+	}
+	return kubectl("patch", "node", "MACHINE", "--subresource=status", "--type=merge", "-p", string(body))(ctx, r)
+}
+
+// installConfig changes words of the cluster's install-config.
+func installConfig(from, to string) sender {
+	return func(ctx context.Context, r *request) ([]string, error) {
+		var cm corev1.ConfigMap
+		if err := r.client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "cluster-config-v1"}, &cm); err != nil {
+			return nil, fmt.Errorf("the install-config: %w", err)
+		}
+		before := cm.Data["install-config"]
+		cm.Data["install-config"] = strings.Replace(before, from, to, 1)
+		if cm.Data["install-config"] == before {
+			return nil, fmt.Errorf("the install-config has no %q: %s", from, before)
+		}
+		return nil, r.client.Update(ctx, &cm)
+	}
 }

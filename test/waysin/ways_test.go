@@ -50,6 +50,9 @@ func notTheMachineAPI() []sandbox.Identity {
 // keepStatus is a policy's rule, which quorum does not know.
 const keepStatus quorum.Rule = "keep-status"
 
+// ownRecords is one, too.
+const ownRecords quorum.Rule = "own-records"
+
 func worker() map[string]string { return map[string]string{quorum.RoleLabel: "worker"} }
 
 // request is one request on its way: who sends it about which Machine.
@@ -484,6 +487,15 @@ func ways() []way {
 		{name: "patch of machines/finalize", on: live, who: people(), want: unknown, send: onSubresource("finalize", `{}`)},
 		{name: "patch of another name", on: live, who: people(), want: invalid, send: merge(`{"metadata":{"name":"renamed"}}`)},
 		{name: "patch of the deletionTimestamp", on: live, who: people(), want: invalid, send: merge(`{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}`)},
+
+		// What a decision reads beside the Machines. None of it frees a Machine whose voter etcd lists.
+		{name: "kubectl label node that hides a control-plane Node", on: live, who: slices.Concat(people(), []sandbox.Identity{sandbox.GitOps}), want: passes, send: kubectl("label", "node", "MACHINE", "node-role.kubernetes.io/master-"), undo: kubectl("label", "node", "MACHINE", "node-role.kubernetes.io/master="), note: "a member there is joined to its Machine all the same"},
+		{name: "kubectl annotate node as one whose learner gave way", on: live, who: people(), want: passes, send: kubectl("annotate", "node", "MACHINE", "--overwrite", quorum.GaveWayAnnotation+"=2026-01-01T00:00:00Z"), undo: kubectl("annotate", "node", "MACHINE", quorum.GaveWayAnnotation+"-"), note: "it says who comes first, and nothing else"},
+		{name: "patch of a Node's status: the address of another", on: live, who: people(), want: passes, send: nodeAddress, note: "the other one's member is then joined to two Machines, so no hook is released; its kubelet puts it right"},
+		{name: "kubectl label machine with another failure domain", on: live, who: people(), want: passes, send: kubectl("label", "machine", "MACHINE", "--overwrite", "machine.openshift.io/zone=elsewhere"), undo: kubectl("label", "machine", "MACHINE", "machine.openshift.io/zone-"), note: "it says who goes first, and nothing else"},
+		{name: "install-config with one control-plane replica", on: live, who: people(), want: passes, send: installConfig("replicas: 3", "replicas: 1"), undo: installConfig("replicas: 1", "replicas: 3"), realOnly: true, note: "fewer voters are wanted, and none leaves etcd but with its Machine"},
+		{name: "patch of the release ledger", on: live, who: slices.Concat(people(), automation()), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-releases", "--type=merge", "-p", `{"data":{"zz":"garbage"},"immutable":true}`)},
+		{name: "patch of the ring that Holdfast tells", on: live, who: slices.Concat(people(), []sandbox.Identity{sandbox.GitOps}), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-ring", "--namespace=holdfast-system", "--type=merge", "-p", `{"data":{"snapshot.yaml":""}}`)},
 
 		// What the Machines live in.
 		{name: "namespace DELETE", on: live, who: people(), want: denied(quorum.Home), send: namespaceDelete},
