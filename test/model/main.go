@@ -103,6 +103,7 @@ func configs() []config {
 		{name: "three, two escapes", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 2, escape: true},
 		{name: "three, Holdfast down", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, escape: true, hostile: true, outage: true},
 		{name: "three, a voter by hand", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, strays: true},
+		{name: "three, overrides left behind", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 2, escape: true, left: true},
 		{name: "three, Nodes lost", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, nodes: true, escape: true},
 		{name: "three to one, two escapes", voters: 3, desired: 1, version: current, spares: 1, faults: 1, recs: 2, escape: true},
 		{name: "three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 2, faults: 1, recs: 1},

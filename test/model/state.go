@@ -36,7 +36,13 @@ const (
 	hook     field = 22<<3 | 1
 	machine  field = 23<<3 | 2
 	ledger   field = 25<<3 | 2 // of the release ledger: recNone, recHere, recGone
-	lifts    field = 27<<3 | 1 // a person lifted rule escape-hatch for the Machine
+	lifts    field = 27<<3 | 2 // a person lifted rule escape-hatch for the Machine: notLifted, liftedNow, liftedOnce
+)
+
+const ( // lifts
+	notLifted = iota
+	liftedNow
+	liftedOnce // the override is still there, and its hour is over
 )
 
 const hidden slot = 1<<6 - 1

@@ -24,6 +24,7 @@ type config struct {
 	lifted  bool   // a person lifts rules
 	hostile bool   // automation strips hooks, people put them back, cluster-etcd-operator takes them off
 	moves   bool   // etcd's leader moves by itself
+	left    bool   // a person lifts rule escape-hatch, and the override is left behind
 	beyond  bool   // more fails than etcd tolerates, and people force what forbids it
 	flees   bool   // a Machine may be gone before it was recorded what was just added to it
 	windows bool   // between second look and call, the very member that the call is about may die or come back, its host go, its Machine be let go
@@ -85,6 +86,7 @@ const (
 	loses  // a Machine its Node object
 	listed // by hand
 	wants
+	expires
 	elects
 )
 
@@ -318,6 +320,9 @@ func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*sta
 		next.ctl |= beyond
 	}
 	if ev.request == askForced {
+		if e.c.left && s.ctl&beyond != 0 {
+			return // one override: whether it was made use of is to be told
+		}
 		next.ctl |= beyond
 	}
 	e.judge(s, &next, ev, fail)
@@ -370,7 +375,7 @@ func (c *config) allows(r request) bool {
 	case askEscape, askUnhook, askUnlatch:
 		return c.escape
 	case askForced:
-		return c.beyond
+		return c.beyond || c.left
 	case askStrip, askStripHook, askStripLatch, askReadd, askCustodian, requests:
 	}
 	return c.hostile
@@ -422,6 +427,12 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 				then(goesLeavingNode, func(n *state) { n.terminate(i, true) })
 			}
 		}
+		if e.c.left && o.get(lifts) == liftedNow && o.is(latch) && !s.acting(i) {
+			then(expires, func(n *state) {
+				n.at[i].set(lifts, liftedOnce)
+				n.ctl &^= beyond // nothing came of it, so from here on it excuses nothing
+			})
+		}
 		if e.c.nodes && o.is(node) && o.is(machine) && s.faults() > 0 {
 			then(loses, func(n *state) {
 				n.ctl -= 1 << faultShift
@@ -469,6 +480,16 @@ func (c *config) released(o slot) bool {
 func (s *state) inHand(i int) bool {
 	for r := range 2 {
 		if d := s.rec(r); d.stage() == confirmed && d.kind().Membership() && s.at[i].is(target(r)) {
+			return true
+		}
+	}
+	return false
+}
+
+// acting says whether a reconciler is between second look and any act on a slot.
+func (s *state) acting(i int) bool {
+	for r := range 2 {
+		if s.rec(r).stage() == confirmed && s.at[i].is(target(r)) {
 			return true
 		}
 	}

@@ -157,6 +157,8 @@ func (ev event) text(names *[slots]int) string {
 		return "the Node object of " + at + " is deleted"
 	case listed:
 		return "somebody lists a voter at " + at + " by hand, which never starts"
+	case expires:
+		return "the override of " + at + " is an hour old"
 	case wants:
 		return "another number of voters is wanted"
 	case elects:

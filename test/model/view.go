@@ -104,8 +104,11 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			if o.get(machine) == deleting {
 				m.DeletedAt, m.Phase = when, "Deleting"
 			}
-			if o.is(lifts) {
+			if at := o.get(lifts); at != notLifted {
 				m.Override, m.OverrideBy = string(q.EscapeHatch)+": the model", q.Stamp("alice", noon())
+				if at == liftedOnce {
+					m.OverrideBy = q.Stamp("alice", noon().Add(-2*time.Hour))
+				}
 			}
 			if o.is(evidence) {
 				m.Evidence, m.EvidenceRaw = q.Evidence{MachineUID: h.uid, Machine: h.name, MemberIDs: h.members, Addresses: h.addresses}, "{}"
@@ -376,7 +379,7 @@ func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
 	o.set(hook, bit(repaired(repairs.Hook, req.New.Hook, req.Old.Hook)))
 	o.set(latch, bit(repaired(repairs.Latch, req.New.Latch, req.Old.Latch)))
 	if req.New.Override != req.Old.Override && repairs.OverrideBy == q.Put {
-		o.set(lifts, 1)
+		o.set(lifts, liftedNow)
 	}
 	if req.New.EvidenceRaw == "" && repairs.Evidence != q.AsOld {
 		o.set(evidence, 0)
