@@ -234,7 +234,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer, Alone: !o.besideOperator,
 		Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
-		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
+		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity()},
 	}
 	if o.clusterOperator != "" {
 		reconciler.ClusterOperator = o.conditions(mgr, log)

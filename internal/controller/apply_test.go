@@ -134,7 +134,8 @@ func TestRelease(t *testing.T) {
 	seen, err = r.look(t.Context())
 	must(t, err)
 	connection.loses = true
-	r.act(t.Context(), seen, &quorum.Plan{Actions: []quorum.Action{release}}, nil)
+	_, err = r.act(t.Context(), seen, &quorum.Plan{Actions: []quorum.Action{release}}, nil)
+	must(t, err)
 	connection.loses = false
 	held("in the end", false)
 	if len(said.Events) > 0 {

@@ -467,9 +467,22 @@ func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }
 
-// Steadying says whether a learner has caught up and has yet to keep up for long enough.
-func (s *Snapshot) Steadying() bool {
-	return slices.ContainsFunc(s.Ring.Members, func(m Member) bool { return m.Learner && s.CaughtUp(&m) && !s.Steady(&m) })
+// SteadyIn is how long the next learner that has caught up has yet to keep up; ok is false if there is none.
+func (s *Snapshot) SteadyIn() (left time.Duration, ok bool) {
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		if !m.Learner || !s.CaughtUp(m) || s.Steady(m) {
+			continue
+		}
+		still := s.Limits.SteadyFor
+		if !m.CaughtUpAt.IsZero() {
+			still -= s.Now.Sub(m.CaughtUpAt)
+		}
+		if !ok || still < left {
+			left, ok = still, true
+		}
+	}
+	return left, ok
 }
 
 // Steady says whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
