@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,7 +38,7 @@ func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](lookSoon, lookLater)
 }
 
-// Reconciler runs rounds. Make one with its fields set, then SetUp.
+// Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
 type Reconciler struct {
 	Client   client.Client
 	Etcd     Etcd
@@ -79,9 +78,10 @@ type said struct {
 	at      time.Time
 }
 
-// SetUp has the manager run rounds, on the elected replica alone. api is without a cache: all that is
-// wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
-func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
+// Run runs rounds until the context ends and the last one has. Only the elected replica calls it. api is without a cache: all
+// that is wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
+func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
+	defer r.Metrics.forget()
 	// There is one thing to reconcile, whichever object changed.
 	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
 	wake := func(q queue) func() {
@@ -90,13 +90,23 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
 			q.Add(ring)
 		}
 	}
-	b := ctrl.NewControllerManagedBy(mgr).Named("ring").
-		WithOptions(controller.Options{RateLimiter: newBackoff[reconcile.Request]()}).
-		WatchesRawSource(source.Func(r.watch(api, wake)))
-	if r.Guard != nil {
-		b.WatchesRawSource(source.Func(r.Guard.watch(wake)))
+	c, err := controller.NewUnmanaged("ring", controller.Options{
+		Reconciler: r, RateLimiter: newBackoff[reconcile.Request](), Logger: r.Log,
+		SkipNameValidation: new(true), // another term has another controller of that name
+	})
+	if err != nil {
+		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	return b.Complete(r)
+	sources := []source.Source{source.Func(r.watch(api, wake))}
+	if r.Guard != nil {
+		sources = append(sources, source.Func(r.Guard.watch(wake)))
+	}
+	for _, s := range sources {
+		if err := c.Watch(s); err != nil {
+			return fmt.Errorf("set up the reconciler: %w", err)
+		}
+	}
+	return c.Start(ctx)
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -106,6 +116,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(context.Context, queue) error {
 	return func(ctx context.Context, q queue) error {
 		changed := wake(q)
+		changed() // look at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 			selector, err := in(label, "master", "control-plane", "arbiter")
 			if err != nil {
