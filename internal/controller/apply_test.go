@@ -33,6 +33,8 @@ func (r *fixedRing) Read(context.Context) quorum.Ring {
 	return quorum.Ring{Known: true, Leader: 2, Index: 10000, Version: "3.7.3", Members: r.members}
 }
 
+func (r *fixedRing) LockHolder(context.Context) (quorum.Lock, error) { return quorum.Lock{}, nil }
+
 func (r *fixedRing) Lock(context.Context) (*etcd.Held, error) {
 	return nil, errors.New("nobody changes it")
 }

@@ -63,6 +63,7 @@ type Reconciler struct {
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
 	lull     lull
+	lock     quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
 	stirred  atomic.Bool // something that is watched has changed since the last look
 }
 
@@ -195,7 +196,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		r.rests(s, &plan)
 	}
 	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
-	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.Full && steadying && left <= lookSoon {
+	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.Full && steadying && left <= lookSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
 		var busy error
 		if did.keep, busy = r.Etcd.Lock(ctx); busy != nil {

@@ -86,6 +86,7 @@ const (
 	MemberAddressChanged    Reason = "MemberAddressChanged"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
+	LockForeign             Reason = "LockForeign"
 	VoterNotStarted         Reason = "VoterNotStarted"
 	ReleaseHeld             Reason = "ReleaseHeld"
 	LedgerGarbled           Reason = "LedgerGarbled"
@@ -176,6 +177,8 @@ func (p *planner) decide() {
 			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy and stay, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
 		case s.OtherDriver != "":
 			p.note(EtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
+		case s.ForeignLock():
+			p.note(LockForeign, "", "etcd's members are left alone, because %s", s.foreignLock())
 		case s.Desired == 0:
 			p.note(DesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
@@ -908,6 +911,8 @@ func (p *planner) blocker() string {
 	switch {
 	case p.s.OtherDriver != "":
 		return "Holdfast leaves etcd's members to cluster-etcd-operator"
+	case p.s.ForeignLock():
+		return p.s.foreignLock()
 	case p.s.Desired == 0:
 		return "how many voters are wanted is not known"
 	}
