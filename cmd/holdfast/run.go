@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -184,28 +184,15 @@ func (o *runOptions) run(ctx context.Context) error {
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
 	hedge := &controller.Hedge{}
 	config.Wrap(hedge.Wrap)
-	if err := o.etcdFiles.fetch(ctx, config); err != nil {
-		return err
-	}
 	types := scheme()
-	direct, err := client.New(config, client.Options{Scheme: types})
-	if err != nil {
-		return fmt.Errorf("connect to the API server: %w", err)
+	ring, err := o.connect(ctx, config, types, mode, log)
+	if ctx.Err() != nil {
+		return nil // told to stop while it waited
 	}
-	if len(o.endpoints) == 0 {
-		if o.endpoints, err = discover(ctx, direct); err != nil {
-			return err
-		}
-	}
-	ring, err := etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity()})
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	defer ring.Close()
-
-	if err := o.preflight(ctx, direct, mode); err != nil {
-		return err
-	}
 	served, err := o.webhooks.prepare(o.policy, log)
 	if err != nil {
 		return err
@@ -236,29 +223,45 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	reconciler := &controller.Reconciler{
-		Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer, Alone: !o.besideOperator,
-		Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
-		Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
-		RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity(), Log: log.WithName("ring")},
-	}
-	if o.clusterOperator != "" {
-		reconciler.ClusterOperator = o.conditions(mgr, log)
-	}
 	api, err := uncached(mgr)
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	if err := served.setUp(mgr, api, tell, ring); err != nil {
+	keeper, err := served.setUp(mgr, api, tell, ring)
+	if err != nil {
 		return err
 	}
-	if mode == quorum.Full && o.guard {
-		if reconciler.Guard, err = o.guardKeeper(api); err != nil {
-			return err
+	elected := &terms{log: log.WithName("election"), times: usualTimes()}
+	if o.elect {
+		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr); err != nil {
+			return fmt.Errorf("set up the election: %w", err)
 		}
 	}
-	if err := reconciler.SetUp(mgr, api); err != nil {
-		return fmt.Errorf("set up the reconciler: %w", err)
+	elected.lead = func(ctx context.Context) error {
+		// Made anew each time that this replica is elected: it knows nothing of the time between.
+		reconciler := &controller.Reconciler{
+			Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer, Alone: !o.besideOperator,
+			Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
+			Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
+			RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity()},
+		}
+		if o.clusterOperator != "" {
+			reconciler.ClusterOperator = o.conditions(mgr, log)
+		}
+		if mode == quorum.Full && o.guard {
+			guard, err := o.guardKeeper(api)
+			if err != nil {
+				return err
+			}
+			reconciler.Guard = guard
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return reconciler.Run(ctx, api) })
+		group.Go(func() error { return keeper.Start(ctx) })
+		return group.Wait()
+	}
+	if err := mgr.Add(elected); err != nil {
+		return fmt.Errorf("set up the election: %w", err)
 	}
 	o.audit.Registerer, o.audit.Log = metrics.Registry, log.WithName("audit")
 	records, err := audit.New(o.audit)
@@ -296,6 +299,36 @@ func (o *runOptions) run(ctx context.Context) error {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 	return nil
+}
+
+// connect makes etcd's client, when the API server has told all that is needed before the start.
+func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *runtime.Scheme, mode quorum.Mode, log logr.Logger) (ring *etcd.Client, err error) {
+	direct, err := client.New(config, client.Options{Scheme: types})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	endpoints := o.endpoints
+	s := &startup{probeAddr: o.probeAddr, log: log}
+	err = s.await(ctx, func(ctx context.Context) error {
+		if err := o.etcdFiles.fetch(ctx, config); err != nil {
+			return err
+		}
+		if len(endpoints) == 0 {
+			if o.endpoints, err = discover(ctx, direct); err != nil {
+				return err
+			}
+		}
+		ring, err = etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity()})
+		if err != nil {
+			return usageError{err}
+		}
+		if err := o.preflight(ctx, direct, mode); err != nil {
+			ring.Close()
+			return err
+		}
+		return nil
+	})
+	return ring, err
 }
 
 // conditions are told on a ClusterOperator, which lists what an administrator would look at next.
@@ -364,15 +397,11 @@ func scheme() *runtime.Scheme {
 func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        types,
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
-		WebhookServer:                 webhooks,
-		HealthProbeBindAddress:        o.probeAddr,
-		LeaderElection:                o.elect,
-		LeaderElectionID:              "holdfast",
-		LeaderElectionNamespace:       o.electNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       &grace,
+		Scheme:                  types,
+		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddr},
+		WebhookServer:           webhooks,
+		HealthProbeBindAddress:  o.probeAddr,
+		GracefulShutdownTimeout: &grace,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up the manager: %w", err)
@@ -398,7 +427,7 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
 	if err := api.List(ctx, machines, client.InNamespace(o.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
-		return errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io): there is nothing to guard")
+		return fmt.Errorf("this cluster does not have the Machine API (no resource machines.machine.openshift.io), so there is nothing to guard: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("list Machines in namespace %s: %w", o.namespace, err)
 	}

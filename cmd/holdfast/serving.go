@@ -195,20 +195,20 @@ func (s *served) server() webhook.Server {
 	}})
 }
 
-// setUp has the manager run what serves and keeps, and ask whether this replica is ready.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring) error {
+// setUp has the manager run what serves, and ask whether this replica is ready. keeper is for the elected replica to run.
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring) (keeper *serving.Keeper, err error) {
 	meters, err := serving.NewMetrics(metrics.Registry)
 	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	keeper = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations")}
 	var (
 		live     *serving.Live
 		time     = clock.RealClock{}
 		trust    = serving.NewTrust(time)
-		keeper   = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations")}
 		first    = &serving.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
 		certLog  = s.log.WithName("certificate")
-		runnable = []manager.Runnable{keeper, first}
+		runnable = []manager.Runnable{first}
 		checks   = map[string]func(*http.Request) error{
 			"webhooks": func(r *http.Request) error {
 				if err := s.source.Loaded(r); err != nil {
@@ -242,19 +242,19 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	} else {
 		files, err := serving.NewFiles(s.certDir, s.files, s.source, trust, certLog)
 		if err != nil {
-			return usageError{err}
+			return nil, usageError{err}
 		}
 		runnable = append(runnable, files)
 	}
 	for _, r := range runnable {
 		if err := mgr.Add(r); err != nil {
-			return fmt.Errorf("set up the webhooks' serving: %w", err)
+			return nil, fmt.Errorf("set up the webhooks' serving: %w", err)
 		}
 	}
 	for name, check := range checks {
 		if err := mgr.AddReadyzCheck(name, serving.Said(name, s.log.WithName("ready"), check)); err != nil {
-			return fmt.Errorf("set up /readyz: %w", err)
+			return nil, fmt.Errorf("set up /readyz: %w", err)
 		}
 	}
-	return nil
+	return keeper, nil
 }

@@ -127,7 +127,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
 	}
 	if fresh {
-		s.OtherDriver = heard.ring.Snapshot.OtherDriver
+		s.OtherDriver, s.Lock = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock
 	}
 	if fresh && c.ring == nil {
 		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows

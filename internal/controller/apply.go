@@ -23,6 +23,8 @@ import (
 type Etcd interface {
 	Ring
 	Lock(ctx context.Context) (*etcd.Held, error)
+	// LockHolder is who has that lock now, the zero value for nobody.
+	LockHolder(ctx context.Context) (quorum.Lock, error)
 }
 
 // notYet is an action that does not go through now, for a reason that passes. Look again.

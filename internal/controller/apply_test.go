@@ -33,6 +33,8 @@ func (r *fixedRing) Read(context.Context) quorum.Ring {
 	return quorum.Ring{Known: true, Leader: 2, Index: 10000, Version: "3.7.3", Members: r.members}
 }
 
+func (r *fixedRing) LockHolder(context.Context) (quorum.Lock, error) { return quorum.Lock{}, nil }
+
 func (r *fixedRing) Lock(context.Context) (*etcd.Held, error) {
 	return nil, errors.New("nobody changes it")
 }
@@ -134,7 +136,8 @@ func TestRelease(t *testing.T) {
 	seen, err = r.look(t.Context())
 	must(t, err)
 	connection.loses = true
-	r.act(t.Context(), seen, &quorum.Plan{Actions: []quorum.Action{release}}, nil)
+	_, err = r.act(t.Context(), seen, &quorum.Plan{Actions: []quorum.Action{release}}, nil)
+	must(t, err)
 	connection.loses = false
 	held("in the end", false)
 	if len(said.Events) > 0 {

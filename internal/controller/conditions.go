@@ -50,15 +50,15 @@ type ClusterOperator struct {
 }
 
 // tell brings the object up to date with a look at the cluster. It writes only what has changed.
-func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quorum.Plan) {
+func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quorum.Plan) error {
 	if o == nil {
-		return
+		return nil
 	}
 	if o.started.IsZero() {
 		o.started = s.Now
 	}
 	if o.settled == nil && !s.Ring.Known && s.Now.Before(o.started.Add(firstLook)) {
-		return // nothing was told before that could outlast a slow start
+		return nil // nothing was told before that could outlast a slow start
 	}
 	now := quorum.Conditions(s, p)
 	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
@@ -68,7 +68,7 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quoru
 		o.settled = settled
 	}
 	if !due {
-		return
+		return nil
 	}
 	o.review = s.Now.Add(reviewEvery)
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
@@ -84,8 +84,9 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quoru
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		o.review = s.Now // somebody was quicker
 	default:
-		o.Log.Error(err, "the conditions are not told")
+		return fmt.Errorf("the conditions are not told: %w", err)
 	}
+	return nil
 }
 
 // write reads the object, and writes its status if it is not what it should be.

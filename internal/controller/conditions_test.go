@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,7 +101,7 @@ func TestClusterOperator(t *testing.T) {
 			change(s)
 		}
 		p := quorum.Decide(s)
-		o.tell(t.Context(), s, &p)
+		must(t, o.tell(t.Context(), s, &p))
 	}
 	wrote := func(want int, when string) {
 		t.Helper()
@@ -183,29 +182,30 @@ func TestClusterOperator(t *testing.T) {
 func TestNoClusterOperators(t *testing.T) {
 	c, o := newTold(t)
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var failed error
 	minute := func(o *ClusterOperator, from time.Duration) {
 		for at := range 600 {
 			s := threeVoters(noon.Add(from + time.Duration(at)*100*time.Millisecond))
 			s.Ring.Members[2].Healthy = at > 300
 			p := quorum.Decide(s)
-			o.tell(t.Context(), s, &p)
+			failed = errors.Join(failed, o.tell(t.Context(), s, &p))
 		}
 	}
 	c.fail = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}}
 	minute(o, 0)
 	minute(o, time.Minute)
-	if c.reads > 2 || c.writes != 0 || len(c.log) != 1 {
-		t.Errorf("%d reads, %d writes, said %q", c.reads, c.writes, c.log)
+	if c.reads > 2 || c.writes != 0 || len(c.log) != 1 || failed != nil {
+		t.Errorf("%d reads, %d writes, said %q, failed: %v", c.reads, c.writes, c.log, failed)
 	}
 	c.fail = nil
 	minute(o, 2*time.Minute)
 	if c.writes == 0 {
 		t.Error("it is not told when the API has come")
 	}
-	c.fail, c.reads, c.log = errors.New("no"), 0, nil
+	c.fail, c.reads, failed = errors.New("no"), 0, nil
 	minute(c.operator(), 4*time.Minute)
-	if c.reads > 6 || !slices.ContainsFunc(c.log, func(line string) bool { return strings.Contains(line, "not told") }) {
-		t.Errorf("%d reads, said %q", c.reads, c.log)
+	if c.reads > 6 || failed == nil || !strings.Contains(failed.Error(), "not told") {
+		t.Errorf("%d reads, failed: %v", c.reads, failed)
 	}
 	minute(nil, 5*time.Minute)
 }

@@ -54,12 +54,13 @@ func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 }
 
 // look reads the cluster, and what the webhooks have no use for: the quorum guard, and whether somebody else
-// changes etcd's members.
+// changes etcd's members or has the lock for that.
 func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	var (
 		s      *quorum.Snapshot
 		guard  quorum.DrainGuard
 		driver string
+		lock   quorum.Lock
 	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
@@ -70,6 +71,15 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		driver = r.otherDriver(ctx)
 		return nil
 	})
+	if r.Gatherer.Mode == quorum.Full {
+		group.Go(func() error {
+			var err error
+			if lock, err = r.Etcd.LockHolder(ctx); err != nil {
+				r.Log.V(1).Info("not known", "reason", err.Error()) // who wants the lock finds out
+			}
+			return nil
+		})
+	}
 	if r.Guard != nil {
 		group.Go(func() (err error) {
 			guard, err = r.Guard.gather(ctx)
@@ -80,6 +90,13 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.Guard, s.OtherDriver = guard, driver
+	if lock.Key != r.lock.Key {
+		r.lock = lock
+		r.lock.Since = s.Now
+	}
+	if lock.Key != "" {
+		s.Lock = r.lock
+	}
 	return s, nil
 }
 

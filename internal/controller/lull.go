@@ -21,7 +21,7 @@ const longestLull = time.Second
 
 // rests begins a lull, if a plan leaves nothing to do.
 func (r *Reconciler) rests(s *quorum.Snapshot, plan *quorum.Plan) {
-	if plan.Moving && len(plan.Actions) == 0 && s.Ring.Known && !s.Steadying() {
+	if _, steadying := s.SteadyIn(); plan.Moving && len(plan.Actions) == 0 && s.Ring.Known && !steadying {
 		r.lull = lull{shape(&s.Ring, s.Limits), s.Now.Add(longestLull)}
 	}
 }

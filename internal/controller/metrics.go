@@ -118,6 +118,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// forget takes back what the elected replica tells, when it is no longer elected.
+func (m *Metrics) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last, m.known, m.under = nil, nil, nil
+}
+
 // observe sets the gauges from a look and what was decided. An unknown ring leaves the last known
 // members standing; the time of the last read says how old they are.
 func (m *Metrics) observe(s *quorum.Snapshot, p *quorum.Plan) {

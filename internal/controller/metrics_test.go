@@ -62,11 +62,15 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	for name := range scrape(t, registry) {
-		if !strings.HasPrefix(name, "plan_refused_total") {
-			t.Errorf("before the first look there is %s", name)
+	silent := func(when string) {
+		t.Helper()
+		for name := range scrape(t, registry) {
+			if !strings.HasPrefix(name, "plan_refused_total") {
+				t.Errorf("%s there is %s", when, name)
+			}
 		}
 	}
+	silent("before the first look")
 	look := func(after time.Duration, change func(*quorum.Snapshot)) {
 		s := threeVoters(noon.Add(after))
 		if change != nil {
@@ -75,6 +79,9 @@ func TestMetrics(t *testing.T) {
 		p := quorum.Decide(s)
 		m.observe(s, &p)
 	}
+	look(0, nil)
+	m.forget()
+	silent("when this replica is no longer elected")
 	look(0, func(s *quorum.Snapshot) {
 		s.Guard = quorum.DrainGuard{Managed: true, MinAvailable: 2, Intact: true, Pods: []quorum.GuardPod{
 			{Name: "a", Owner: quorum.OfGuard, Ready: true}, {Name: "b", Owner: quorum.OfGuard}, {Name: "c", Owner: quorum.OfGuard, Ready: true, Deleting: true},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,19 +30,17 @@ import (
 // A write is never older than what it replaces: the objects are read first, etcd by a linearizable
 // read after that, and the write goes through only if the object is still the one that was read. So
 // of two Holdfasts at work for a moment, the slower one cannot undo what the faster one published.
-// A read of etcd that fails writes nothing.
+// A read of etcd that fails writes nothing. What fails here is tried again at a pace of its own: it neither keeps
+// the reconciler from etcd's members, nor has it run rounds in vain.
 type Publisher struct {
 	API       client.Reader // live: a cache may be behind what it is to protect
 	Client    client.Client
 	Namespace string
 	Log       logr.Logger
 
-	said  map[string]string // by object: the trouble in force
-	pause time.Time         // until then nothing is tried: what stands in the way does not pass quickly
+	backoff workqueue.TypedRateLimiter[string]
+	pauses  map[string]time.Time // until when an object is left alone after failures, or their reading
 }
-
-// pauseFor is how long a namespace that is not there, or a right that is not given, is taken for granted.
-const pauseFor = 10 * time.Second
 
 // published is what is read, compared and written.
 type published struct {
@@ -48,41 +48,63 @@ type published struct {
 	slices                map[discoveryv1.AddressType]*discoveryv1.EndpointSlice
 }
 
-// Publish brings the objects up to date. Its answer is whether they are, as far as that can be: false
-// asks for another round soon. Where cluster-etcd-operator is here, the objects are that operator's. snapshot
-// reads the cluster anew, before anything is written.
-func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) bool {
-	if p == nil || s.Mode != quorum.Full || s.OtherDriver != "" || !s.Ring.Known || s.Now.Before(p.pause) {
-		return true
+// Publish brings the objects up to date. Where cluster-etcd-operator is here, the objects are that operator's. snapshot
+// reads the cluster anew, before anything is written. An error asks for another round.
+func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) error {
+	if p == nil || s.Mode != quorum.Full || s.OtherDriver != "" || !s.Ring.Known || p.pausing(everything, s.Now) {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*apiBound)
 	defer cancel()
 	stands, err := p.read(ctx)
-	if apierrors.IsForbidden(err) {
-		p.pause = s.Now.Add(pauseFor)
-	}
 	if err != nil {
-		p.say(everything, err)
-		return false
+		return p.after(everything, s.Now, err)
 	}
-	if wanted, err := render(stands, s); err == nil && len(changes(stands, wanted)) == 0 {
-		p.say(everything, nil)
-		return true
+	if wanted, err := render(stands, s); err == nil && len(p.due(stands, wanted, s.Now)) == 0 {
+		return p.after(everything, s.Now, nil)
 	}
 	fresh, err := snapshot(ctx)
-	if err != nil || !fresh.Ring.Known {
-		return false // the next round says why
+	if err == nil && !fresh.Ring.Known {
+		err = errors.New(fresh.Ring.Why)
+	}
+	if err != nil {
+		return fmt.Errorf("a second look, before etcd's membership is published: %w", err)
 	}
 	wanted, err := render(stands, fresh)
-	p.say(everything, err)
 	if err != nil {
-		return false
+		return p.after(everything, s.Now, err)
 	}
-	return p.write(ctx, stands, wanted, s.Now)
+	return errors.Join(p.after(everything, s.Now, nil), p.write(ctx, p.due(stands, wanted, s.Now), s.Now))
 }
 
-// everything is what trouble is about that is not about one object.
+// everything is what a failure is about that is not about one object.
 const everything = "all"
+
+// pausing says whether it is too early to try again.
+func (p *Publisher) pausing(what string, now time.Time) bool { return now.Before(p.pauses[what]) }
+
+// due are the changes that are to be written now.
+func (p *Publisher) due(stands, wanted *published, now time.Time) []client.Object {
+	return slices.DeleteFunc(changes(stands, wanted), func(o client.Object) bool { return p.pausing(nameOf(o), now) })
+}
+
+func nameOf(o client.Object) string {
+	name := fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
+	return name[strings.LastIndex(name, ".")+1:]
+}
+
+// after sets when to try again after a failure, or forgets those before.
+func (p *Publisher) after(what string, now time.Time, err error) error {
+	if p.backoff == nil {
+		p.backoff, p.pauses = newBackoff[string](), map[string]time.Time{}
+	}
+	if err == nil {
+		p.backoff.Forget(what)
+		return nil
+	}
+	p.pauses[what] = now.Add(p.backoff.When(what))
+	return fmt.Errorf("etcd's membership and endpoints are not published: %w", err)
+}
 
 // read reads the objects as they stand; one without resourceVersion is not there.
 func (p *Publisher) read(ctx context.Context) (*published, error) {
@@ -204,57 +226,22 @@ func changes(stands, wanted *published) []client.Object {
 }
 
 // write writes what changed, each object as it was read or not at all.
-func (p *Publisher) write(ctx context.Context, stands, wanted *published, now time.Time) bool {
-	settled := true
-	for _, object := range changes(stands, wanted) {
-		name := fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
-		name = name[strings.LastIndex(name, ".")+1:]
+func (p *Publisher) write(ctx context.Context, changed []client.Object, now time.Time) error {
+	var failed error
+	for _, object := range changed {
+		name := nameOf(object)
 		var err error
 		if object.GetResourceVersion() == "" {
 			err = p.Client.Create(ctx, object)
 		} else {
 			err = p.Client.Update(ctx, object)
 		}
-		switch {
-		case err == nil:
-			p.say(name, nil)
+		if err == nil {
 			p.Log.V(1).Info("published", "object", name)
-		case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-			settled = false // somebody was faster: look again
-		case apierrors.IsNotFound(err) && object.GetResourceVersion() == "":
-			// A cluster need not have the namespace.
-			p.say(name, fmt.Errorf("namespace %s does not exist: %w", p.Namespace, err))
-			p.pause = now.Add(pauseFor)
-		case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-			p.say(name, err)
-			p.pause = now.Add(pauseFor)
-		default:
-			p.say(name, err)
-			settled = false
+		} else {
+			err = fmt.Errorf("write %s: %w", name, err)
 		}
+		failed = errors.Join(failed, p.after(name, now, err))
 	}
-	return settled
-}
-
-// say tells of trouble when it comes, when it changes and when it goes.
-func (p *Publisher) say(object string, err error) {
-	text := ""
-	if err != nil {
-		if errors.Is(err, context.Canceled) {
-			return // this is the end, not a failure
-		}
-		text = err.Error()
-	}
-	if text == p.said[object] {
-		return
-	}
-	if p.said == nil {
-		p.said = map[string]string{}
-	}
-	if p.said[object] = text; err == nil {
-		delete(p.said, object)
-		p.Log.Info("etcd's membership and endpoints are published again", "object", object)
-		return
-	}
-	p.Log.Error(err, "etcd's membership and endpoints are not published", "object", object)
+	return failed
 }

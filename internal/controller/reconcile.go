@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -29,11 +30,15 @@ const (
 	lookAgain = 50 * time.Millisecond  // a second look is all that is missing
 	lookSoon  = 100 * time.Millisecond // something is under way
 	lookLater = 10 * time.Second       // at rest
-	lookRetry = 2 * time.Second        // something failed
 	tellAgain = 5 * time.Second        // between two messages of one note
 )
 
-// Reconciler runs rounds. Make one with its fields set, then SetUp.
+// newBackoff is how soon to try again what failed: from lookSoon, doubled at each failure, up to the pace at rest.
+func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](lookSoon, lookLater)
+}
+
+// Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
 type Reconciler struct {
 	Client   client.Client
 	Etcd     Etcd
@@ -58,6 +63,7 @@ type Reconciler struct {
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
 	lull     lull
+	lock     quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
 	stirred  atomic.Bool // something that is watched has changed since the last look
 }
 
@@ -73,9 +79,10 @@ type said struct {
 	at      time.Time
 }
 
-// SetUp has the manager run rounds, on the elected replica alone. api is without a cache: all that is
-// wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
-func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
+// Run runs rounds until the context ends and the last one has. Only the elected replica calls it. api is without a cache: all
+// that is wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
+func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
+	defer r.Metrics.forget()
 	// There is one thing to reconcile, whichever object changed.
 	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
 	wake := func(q queue) func() {
@@ -84,11 +91,23 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, api client.WithWatch) error {
 			q.Add(ring)
 		}
 	}
-	b := ctrl.NewControllerManagedBy(mgr).Named("ring").WatchesRawSource(source.Func(r.watch(api, wake)))
-	if r.Guard != nil {
-		b.WatchesRawSource(source.Func(r.Guard.watch(wake)))
+	c, err := controller.NewUnmanaged("ring", controller.Options{
+		Reconciler: r, RateLimiter: newBackoff[reconcile.Request](), Logger: r.Log,
+		SkipNameValidation: new(true), // another term has another controller of that name
+	})
+	if err != nil {
+		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	return b.Complete(r)
+	sources := []source.Source{source.Func(r.watch(api, wake))}
+	if r.Guard != nil {
+		sources = append(sources, source.Func(r.Guard.watch(wake)))
+	}
+	for _, s := range sources {
+		if err := c.Watch(s); err != nil {
+			return fmt.Errorf("set up the reconciler: %w", err)
+		}
+	}
+	return c.Start(ctx)
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -98,6 +117,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(context.Context, queue) error {
 	return func(ctx context.Context, q queue) error {
 		changed := wake(q)
+		changed() // look at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 			selector, err := in(label, "master", "control-plane", "arbiter")
 			if err != nil {
@@ -112,41 +132,44 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 	}
 }
 
-// Reconcile runs one round, and more while one change of etcd's members follows another.
+// Reconcile runs one round, and more while one change of etcd's members follows another. What failed is its error, which
+// controller-runtime logs, counts and has tried again later and later.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.lasts(ctx) {
 		return reconcile.Result{RequeueAfter: lookSoon}, nil
 	}
-	again, held := r.round(ctx, nil)
-	for held != nil {
-		again, held = r.round(ctx, held)
+	did, err := r.round(ctx, nil)
+	for did.keep != nil {
+		var more error
+		did, more = r.round(ctx, did.keep)
+		err = errors.Join(err, more)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	if err != nil && ctx.Err() == nil { // not at the end, at which everything fails
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: did.again}, nil
 }
 
-// round looks, decides and acts once, and says when to look again. held is the membership lock where the
-// round before kept it: what is seen now is seen under it. keep is the lock for the next round, if any.
-func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Duration, keep *etcd.Held) {
+// round looks, decides and acts once. held is the membership lock where the round before kept it: what is seen now is seen
+// under it.
+func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
 	if held != nil {
 		defer func() {
-			if keep == nil {
+			if did.keep == nil {
 				r.unlock(ctx, held)
 			}
 		}()
 		within, release, err := held.Context(ctx)
 		if err != nil {
-			return lookNow, nil
+			return outcome{again: lookNow}, nil
 		}
 		defer release()
 		ctx = within
 	}
 	s, err := r.look(ctx)
 	if err != nil {
-		r.unread(ctx, err)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return lookSoon, nil // it was waited for
-		}
-		return lookRetry, nil
+		r.unread(ctx)
+		return outcome{}, fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 	}
 	plan := quorum.Decide(s)
 	r.Metrics.observe(s, &plan)
@@ -154,60 +177,63 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (again time.Dur
 	r.tell(s, plan.Notes)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	if err := r.keepRecords(ctx, s, plan.Records); err != nil {
-		r.Log.Error(err, "nothing is done without records")
-		return lookRetry, nil
+		return outcome{}, fmt.Errorf("nothing is done without records: %w", err)
 	}
 	if wrote, err := r.keepLedger(ctx, s, plan.Ledger); err != nil {
-		r.Log.Error(err, "no Machine is let go without a release ledger")
+		return outcome{}, fmt.Errorf("no Machine is let go without a release ledger: %w", err)
 	} else if wrote {
-		return lookNow, nil // what is recorded is recorded on what was read
+		return outcome{again: lookNow}, nil // what is recorded is recorded on what was read
 	}
-	did := r.act(ctx, s, &plan, held)
+	did, err = r.act(ctx, s, &plan, held)
 	if did.hurry {
-		return did.again, did.keep // what is published and told of members comes after
+		return did, err // what is published and told of members comes after
 	}
-	if r.Publisher.Publish(ctx, s, r.snapshot) {
+	if !s.Ring.Known {
+		err = errors.Join(err, fmt.Errorf("etcd could not be read: %s", s.Ring.Why))
+	}
+	unpublished := r.Publisher.Publish(ctx, s, r.snapshot)
+	if unpublished == nil {
 		r.rests(s, &plan)
-	} else {
-		did.again = min(did.again, lookSoon)
 	}
-	r.RingView.tell(ctx, s)
-	r.ClusterOperator.tell(ctx, s, &plan)
-	if held == nil && s.Mode == quorum.Full && s.Steadying() {
+	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
+	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.Full && steadying && left <= lookSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
-		if did.keep, err = r.Etcd.Lock(ctx); err != nil {
-			r.Log.V(1).Info("not yet", "reason", err.Error())
+		var busy error
+		if did.keep, busy = r.Etcd.Lock(ctx); busy != nil {
+			r.Log.V(1).Info("not yet", "reason", busy.Error())
 		}
 	}
-	return did.again, did.keep
+	return did, err
 }
 
-// unread reports that the cluster could not be read, unless this is the end.
-func (r *Reconciler) unread(ctx context.Context, err error) {
+// unread reads etcd alone, for the metrics: the API server may be down because etcd is.
+func (r *Reconciler) unread(ctx context.Context) {
 	if ctx.Err() != nil {
-		return
+		return // this is the end
 	}
-	r.Log.Error(err, "the cluster could not be read, so nothing is done")
 	ctx, cancel := context.WithTimeout(ctx, etcdBound)
 	defer cancel()
-	r.Metrics.unread(r.Etcd.Read(ctx)) // the API server may be down because etcd is
+	r.Metrics.unread(r.Etcd.Read(ctx))
 }
 
-// outcome is what came of a plan's actions.
+// outcome is what came of a round.
 type outcome struct {
 	again time.Duration // when to look again
 	hurry bool          // something was done that another change of members usually follows
-	keep  *etcd.Held    // the lock for that one
+	keep  *etcd.Held    // the membership lock for that one, for the next round
 }
 
 // act makes a plan's actions happen, or tells why not.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.Plan, held *etcd.Held) outcome {
-	did := outcome{again: lookLater}
-	if plan.Moving || !s.Ring.Known {
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.Plan, held *etcd.Held) (did outcome, failed error) {
+	did.again = lookLater
+	if plan.Moving {
 		did.again = lookSoon
 	}
-	if s.Steadying() {
-		did.again = lookAgain
+	if left, steadying := s.SteadyIn(); steadying {
+		did.again = lookSoon
+		if left <= lookSoon {
+			did.again = lookAgain
+		}
 	}
 	for _, a := range plan.Actions {
 		var err error
@@ -229,11 +255,10 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 			}
 		default:
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
-			r.Log.Error(err, "action failed", "action", a.Describe())
-			did.again = lookRetry
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", a.Describe(), err))
 		}
 	}
-	return did
+	return did, failed
 }
 
 // settle reports those actions whose answers got lost and that went through all the same. What did not, the plan

@@ -2,12 +2,10 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,25 +34,23 @@ type RingView struct {
 	Client    client.Client
 	Namespace string // Holdfast's own
 	By        string // this process
-	Log       logr.Logger
 
 	stands  *corev1.ConfigMap // as it was written last; nil if that is not known
 	at      time.Time         // when that was, zero for never
 	weighty string            // what of it is told at once
 	passing string            // what of it is told now and then
 	pause   time.Time         // until then nothing is tried
-	trouble string            // in force
 }
 
-// tell brings the ConfigMap up to date with a look at the cluster. A failure changes nothing but the log.
-func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) {
+// tell brings the ConfigMap up to date with a look at the cluster.
+func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) error {
 	if v == nil || s.Now.Before(v.pause) {
-		return
+		return nil
 	}
 	weighty, passing := digest(s)
 	age := s.Now.Sub(v.at)
 	if !v.at.IsZero() && weighty == v.weighty && (passing == v.passing || age < progressEvery) && age < retellEvery {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, ringBound)
 	defer cancel()
@@ -64,13 +60,13 @@ func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) {
 		v.stands = nil
 		err = v.write(ctx, s)
 	}
-	v.say(err)
 	if err != nil {
 		// An update that timed out may have been made: what stands there is not known.
 		v.stands, v.at, v.pause = nil, time.Time{}, s.Now.Add(ringRetry)
-		return
+		return fmt.Errorf("the ring is not told, so kubectl holdfast does not know it: %w", err)
 	}
 	v.at, v.weighty, v.passing = s.Now, weighty, passing
+	return nil
 }
 
 // write puts the look into the object, as it was written last, or as it is read now.
@@ -108,7 +104,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 // health, who leads, whether that is known, and what Holdfast goes by), and what may wait a little.
 func digest(s *quorum.Snapshot) (weighty, passing string) {
 	var now, later strings.Builder
-	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Limits, s.Ring.Known, s.Ring.Leader, s.Ring.Version)
+	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version)
 	fmt.Fprintln(&later, s.Ring.Why)
 	for i := range s.Ring.Members {
 		m := &s.Ring.Members[i]
@@ -119,23 +115,4 @@ func digest(s *quorum.Snapshot) (weighty, passing string) {
 		}
 	}
 	return now.String(), later.String()
-}
-
-// say tells of trouble when it comes, when it changes and when it goes.
-func (v *RingView) say(err error) {
-	if errors.Is(err, context.Canceled) {
-		return // this is the end, not a failure
-	}
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	switch {
-	case text == v.trouble:
-	case err == nil:
-		v.Log.Info("the ring is told again", "configMap", v.Namespace+"/"+snapshotfile.RingName)
-	default:
-		v.Log.Error(err, "the ring is not told, so kubectl holdfast does not know it")
-	}
-	v.trouble = text
 }

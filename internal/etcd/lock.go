@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 const (
 	// lockPrefix is where the lock is kept in etcd.
-	lockPrefix = "/holdfast/membership"
+	lockPrefix = quorum.LockName
 
 	// lockTTL is the lease's: how long others wait for a holder that died.
 	lockTTL = 10 * time.Second
@@ -142,6 +145,24 @@ func (h *Held) wait(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// LockHolder is who has the membership lock now, whoever that is; since when is not known. It is for people to be told:
+// the lock itself is what counts.
+func (c *Client) LockHolder(ctx context.Context) (quorum.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
+	defer cancel()
+	got, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.GetResponse, error) {
+		return conn.Get(clientv3.WithRequireLeader(ctx), lockPrefix+"/", clientv3.WithFirstCreate()...)
+	})
+	if err != nil {
+		return quorum.Lock{}, fmt.Errorf("who has the membership lock: %w", err)
+	}
+	if len(got.Kvs) == 0 {
+		return quorum.Lock{}, nil
+	}
+	kv := got.Kvs[0]
+	return quorum.Lock{Key: strings.ToValidUTF8(string(kv.Key), "?"), Holder: strings.ToValidUTF8(string(kv.Value[:min(len(kv.Value), 100)]), "?"), Leased: kv.Lease != 0}, nil
 }
 
 // Context renews the lease and returns a context under parent that ends before the lease can, or as

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/process"
 )
 
@@ -91,6 +92,38 @@ func TestLock(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(left.Leases).To(BeEmpty(), "of every lock, failed ones too")
 	g.Expect(one.Read(t.Context()).Members).To(HaveLen(1))
+}
+
+// TestLockHolder: who has the lock is told of Holdfast and of a key that somebody else made, which keeps Holdfast out.
+func TestLockHolder(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := startRing(t, 1)
+	cfg := configFor(r, r.Members...)
+	cfg.Identity, cfg.ChangeTimeout = "the test", time.Second
+	c, err := New(cfg)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(c.Close)
+	g.Expect(c.LockHolder(t.Context())).To(Equal(quorum.Lock{}))
+
+	held, err := c.Lock(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	lock, err := c.LockHolder(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(lock).To(Equal(quorum.Lock{Key: held.mutex.Key(), Holder: "the test", Leased: true}))
+	g.Expect(held.Unlock(t.Context())).To(Succeed())
+	g.Expect(c.LockHolder(t.Context())).To(Equal(quorum.Lock{}))
+
+	other, err := r.Client()
+	g.Expect(err).NotTo(HaveOccurred())
+	defer other.Close()
+	_, err = other.Put(t.Context(), "/holdfast/membership/0", "x\xff"+strings.Repeat("y", 1000))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = c.Lock(t.Context())
+	g.Expect(err).To(MatchError(concurrency.ErrLocked))
+	lock, err = c.LockHolder(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(lock).To(Equal(quorum.Lock{Key: "/holdfast/membership/0", Holder: "x?" + strings.Repeat("y", 98)}))
 }
 
 // TestStoppedHolder stops a process that holds the lock until another has it, and lets it go on.

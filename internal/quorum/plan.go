@@ -97,6 +97,7 @@ const (
 	QuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
 	QuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
 	EtcdOperatorPresent     Reason = "EtcdOperatorPresent"
+	LockForeign             Reason = "LockForeign"
 	VoterNotStarted         Reason = "VoterNotStarted"
 	ReleaseHeld             Reason = "ReleaseHeld"
 	LedgerGarbled           Reason = "LedgerGarbled"
@@ -187,6 +188,8 @@ func (p *planner) decide() {
 			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy and stay, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
 		case s.OtherDriver != "":
 			p.note(EtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
+		case s.ForeignLock():
+			p.note(LockForeign, "", "etcd's members are left alone, because %s", s.foreignLock())
 		case s.Desired == 0:
 			p.note(DesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
@@ -388,9 +391,22 @@ func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }
 
-// Steadying says whether a learner has caught up and has yet to keep up for long enough.
-func (s *Snapshot) Steadying() bool {
-	return slices.ContainsFunc(s.Ring.Members, func(m Member) bool { return m.Learner && s.CaughtUp(&m) && !s.Steady(&m) })
+// SteadyIn is how long the next learner that has caught up has yet to keep up; ok is false if there is none.
+func (s *Snapshot) SteadyIn() (left time.Duration, ok bool) {
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		if !m.Learner || !s.CaughtUp(m) || s.Steady(m) {
+			continue
+		}
+		still := s.Limits.SteadyFor
+		if !m.CaughtUpAt.IsZero() {
+			still -= s.Now.Sub(m.CaughtUpAt)
+		}
+		if !ok || still < left {
+			left, ok = still, true
+		}
+	}
+	return left, ok
 }
 
 // Steady says whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
@@ -833,6 +849,8 @@ func (p *planner) blocker() string {
 	switch {
 	case p.s.OtherDriver != "":
 		return "Holdfast leaves etcd's members to cluster-etcd-operator"
+	case p.s.ForeignLock():
+		return p.s.foreignLock()
 	case p.s.Desired == 0:
 		return "how many voters are wanted is not known"
 	}

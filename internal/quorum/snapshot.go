@@ -44,6 +44,8 @@ type Snapshot struct {
 	// known; "" where nothing does. Full mode only.
 	OtherDriver string
 
+	Lock Lock // full mode
+
 	Limits Limits
 }
 

@@ -368,6 +368,17 @@ func (w *world) set(line string) error {
 		}
 	case "driver":
 		w.s.OtherDriver = rest
+	case "lock": // none, or <key>, or <key> leased <for how long> <holder>
+		switch {
+		case f[1] == "none":
+			w.s.Lock = q.Lock{}
+		case len(f) == 2:
+			w.s.Lock = q.Lock{Key: f[1]}
+		default:
+			held, err := time.ParseDuration(f[3])
+			w.s.Lock = q.Lock{Key: f[1], Leased: true, Since: w.s.Now.Add(-held), Holder: f[4]}
+			return err
+		}
 	case "etcd":
 		if why, ok := strings.CutPrefix(rest, "unknown:"); ok {
 			w.s.Ring.Known, w.s.Ring.Why = false, strings.TrimSpace(why)

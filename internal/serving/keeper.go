@@ -25,7 +25,7 @@ import (
 // Keeper keeps the registrations as the flags have them: the webhook configurations, the policies and
 // their bindings. Neither a webhook nor a policy sees its own removal. It looks when one of them changes
 // and every few seconds, and writes only where something of Holdfast's differs: other people's labels and
-// annotations stay. The manager runs it on the elected replica.
+// annotations stay. It runs on the elected replica, each time that it is elected.
 //
 // Without Options it only looks, and tells which are there.
 type Keeper struct {
@@ -50,6 +50,7 @@ type Keeper struct {
 	asked   time.Time         // for Proof
 	limiter *rate.Limiter
 	again   time.Duration // how often it looks, whatever the watch says
+	wake    chan struct{}
 }
 
 // memory is what a kind and name was like when it was right.
@@ -70,26 +71,27 @@ type object struct {
 
 func (o *object) key() string { return o.kind + "/" + o.name }
 
-// NeedLeaderElection says that the elected replica runs it.
-func (*Keeper) NeedLeaderElection() bool { return true }
-
-// Start looks, and keeps, until the context ends.
+// Start looks, and keeps, until the context ends. It may be called again then, and remembers nothing of the time before.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.begin()
-	wake := make(chan struct{}, 1)
+	defer k.Metrics.forget() // another replica is elected
 	if k.Options != nil {
 		for _, o := range k.objects() {
-			go follow(ctx, k.API, k.Log, o.kind+"List", o.name, func() { kick(wake) })
-		}
-		if k.Trust != nil {
-			k.Trust.OnChange(func() { kick(wake) })
+			go follow(ctx, k.API, k.Log, o.kind+"List", o.name, func() { kick(k.wake) })
 		}
 	}
-	return every(ctx, k.again, wake, func() { k.round(ctx) })
+	return every(ctx, k.again, k.wake, func() { k.round(ctx) })
 }
 
 func (k *Keeper) begin() {
 	k.kept, k.proven = map[string]memory{}, map[string]bool{}
+	k.empty, k.unsure, k.asked = false, "", time.Time{}
+	if k.wake == nil {
+		k.wake = make(chan struct{}, 1)
+		if k.Trust != nil {
+			k.Trust.OnChange(func() { kick(k.wake) })
+		}
+	}
 	// Whoever keeps changing a registration is answered, but not in a hot loop.
 	k.limiter = rate.NewLimiter(rate.Every(time.Second), 16)
 	k.again = cmp.Or(k.again, lookEvery)

@@ -28,7 +28,16 @@ type File struct {
 	RecordsWhy string    `json:"recordsWhy,omitempty"`
 	Ledger     *Ledger   `json:"releaseLedger,omitempty"` // without it there is none
 	Guard      *Guard    `json:"quorumGuard,omitempty"`
-	Limits     *Limits   `json:"limits,omitempty"` // the default limits without it
+	Lock       *Lock     `json:"membershipLock,omitempty"` // without it nobody has it
+	Limits     *Limits   `json:"limits,omitempty"`         // the default limits without it
+}
+
+// Lock is quorum.Lock.
+type Lock struct {
+	Key    string `json:"key"`
+	Holder string `json:"holder,omitempty"`
+	Leased bool   `json:"leased,omitempty"`
+	Since  string `json:"since,omitempty"`
 }
 
 // Etcd is quorum.Ring.

@@ -77,6 +77,9 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 		}
 		s.Records = append(s.Records, record)
 	}
+	if l := f.Lock; l != nil {
+		s.Lock = quorum.Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: r.time("membershipLock.since", l.Since)}
+	}
 	if l := f.Ledger; l != nil {
 		s.Ledger = quorum.Ledger{Version: l.Version, CreatedAt: r.time("releaseLedger.createdAt", l.CreatedAt), Why: l.Why}
 		for i, e := range l.Releases {

@@ -53,6 +53,9 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 			f.Ledger.Releases = append(f.Ledger.Releases, out)
 		}
 	}
+	if l := &s.Lock; *l != (quorum.Lock{}) {
+		f.Lock = &Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: formatTime(l.Since)}
+	}
 	if g := &s.Guard; g.Managed {
 		f.Guard = &Guard{Absent: g.Absent, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for _, p := range g.Pods {

@@ -26,6 +26,11 @@ func (s *Sandbox) MetricsURL() string {
 	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.metrics) + "/metrics"
 }
 
+// ReadyURL is where Holdfast says whether it is ready.
+func (s *Sandbox) ReadyURL() string {
+	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.probe) + "/readyz"
+}
+
 // AuditLog is the file of Holdfast's audit records.
 func (s *Sandbox) AuditLog() string { return s.logFile("holdfast-audit") }
 
@@ -103,8 +108,7 @@ func (s *Sandbox) prepareCertificate() (registersItself bool, err error) {
 
 // WaitHoldfast waits until Holdfast says that it is ready, after a restart say.
 func (s *Sandbox) WaitHoldfast(ctx context.Context) error {
-	url := "http://" + joinPort(s.holdfastHost, s.holdfastPorts.probe) + "/readyz"
-	return s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, url)
+	return s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, s.ReadyURL())
 }
 
 // holdfastManifests are the registrations that Holdfast prints for kubectl apply.

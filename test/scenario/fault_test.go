@@ -105,6 +105,24 @@ func TestFaults(t *testing.T) {
 		})
 	})
 
+	t.Run("somebody else has the membership lock", func(t *testing.T) {
+		key := lockPrefix + "/0"
+		_, err := c.etcd.Put(t.Context(), key, "x")
+		must(t, err)
+		t.Cleanup(func() { _, _ = c.etcd.Delete(context.Background(), key) })
+		old := c.oldest(t)
+		next := begin(t, old)
+		c.comesToSay(t, []string{"LockForeign", "etcdctl del " + key}, "status")
+		c.comesToSay(t, []string{"etcdctl del " + key}, "explain", old)
+		c.nodeReady(t, next)
+		if role, err := c.role(t.Context(), next); err != nil || role != "" {
+			t.Errorf("the replacement is a %q: %v", role, err)
+		}
+		_, err = c.etcd.Delete(t.Context(), key)
+		must(t, err)
+		end(t, old, next)
+	})
+
 	t.Run("the learner hangs", func(t *testing.T) {
 		old := c.oldest(t)
 		next := begin(t, old)

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/holdfast-dev/holdfast/test/apiserver"
+)
+
+// cut is a connection to an API server that can be cut.
+type cut struct {
+	http.RoundTripper
+	off atomic.Bool
+}
+
+func (c *cut) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.off.Load() {
+		return nil, errors.New("the test has cut the connection")
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// TestTerms: a replica that loses the API server leads no longer before another does, stands again, and gives the
+// Lease up when it is told to stop, after its work has ended.
+func TestTerms(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	env := apiserver.Start(t)
+	admin, err := client.New(env.Config, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "holdfast-system"}})).To(Succeed())
+
+	var leading atomic.Int32
+	var overlap atomic.Bool
+	type replica struct {
+		connection *cut
+		leads      atomic.Bool
+		began      atomic.Int32
+		stop       func()
+	}
+	times := electionTimes{lease: 4 * time.Second, renew: 2 * time.Second, retry: 200 * time.Millisecond}
+	replicas := [2]*replica{}
+	for i := range replicas {
+		r := &replica{connection: &cut{}}
+		replicas[i] = r
+		config := rest.CopyConfig(env.Config)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			r.connection.RoundTripper = next
+			return r.connection
+		})
+		mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		e := &terms{times: times, log: logr.Discard(), lead: func(ctx context.Context) error {
+			if leading.Add(1) > 1 {
+				overlap.Store(true)
+			}
+			r.began.Add(1)
+			r.leads.Store(true)
+			<-ctx.Done()
+			r.leads.Store(false)
+			leading.Add(-1)
+			return nil
+		}}
+		e.lock, err = newLease(config, "holdfast-system", times, mgr)
+		g.Expect(err).NotTo(HaveOccurred())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		r.stop = func() { cancel(); g.Eventually(ended, "10s").Should(Receive(BeNil())) }
+		go func() { ended <- e.Start(ctx) }()
+		if i == 0 {
+			g.Eventually(r.leads.Load, "20s", "10ms").Should(BeTrue())
+		}
+	}
+	one, two := replicas[0], replicas[1]
+
+	// Its connection is cut: its work ends, and only then does the other lead.
+	one.connection.off.Store(true)
+	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeFalse())
+	g.Expect(two.leads.Load()).To(BeFalse(), "before the Lease has run out")
+	g.Eventually(two.leads.Load, "20s", "10ms").Should(BeTrue())
+	one.connection.off.Store(false)
+
+	// Who is told to stop gives the Lease up: the other, which stands again, need not wait for its end.
+	began := time.Now()
+	two.stop()
+	g.Expect(two.leads.Load()).To(BeFalse())
+	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeTrue())
+	g.Expect(time.Since(began)).To(BeNumerically("<", times.lease))
+	g.Expect(one.began.Load()).To(BeNumerically("==", 2))
+
+	// An outage that ends before anybody else could lead: it begins anew all the same.
+	one.connection.off.Store(true)
+	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeFalse())
+	one.connection.off.Store(false)
+	g.Eventually(one.began.Load, "10s", "10ms").Should(BeNumerically("==", 3))
+
+	one.stop()
+	g.Expect(one.leads.Load()).To(BeFalse())
+	g.Expect(overlap.Load()).To(BeFalse(), "two led at once")
+}
