@@ -244,8 +244,8 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 	return nil
 }
 
-// keepRecords writes the records of a plan, nil for none, where they are not those that were seen, or where
-// there was more that could not be read.
+// keepRecords writes the records of a plan, nil for none, where they are not those that were seen, or where there was more that
+// could not be read. Whoever wrote them since has seen more.
 func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, records []quorum.Evidence) error {
 	data := machineapi.FormatRecords(records)
 	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.FormatRecords(s.Records)) {
@@ -253,24 +253,23 @@ func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, record
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
-	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: machineapi.RecordsName}
-	var cm corev1.ConfigMap
-	err := r.Gatherer.API.Get(ctx, key, &cm)
-	switch {
-	case apierrors.IsNotFound(err):
-		cm.Name, cm.Namespace, cm.Data = key.Name, key.Namespace, data
-		err = r.Client.Create(ctx, &cm)
-	case err == nil && cm.Immutable != nil && *cm.Immutable:
-		r.Log.Info("the records were made immutable, and are made anew", "name", key.Name)
-		if err = r.Client.Delete(ctx, &cm, client.Preconditions{UID: &cm.UID}); err == nil {
-			err = r.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data})
+	cm := &corev1.ConfigMap{Data: data}
+	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, machineapi.RecordsName, s.RecordsVersion
+	var err error
+	if s.RecordsVersion == "" {
+		err = r.Client.Create(ctx, cm)
+	} else if err = r.Client.Update(ctx, cm); apierrors.IsInvalid(err) {
+		r.Log.Info("the records were made immutable, and are made anew", "name", cm.Name)
+		if err = r.Client.Delete(ctx, cm, client.Preconditions{ResourceVersion: &s.RecordsVersion}); err == nil {
+			cm.ResourceVersion = ""
+			err = r.Client.Create(ctx, cm)
 		}
-	case err == nil:
-		cm.Data = data
-		err = r.Client.Update(ctx, &cm)
 	}
-	if err != nil {
-		return fmt.Errorf("keep the records in ConfigMap %s: %w", key, err)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
+		return notYet{err}
+	case err != nil:
+		return fmt.Errorf("keep the records in ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
 	}
 	return nil
 }

@@ -97,10 +97,7 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		return err
 	})
 	if g.Mode == quorum.Full {
-		group.Go(func() (err error) {
-			s.Records, s.RecordsWhy, err = g.records(ctx)
-			return err
-		})
+		group.Go(func() error { return g.records(ctx, s) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -252,20 +249,21 @@ func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
 	return at, nil
 }
 
-// records are those that can be read, and why not all can.
-func (g *Gatherer) records(ctx context.Context) (records []quorum.Evidence, why string, err error) {
+// records reads those that can be read into the Snapshot, and why not all can.
+func (g *Gatherer) records(ctx context.Context, s *quorum.Snapshot) error {
 	key := client.ObjectKey{Namespace: g.Namespace, Name: machineapi.RecordsName}
 	var cm corev1.ConfigMap
 	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
-		return nil, "", nil
+		return nil
 	} else if err != nil {
-		return nil, "", fmt.Errorf("read ConfigMap %s: %w", key, err)
+		return fmt.Errorf("read ConfigMap %s: %w", key, err)
 	}
-	records, err = machineapi.ParseRecords(cm.Data)
-	if err != nil {
-		why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
+	s.RecordsVersion = cm.ResourceVersion
+	var err error
+	if s.Records, err = machineapi.ParseRecords(cm.Data); err != nil {
+		s.RecordsWhy = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
 	}
-	return records, why, nil
+	return nil
 }
 
 func in(label string, values ...string) (labels.Selector, error) {

@@ -176,15 +176,19 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	r.settle(s)
 	r.tell(s, plan.Notes)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
-	if err := r.keepRecords(ctx, s, plan.Records); err != nil {
+	if err := r.keepRecords(ctx, s, plan.Records); errors.As(err, new(notYet)) {
+		return outcome{again: lookNow}, nil
+	} else if err != nil {
 		return outcome{}, fmt.Errorf("nothing is done without records: %w", err)
 	}
-	if wrote, err := r.keepLedger(ctx, s, plan.Ledger); err != nil {
-		return outcome{}, fmt.Errorf("no Machine is let go without a release ledger: %w", err)
-	} else if wrote {
+	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
+	if wrote {
 		return outcome{again: lookNow}, nil // what is recorded is recorded on what was read
 	}
 	did, err = r.act(ctx, s, &plan, held)
+	if unkept != nil {
+		err = errors.Join(err, fmt.Errorf("no Machine is let go without a release ledger: %w", unkept))
+	}
 	if did.hurry {
 		return did, err // what is published and told of members comes after
 	}
@@ -288,7 +292,7 @@ func (r *Reconciler) done(a quorum.Action) {
 	reason := map[quorum.Kind]string{
 		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RecordRelease: "ReleaseRecorded", quorum.RemoveLearner: "LearnerRemoved",
 		quorum.MoveLeader: "LeaderMoved", quorum.RemoveVoter: "MemberRemoved", quorum.Promote: "LearnerPromoted",
-		quorum.AddLearner: "LearnerAdded", quorum.DeleteGuardPod: "GuardPodDeleted",
+		quorum.AddLearner: "LearnerAdded",
 	}[a.Kind]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }

@@ -25,6 +25,8 @@ type Snapshot struct {
 	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
 	Records []Evidence
+	// RecordsVersion is of the object that holds them, "" where there is none: what is written counts only if it is still this one.
+	RecordsVersion string
 	// RecordsWhy says which records could not be read, "" for none. The others are good.
 	RecordsWhy string
 

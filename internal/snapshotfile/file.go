@@ -26,10 +26,12 @@ type File struct {
 	Nodes      []Node    `json:"nodes,omitempty"`
 	Records    []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
 	RecordsWhy string    `json:"recordsWhy,omitempty"`
-	Ledger     *Ledger   `json:"releaseLedger,omitempty"` // without it there is none
-	Guard      *Guard    `json:"quorumGuard,omitempty"`
-	Lock       *Lock     `json:"membershipLock,omitempty"` // without it nobody has it
-	Limits     *Limits   `json:"limits,omitempty"`         // the default limits without it
+
+	RecordsVersion string  `json:"recordsVersion,omitempty"`
+	Ledger         *Ledger `json:"releaseLedger,omitempty"` // without it there is none
+	Guard          *Guard  `json:"quorumGuard,omitempty"`
+	Lock           *Lock   `json:"membershipLock,omitempty"` // without it nobody has it
+	Limits         *Limits `json:"limits,omitempty"`         // the default limits without it
 }
 
 // Lock is quorum.Lock.
