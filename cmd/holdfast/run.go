@@ -246,6 +246,10 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := served.setUp(mgr, api, tell, ring); err != nil {
 		return err
 	}
+	gatherer.Claims = controller.NewClaims(api, o.namespace, log.WithName("claims"))
+	if err := mgr.Add(gatherer.Claims); err != nil {
+		return fmt.Errorf("set up the index of Machines: %w", err)
+	}
 	if mode == quorum.Full && o.guard {
 		if reconciler.Guard, err = o.guardKeeper(api); err != nil {
 			return err

@@ -135,7 +135,7 @@ func controlPlane() []client.Object {
 				Namespace: defaultNamespace, Name: fmt.Sprintf("master-%d", n), UID: types.UID(fmt.Sprintf("uid-%d", n)),
 				Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master", "machine.openshift.io/instance-type": "m5.large"},
 				Annotations: map[string]string{
-					corev1.LastAppliedConfigAnnotation: "{}", "holdfast.dev/override": "held: x", "metal3.io/BareMetalHost": "a/b", "team": "etcd",
+					corev1.LastAppliedConfigAnnotation: "{}", "holdfast.dev/override": "held: x", "metal3.io/BareMetalHost": fmt.Sprintf("a/b-%d", n), "team": "etcd",
 				},
 				Finalizers: []string{quorum.Finalizer},
 			},

@@ -227,8 +227,8 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 	case q.NeedRing:
 		s = &w.s
 		b.WriteString("(asks etcd)\n")
-	case q.NeedMachines:
-		s = &q.Snapshot{Machines: w.s.Machines}
+	case q.NeedHosts:
+		s = hosts(&w.s, r)
 		b.WriteString("(asks for the Machines)\n")
 	}
 	decision := ids.Admit(r, s)
@@ -311,7 +311,11 @@ func (w *world) happen(r *q.Request, d *q.Decision) {
 	case q.Update:
 		*w.machine(r.Old.Name) = *repaired(r, d).New
 	case q.Create:
-		w.s.Machines = append(w.s.Machines, *repaired(r, d).New)
+		if m := *repaired(r, d).New; m.ControlPlane() {
+			w.s.Machines = append(w.s.Machines, m)
+		} else {
+			w.s.Claimants = append(w.s.Claimants, m)
+		}
 	}
 }
 
@@ -369,6 +373,8 @@ func alter(t *testing.T, m *q.Machine, line string) {
 		m.OverrideBy = value
 	case "provider":
 		m.ProviderID = value
+	case "node":
+		m.NodeName = value
 	case "host":
 		m.Instance[0] = value
 	case "server":

@@ -21,14 +21,18 @@ type File struct {
 	OtherDriver string `json:"otherDriver,omitempty"`
 	Bootstrap   string `json:"bootstrap,omitempty"` // address
 
-	Etcd       Etcd      `json:"etcd"`
-	Machines   []Machine `json:"machines,omitempty"`
-	Nodes      []Node    `json:"nodes,omitempty"`
-	Records    []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
-	RecordsWhy string    `json:"recordsWhy,omitempty"`
-	Ledger     *Ledger   `json:"releaseLedger,omitempty"` // without it there is none
-	Guard      *Guard    `json:"quorumGuard,omitempty"`
-	Limits     *Limits   `json:"limits,omitempty"` // the default limits without it
+	Etcd     Etcd      `json:"etcd"`
+	Machines []Machine `json:"machines,omitempty"`
+	Nodes    []Node    `json:"nodes,omitempty"`
+	// Claimants are Machines that claim the host of one of the control plane's.
+	Claimants    []Machine `json:"claimants,omitempty"`
+	ClaimantsWhy string    `json:"claimantsWhy,omitempty"`
+
+	Records    []string `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
+	RecordsWhy string   `json:"recordsWhy,omitempty"`
+	Ledger     *Ledger  `json:"releaseLedger,omitempty"` // without it there is none
+	Guard      *Guard   `json:"quorumGuard,omitempty"`
+	Limits     *Limits  `json:"limits,omitempty"` // the default limits without it
 }
 
 // Etcd is quorum.Ring.
