@@ -149,6 +149,8 @@ func cases() []verdictCase {
 		// adopt, besides testKeepers
 		{name: "adopt: a MachineSet", user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),
 			stored: protected, recorded: []string{"adopt denied"}},
+		{name: "adopt: a MachineSet under another kind", cluster: ring(func(s *quorum.Snapshot) { s.MachineSets = []string{"u"} }), user: gitops,
+			send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)), stored: protected, recorded: []string{"adopt denied"}},
 		{name: "adopt: a MachineSet, by PUT of a person", user: person, send: put(func(m *machinev1beta1.Machine) {
 			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "owner", UID: "u", Controller: new(true)}}
 		}), stored: protected, recorded: []string{"adopt denied"}},

@@ -37,7 +37,8 @@ type Gatherer interface {
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
-	// Hosts are the Machine's own Node and, of a control-plane Machine, who else claims its instance.
+	// Hosts are the Machine's own Node, of a control-plane Machine who else claims its instance, and of one with a controller the
+	// MachineSets.
 	Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
 	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
@@ -211,8 +212,8 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 		} else {
 			s, err = g.Gatherer.Snapshot(ctx)
 		}
-		if update && err == nil && r.request.Claims() {
-			s, err = g.withClaimants(ctx, r.request.New, s)
+		if update && err == nil && (r.request.Claims() || r.request.Adopts()) {
+			s, err = g.withHosts(ctx, r.request.New, s)
 		}
 		if update && handler == mutating {
 			g.looks.keep(r.looked(), r.received, s)
@@ -258,14 +259,15 @@ func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) 
 	return &with, nil
 }
 
-// withClaimants is a Snapshot with those who claim the Machine's instance.
-func (g *Guard) withClaimants(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
+// withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
+func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
 	hosts, err := g.Gatherer.Hosts(ctx, m)
 	if err != nil {
 		return nil, err
 	}
 	with := *s
 	with.Claimants, with.ClaimantsWhy = hosts.Claimants, hosts.ClaimantsWhy
+	with.MachineSets, with.MachineSetsWhy = hosts.MachineSets, hosts.MachineSetsWhy
 	return &with, nil
 }
 

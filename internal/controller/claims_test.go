@@ -93,6 +93,13 @@ func TestClaims(t *testing.T) {
 	if len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" || s.ClaimantsWhy != "" {
 		t.Errorf("claimants %+v, %s", s.Claimants, s.ClaimantsWhy)
 	}
+	set := &machinev1beta1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "workers"}}
+	must(t, api.Create(t.Context(), set))
+	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master", Owners: []quorum.Owner{{Controller: true}}})
+	must(t, err)
+	if diff := cmp.Diff([]string{string(set.UID)}, s.MachineSets); diff != "" || s.MachineSetsWhy != "" {
+		t.Errorf("MachineSets (-want +got), %s:\n%s", s.MachineSetsWhy, diff)
+	}
 	early := create("early", "worker", "process:///9")
 	eventually(of).WithArguments("process:///9").WithTimeout(20 * time.Second).Should(Equal([]string{"early"}))
 	must(t, api.Patch(t.Context(), early, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"providerID":"process:///8"}}`))))

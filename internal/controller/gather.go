@@ -132,6 +132,9 @@ func (g *Gatherer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapsh
 			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
 		}
 	}
+	if slices.ContainsFunc(m.Owners, func(o quorum.Owner) bool { return o.Controller }) {
+		g.machineSets(ctx, s)
+	}
 	if m.ControlPlane() && g.Claims != nil {
 		names, known, _ := g.Claims.find(m.InstanceKeys())
 		if !known {
@@ -143,6 +146,21 @@ func (g *Gatherer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapsh
 		g.claimants(ctx, s, names)
 	}
 	return s, nil
+}
+
+// machineSets reads which MachineSets there are.
+func (g *Gatherer) machineSets(ctx context.Context, s *quorum.Snapshot) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineSetList"))
+	for more := true; more; more = list.Continue != "" {
+		if err := g.API.List(ctx, list, client.InNamespace(g.Namespace), client.Limit(page), client.Continue(list.Continue)); err != nil {
+			s.MachineSetsWhy = fmt.Sprintf("list MachineSets in namespace %s: %v", g.Namespace, err)
+			return
+		}
+		for i := range list.Items {
+			s.MachineSets = append(s.MachineSets, string(list.Items[i].UID))
+		}
+	}
 }
 
 // mostClaimants is how many Machines that claim are read. One is enough to refuse, and a person mends one after the other.

@@ -32,7 +32,7 @@ type Need uint8
 
 const (
 	NeedNothing Need = 1 + iota // the request is enough
-	NeedHosts                   // the guarded Machines, the Node of the request's Machine, and who claims its instance
+	NeedHosts                   // the guarded Machines, the Node of the request's Machine, who claims its instance, and the MachineSets
 	NeedRing                    // a whole Snapshot, etcd read live
 )
 
@@ -158,7 +158,7 @@ func (ids Identities) Needs(r *Request) Need {
 			return NeedRing
 		}
 	}
-	if r.Claims() {
+	if r.Claims() || r.Adopts() {
 		return NeedHosts
 	}
 	return NeedNothing
@@ -195,7 +195,7 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 	}
 	switch {
 	case r.Operation == Create:
-		admitOwners(&d, r)
+		admitOwners(&d, r, s)
 		admitNew(&d, r)
 		d.pairLatch(r.New.Hook, r.New.Latch)
 		if r.New.ControlPlane() && !r.New.Finalizer {
@@ -210,7 +210,7 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 	default:
 		class := ids.Classify(r.User)
 		admitInstance(&d, r, &ids)
-		admitOwners(&d, r)
+		admitOwners(&d, r, s)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {

@@ -72,6 +72,10 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		m.Name, m.UID, m.Role, m.Type, m.Hook, m.Latch = fmt.Sprintf("worker-%d", i), fmt.Sprintf("uid-worker-%d", i), "worker", "", q.Absent, q.Absent
 		s.Claimants = append(s.Claimants, m)
 	}
+	s.MachineSets = one(t, "MachineSets", nil, []string{"w"}, []string{"w", "c"})
+	if chance(t, 5, "MachineSets unknown") {
+		s.MachineSetsWhy = "not listed"
+	}
 	if chance(t, 5, "claimants unknown") {
 		s.ClaimantsWhy = "not listed yet"
 	}
@@ -369,6 +373,7 @@ func hosts(s *q.Snapshot, r *q.Request) *q.Snapshot {
 	if m.ControlPlane() {
 		out.Claimants = s.Claimants
 	}
+	out.MachineSets, out.MachineSetsWhy = s.MachineSets, s.MachineSetsWhy
 	return out
 }
 

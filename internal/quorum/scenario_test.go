@@ -379,7 +379,7 @@ func alter(t *testing.T, m *q.Machine, line string) {
 		m.Instance[0] = value
 	case "server":
 		m.Instance[1] = value
-	case "owner": // <kind>.<group> <name> [controller]
+	case "owner": // <kind>.<group> <name> [controller]; the UID is of the name
 		words := strings.Fields(value)
 		kind, group, _ := strings.Cut(words[0], ".")
 		o := q.Owner{Group: group, Kind: kind, Name: words[1], UID: "uid-" + words[1], Controller: len(words) > 2}

@@ -27,6 +27,11 @@ type Snapshot struct {
 	Claimants    []Machine
 	ClaimantsWhy string
 
+	// MachineSets are the UIDs of those that there are, where a request is about a Machine's controller; MachineSetsWhy says why they
+	// are not known.
+	MachineSets    []string
+	MachineSetsWhy string
+
 	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
 	Records []Evidence

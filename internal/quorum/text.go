@@ -109,10 +109,21 @@ func claimKept(r *Request, field string) []string {
 }
 
 func adoptDenied(r *Request, o *Owner) []string {
+	then := "Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + o.resource() + " " + clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'"
+	if !o.scales() {
+		then = "Leave that owner reference out: by its UID " + clip(o.UID, 40) + " it is a MachineSet. See which: kubectl -n " + r.Namespace + " get machinesets -o custom-columns=NAME:.metadata.name,UID:.metadata.uid"
+	}
 	return []string{
-		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", Adopt, o.Kind, clip(o.Name, 80), r.name()),
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", Adopt, clip(o.Kind, 40), clip(o.Name, 80), r.name()),
 		"It would count the Machine among its replicas and delete it, and its etcd member with it, to scale down.",
-		"Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + o.resource() + " " + clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'",
+		then,
+	}
+}
+
+func adoptUnknown(r *Request, o *Owner) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s now: by its UID it may be a MachineSet.", Adopt, clip(o.Kind, 40), clip(o.Name, 80), r.name()),
+		"The MachineSets could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 	}
 }
 

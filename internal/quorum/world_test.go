@@ -429,6 +429,14 @@ func (w *world) set(line string) error {
 		return w.setMachine(f[1], f[2:])
 	case "worker":
 		return w.setWorker(f[1], f[2:])
+	case "machinesets": // their names, or unknown: <why>
+		if why, ok := strings.CutPrefix(rest, "unknown: "); ok {
+			w.s.MachineSetsWhy = why
+			break
+		}
+		for _, name := range f[1:] {
+			w.s.MachineSets = append(w.s.MachineSets, "uid-"+name)
+		}
 	case "claims-unknown":
 		w.s.ClaimantsWhy = rest
 	case "node":

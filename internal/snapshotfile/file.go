@@ -27,6 +27,9 @@ type File struct {
 	// Claimants are Machines that claim the host of one of the control plane's.
 	Claimants    []Machine `json:"claimants,omitempty"`
 	ClaimantsWhy string    `json:"claimantsWhy,omitempty"`
+	// MachineSets are their UIDs.
+	MachineSets    []string `json:"machineSets,omitempty"`
+	MachineSetsWhy string   `json:"machineSetsWhy,omitempty"`
 
 	Records    []string `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
 	RecordsWhy string   `json:"recordsWhy,omitempty"`

@@ -31,7 +31,7 @@ func Parse(raw []byte) (*File, error) {
 func (f *File) Snapshot() (*quorum.Snapshot, error) {
 	var r reader
 	s := &quorum.Snapshot{
-		Now: r.time("now", f.Now), Desired: f.Desired, DesiredWhy: f.DesiredWhy, OtherDriver: f.OtherDriver, RecordsWhy: f.RecordsWhy, ClaimantsWhy: f.ClaimantsWhy, Bootstrap: r.addr("bootstrap", f.Bootstrap),
+		Now: r.time("now", f.Now), Desired: f.Desired, DesiredWhy: f.DesiredWhy, OtherDriver: f.OtherDriver, RecordsWhy: f.RecordsWhy, ClaimantsWhy: f.ClaimantsWhy, MachineSets: f.MachineSets, MachineSetsWhy: f.MachineSetsWhy, Bootstrap: r.addr("bootstrap", f.Bootstrap),
 		Ring: quorum.Ring{
 			Known: f.Etcd.Known, Why: f.Etcd.Why, ReadAt: r.time("etcd.readAt", f.Etcd.ReadAt),
 			Leader: r.id("etcd.leader", f.Etcd.Leader), Index: f.Etcd.Index, Version: f.Etcd.Version,

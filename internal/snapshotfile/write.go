@@ -13,7 +13,7 @@ import (
 func Of(s *quorum.Snapshot, namespace string) *File {
 	f := &File{
 		APIVersion: APIVersion, Kind: Kind, Namespace: namespace, Mode: "guard", Now: formatTime(s.Now),
-		Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, RecordsWhy: s.RecordsWhy, ClaimantsWhy: s.ClaimantsWhy, Bootstrap: formatAddr(s.Bootstrap),
+		Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, RecordsWhy: s.RecordsWhy, ClaimantsWhy: s.ClaimantsWhy, MachineSets: s.MachineSets, MachineSetsWhy: s.MachineSetsWhy, Bootstrap: formatAddr(s.Bootstrap),
 		Etcd: Etcd{
 			Known: s.Ring.Known, Why: s.Ring.Why, ReadAt: formatTime(s.Ring.ReadAt), Leader: formatID(s.Ring.Leader),
 			Index: s.Ring.Index, Version: s.Ring.Version,
