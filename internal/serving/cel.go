@@ -51,17 +51,23 @@ func adopts() string {
 		`o.kind == 'MachineSet' && o.apiVersion.split('/')[0] in ['machine.openshift.io', 'cluster.x-k8s.io'] || ` +
 		`o.kind == 'MachineDeployment' && o.apiVersion.split('/')[0] == 'cluster.x-k8s.io')`
 	const same = `p.?controller.orValue(false) && p.kind == o.kind && p.name == o.name && p.uid == o.uid && p.apiVersion.split('/')[0] == o.apiVersion.split('/')[0]`
-	return all(live(), owners("object")+".exists(o, "+all(scales,
-		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")")))+")")
+	adopted := owners("object") + ".exists(o, " + all(scales,
+		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")"))) + ")"
+	// More owners than any Machine has are refused unseen: see entry.
+	return all(live(), some(all("("+owners("object")+".size() > 100)", differ(owners)), all("("+owners("object")+".size() <= 100)", adopted)))
 }
 
 // owners are the owner references.
 func owners(object string) string { return object + ".metadata.?ownerReferences.orValue([])" }
 
-// entry says whether an object has the hook or latch under its name with its owner.
+// entry says whether an object has the hook or latch under its name with its owner, which is all that an entry can hold. It is no
+// exists(): the time that takes grows with the square of the list, to seconds for one that fills a Machine.
 func entry(object, list, name, owner string) string {
-	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([]).exists(h, h.?name.orValue('') == %s && h.?owner.orValue('') == %s)",
-		object, list, quote(name), quote(owner))
+	return fmt.Sprintf("({'name': %s, 'owner': %s} in %s)", quote(name), quote(owner), hooks(object, list))
+}
+
+func hooks(object, list string) string {
+	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([])", object, list)
 }
 
 func hooked(object string) string {
@@ -72,9 +78,11 @@ func latched(object string) string {
 	return entry(object, "preTerminate", quorum.LatchName, quorum.LatchOwner)
 }
 
-// named says whether an object has an entry under the hook's name, whoever owns it.
+// named says whether an object has an entry under the hook's name, whoever owns it. In a list that is longer than any in use it counts as
+// there: see entry.
 func named(object string) string {
-	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?preDrain.orValue([]).exists(h, h.?name.orValue('') == %s)", object, quote(quorum.HookName))
+	list := hooks(object, "preDrain")
+	return fmt.Sprintf("(%s.size() > 100 || %s.exists(h, h.?name.orValue('') == %s))", list, list, quote(quorum.HookName))
 }
 
 func finalized(object string) string {
