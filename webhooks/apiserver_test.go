@@ -281,6 +281,10 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
+func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine) (*quorum.Snapshot, error) {
+	return g.Snapshot(ctx)
+}
+
 // Selected matches the Machines of the Snapshot by role and type, and counts no other.
 func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*quorum.Selection, error) {
 	s, err := g.Snapshot(ctx)
@@ -346,6 +350,12 @@ func sick(k int) func(*quorum.Snapshot) {
 }
 
 func going(s *quorum.Snapshot) { s.Machines[0].DeletedAt = s.Now }
+
+func early(s *quorum.Snapshot) { // a worker claims an instance that no Machine has yet
+	s.Claimants = []quorum.Machine{{Name: "early", UID: "early", Role: "worker", ProviderID: "process:///early"}}
+}
+
+func late(s *quorum.Snapshot) { s.Machines[1].ProviderID = "process:///first" } // and a control-plane Machine gets it
 
 func elsewhere(s *quorum.Snapshot) { // the case's Machine hosts nothing
 	s.Ring.Members = s.Ring.Members[1:]
@@ -436,7 +446,7 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	}
 	if s.override != "" {
 		patch := client.MergeFrom(m.DeepCopy())
-		m.Annotations[quorum.OverrideAnnotation] = s.override
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, quorum.OverrideAnnotation, s.override)
 		must(t, f.admin.Patch(ctx, m, patch))
 	}
 	if s.deleting || s.escaped || s.freed {

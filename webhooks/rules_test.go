@@ -130,9 +130,27 @@ func cases() []verdictCase {
 		{name: "claim: the host is dropped by the Machine API", state: state{host: "machines/host-1"}, user: controllers, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":null}}}`),
 			stored: protected},
 
+		{name: "claim: who was first, and the Machine API gets there", cluster: ring(early), user: controllers, send: merge(`{"spec":{"providerID":"process:///early"}}`),
+			stored: protected, recorded: []string{"claim allowed"}},
+		{name: "claim: who was first, and anybody else", cluster: ring(early), user: person, send: merge(`{"spec":{"providerID":"process:///early"}}`),
+			stored: protected, recorded: []string{"claim denied"}},
+		{name: "claim: who was first is deleted", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: gitops, send: remove,
+			recorded: []string{"claim denied"}},
+		{name: "claim: who was first is deleted with others", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: person, send: removeAll,
+			recorded: []string{"claim denied"}},
+		{name: "claim: overridden", state: state{worker: true, provider: "process:///first", override: "claim: it was a mistake"}, cluster: ring(late), user: person, send: remove,
+			stored: `override "claim: it was a mistake" by system:admin deleting`, recorded: []string{"claim overridden"}},
+		{name: "claim: a worker's deletion, and nothing can be read", state: state{worker: true, provider: "process:///own"}, blind: true, user: gitops, send: remove,
+			recorded: []string{"claim denied"}},
+		{name: "claim: a worker of its own is deleted", state: state{worker: true, provider: "process:///own"}, cluster: ring(elsewhere), user: gitops, send: remove, stored: "deleting"},
+		{name: "claim: automation lifts nothing", state: state{worker: true}, user: gitops, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I know"}}}`),
+			recorded: []string{"override repaired"}},
+
 		// adopt, besides testKeepers
 		{name: "adopt: a MachineSet", user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),
 			stored: protected, recorded: []string{"adopt denied"}},
+		{name: "adopt: a MachineSet under another kind", cluster: ring(func(s *quorum.Snapshot) { s.MachineSets = []string{"u"} }), user: gitops,
+			send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)), stored: protected, recorded: []string{"adopt denied"}},
 		{name: "adopt: a MachineSet, by PUT of a person", user: person, send: put(func(m *machinev1beta1.Machine) {
 			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "owner", UID: "u", Controller: new(true)}}
 		}), stored: protected, recorded: []string{"adopt denied"}},
@@ -580,12 +598,10 @@ func (f *fixture) testNotCalled(t *testing.T) {
 	worker.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: "AAA", Owner: "aaa"}}
 	worker.Finalizers = nil
 	must(t, c.Update(ctx, worker))
-	must(t, c.Delete(ctx, worker))
-	must(t, c.Create(ctx, func() *machinev1beta1.Machine {
-		m := manifest("new-worker")
-		m.Labels = nil
-		return m
-	}()))
+	fresh := manifest("new-worker")
+	fresh.Labels = nil
+	must(t, c.Create(ctx, fresh))
+	must(t, c.Delete(ctx, fresh)) // it has no instance
 	elsewhere := manifest("elsewhere")
 	elsewhere.Namespace = "elsewhere"
 	elsewhere.Annotations = map[string]string{quorum.OverrideAnnotation: "x"}
@@ -595,6 +611,11 @@ func (f *fixture) testNotCalled(t *testing.T) {
 		t.Errorf("the webhooks were called %d times", n)
 	}
 
+	must(t, c.Delete(ctx, worker))
+	if f.guard.calls[webhooks.MutatePath] != 0 || f.guard.calls[webhooks.ValidatePath] != 1 {
+		t.Errorf("the deletion of a worker with a Node was answered with calls %v", f.guard.calls)
+	}
+	f.guard.set(ring())
 	must(t, c.Patch(ctx, f.get(t, "quiet"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`))))
 	if f.guard.calls[webhooks.MutatePath] != 1 || f.guard.calls[webhooks.ValidatePath] != 0 {
 		// Repaired, the object is as it was, so no condition of the validating webhooks holds.

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"golang.org/x/sync/errgroup"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -36,6 +37,9 @@ type Gatherer interface {
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
+	// Hosts are the Machine's own Node, of a control-plane Machine who else claims its instance, and of one with a controller the
+	// MachineSets.
+	Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
 	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
@@ -82,6 +86,7 @@ type Guard struct {
 
 	looks   looks
 	sharing sharing
+	lists   sharing // of the guarded Machines alone
 }
 
 // Mutating is the handler for MutatePath.
@@ -207,12 +212,14 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 		} else {
 			s, err = g.Gatherer.Snapshot(ctx)
 		}
+		if update && err == nil && (r.request.Claims() || r.request.Adopts()) {
+			s, err = g.withHosts(ctx, r.request.New, s)
+		}
 		if update && handler == mutating {
 			g.looks.keep(r.looked(), r.received, s)
 		}
-	case quorum.NeedMachines:
-		s = new(quorum.Snapshot)
-		s.Machines, err = g.Gatherer.Machines(ctx)
+	case quorum.NeedHosts:
+		s, err = g.hosts(ctx, r)
 	case quorum.NeedNothing:
 	}
 	if err != nil {
@@ -220,6 +227,48 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 		return nil
 	}
 	return s
+}
+
+// hosts reads what the rule claim wants to know. Deletions share the list of the guarded Machines, because a tool may delete
+// many workers at once, and none changes what is in it.
+func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
+	list := func(ctx context.Context) (s *quorum.Snapshot, err error) {
+		s = new(quorum.Snapshot)
+		s.Machines, err = g.Gatherer.Machines(ctx)
+		return s, err
+	}
+	var machines, hosts *quorum.Snapshot
+	group, within := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		if r.request.Operation == quorum.Delete {
+			machines, err = g.lists.look(within, list)
+		} else {
+			machines, err = list(within)
+		}
+		return err
+	})
+	group.Go(func() (err error) {
+		hosts, err = g.Gatherer.Hosts(within, r.request.Machine())
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	with := *hosts
+	with.Machines = machines.Machines
+	return &with, nil
+}
+
+// withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
+func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
+	hosts, err := g.Gatherer.Hosts(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	with := *s
+	with.Claimants, with.ClaimantsWhy = hosts.Claimants, hosts.ClaimantsWhy
+	with.MachineSets, with.MachineSetsWhy = hosts.MachineSets, hosts.MachineSetsWhy
+	return &with, nil
 }
 
 // mutate denies, or patches and warns.

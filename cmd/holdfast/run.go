@@ -231,6 +231,10 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gatherer.Claims = controller.NewClaims(api, o.namespace, log.WithName("claims"))
+	if err := mgr.Add(gatherer.Claims); err != nil {
+		return fmt.Errorf("set up the index of Machines: %w", err)
+	}
 	elected := &terms{log: log.WithName("election"), times: usualTimes()}
 	if o.elect {
 		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr); err != nil {

@@ -135,7 +135,7 @@ func controlPlane() []client.Object {
 				Namespace: defaultNamespace, Name: fmt.Sprintf("master-%d", n), UID: types.UID(fmt.Sprintf("uid-%d", n)),
 				Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master", "machine.openshift.io/instance-type": "m5.large"},
 				Annotations: map[string]string{
-					corev1.LastAppliedConfigAnnotation: "{}", "holdfast.dev/override": "held: x", "metal3.io/BareMetalHost": "a/b", "team": "etcd",
+					corev1.LastAppliedConfigAnnotation: "{}", "holdfast.dev/override": "held: x", "metal3.io/BareMetalHost": fmt.Sprintf("a/b-%d", n), "team": "etcd",
 				},
 				Finalizers: []string{quorum.Finalizer},
 			},
@@ -238,7 +238,8 @@ func TestCluster(t *testing.T) {
 		"release-eof":         {args: "release master-1 --reason ticket" + asked, status: 1, then: held},
 		"release-live":        {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
 		"release-last":        {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
-		"release-automation":  {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", status: 1, then: held},
+		"release-automation":  {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", funcs: interceptor.Funcs{Patch: putsBack}, status: 1, then: held},
+		"release-named":       {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:night:watch", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-untold":      {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-put-back":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
 		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},

@@ -42,6 +42,8 @@ it removes the hook, and writes the reason into annotation ` + releaseReasonAnno
 sent it, and takes the latch off a moment later. Where etcd would lose quorum nothing is sent, and it says how to
 override that; where that is not known, the latch stays until it is, so that the Machine is not terminated.
 
+What you would be told goes by Holdfast's default flags; where they say that you may not, a trial on the server decides.
+
 It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
 		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'
 
@@ -98,7 +100,11 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	v.verdict(t.out, "you ("+plain(c.user.Name)+")", "released", &d)
 	fmt.Fprintln(t.out)
 	if refused(&d) {
-		return fmt.Errorf("Machine %s is not released, and nothing was sent", name)
+		// The default flags say so. Whom --escape-hatch-users, --automation-users and --custodians name, the server knows.
+		if err := o.patch(ctx, c, m.DeepCopy(), client.DryRunAll); err != nil {
+			return fmt.Errorf("Machine %s is not released, and nothing was changed; a trial on the server: %w", name, err)
+		}
+		fmt.Fprintf(t.out, "That goes by Holdfast's default flags. A trial on the server says that you may: this Holdfast's flags name you.\n\n")
 	}
 	if is, _ := v.join.Hosting(i); v.Ring.Known && is != quorum.HostsNothing && !v.join.MayGo(i) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and it would stay; lift the rule first, as said above", name)
@@ -126,19 +132,31 @@ func releasable(v *view, i int) error {
 	return nil
 }
 
-// send removes what holds the Machine, in one patch that fails if the Machine changed since it was read.
+// send removes what holds the Machine, and says what came of it.
 func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
+	if !o.dryRun {
+		if err := o.patch(ctx, c, m); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
+		return nil
+	}
+	if err := o.patch(ctx, c, m, client.DryRunAll); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", m.Name)
+	return nil
+}
+
+// patch takes the hook off, in one patch that fails if the Machine changed since it was read, and looks whether it stays off.
+func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta1.Machine, options ...client.PatchOption) error {
 	before := m.DeepCopy()
 	machineapi.Release(m, true, false) // the latch is Holdfast's to take off
 	if m.Annotations == nil {
 		m.Annotations = map[string]string{}
 	}
 	m.Annotations[releaseReasonAnnotation] = o.reason
-	options := []client.PatchOption{fieldManager}
-	if o.dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	err := c.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
+	err := c.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), append(options, fieldManager)...)
 	switch {
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("Machine %s changed meanwhile, and nothing was done; look again and repeat the command", before.Name)
@@ -150,11 +168,6 @@ func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *ma
 	if now := machineapi.Machine(m); now.Hook != quorum.Absent {
 		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)
 	}
-	if o.dryRun {
-		fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", m.Name)
-		return nil
-	}
-	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
 	return nil
 }
 

@@ -99,7 +99,7 @@ func TestEventReasons(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"claim allowed": "ChangeBlocked", "claim denied": "ChangeBlocked",
+		"claim allowed": "InstanceClaimedTwice", "claim denied": "ChangeBlocked",
 		"adopt allowed": "OwnerAdded", "adopt denied": "ChangeBlocked",
 		"keep-hook allowed": "HookRestored", "keep-hook denied": "HookRestored",
 		"no-regain allowed": "HookRegainPrevented", "no-regain denied": "HookRegainPrevented",

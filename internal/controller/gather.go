@@ -48,6 +48,9 @@ type Gatherer struct {
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config
 
+	// Claims says which Machines to read for who claims a control-plane Machine's host; nil for nobody.
+	Claims *Claims
+
 	// EtcdNamespace is where the endpoints object may be marked with the address of the installer's
 	// bootstrap member; "" for nowhere.
 	EtcdNamespace string
@@ -69,41 +72,111 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{Mode: g.Mode, Limits: g.Limits}
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
+	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		ctx, cancel := context.WithTimeout(ctx, etcdBound)
+		ctx, cancel := context.WithTimeout(within, etcdBound)
 		defer cancel()
 		s.Ring = g.Etcd.Read(ctx)
 		return nil
 	})
 	group.Go(func() (err error) {
-		s.Machines, err = g.Machines(ctx)
+		s.Machines, err = g.Machines(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Nodes, err = g.nodes(ctx)
+		s.Nodes, err = g.nodes(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Desired, s.DesiredWhy, err = g.desired(ctx)
+		s.Desired, s.DesiredWhy, err = g.desired(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Bootstrap, err = g.bootstrap(ctx)
+		s.Bootstrap, err = g.bootstrap(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Ledger, err = g.ledger(ctx)
+		s.Ledger, err = g.ledger(within)
 		return err
 	})
 	if g.Mode == quorum.Full {
-		group.Go(func() error { return g.records(ctx, s) })
+		group.Go(func() error { return g.records(within, s) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	if g.Claims != nil {
+		names, _, why := g.Claims.find(s.HostKeys())
+		s.ClaimantsWhy = why
+		g.claimants(ctx, s, names)
+	}
 	s.Now = g.Clock.Now()
 	return s, nil
+}
+
+// Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and
+// where it is one of the control plane's, who claims its instance.
+func (g *Gatherer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error) {
+	s := &quorum.Snapshot{}
+	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	defer cancel()
+	if m.NodeName != "" {
+		var list corev1.NodeList // RBAC grants no get
+		if err := g.API.List(ctx, &list, client.MatchingFields{"metadata.name": m.NodeName}); err != nil {
+			return nil, fmt.Errorf("read Node %s: %w", m.NodeName, err)
+		}
+		for i := range list.Items {
+			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
+		}
+	}
+	if slices.ContainsFunc(m.Owners, func(o quorum.Owner) bool { return o.Controller }) {
+		g.machineSets(ctx, s)
+	}
+	if m.ControlPlane() && g.Claims != nil {
+		names, known, _ := g.Claims.find(m.InstanceKeys())
+		if !known {
+			var err error
+			if names, err = g.Claims.read(ctx, m.InstanceKeys()); err != nil {
+				s.ClaimantsWhy = err.Error()
+			}
+		}
+		g.claimants(ctx, s, names)
+	}
+	return s, nil
+}
+
+// machineSets reads which MachineSets there are.
+func (g *Gatherer) machineSets(ctx context.Context, s *quorum.Snapshot) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineSetList"))
+	for more := true; more; more = list.Continue != "" {
+		if err := g.API.List(ctx, list, client.InNamespace(g.Namespace), client.Limit(page), client.Continue(list.Continue)); err != nil {
+			s.MachineSetsWhy = fmt.Sprintf("list MachineSets in namespace %s: %v", g.Namespace, err)
+			return
+		}
+		for i := range list.Items {
+			s.MachineSets = append(s.MachineSets, string(list.Items[i].UID))
+		}
+	}
+}
+
+// mostClaimants is how many Machines that claim are read. One is enough to refuse, and a person mends one after the other.
+const mostClaimants = 10
+
+// claimants reads the Machines of these names that are none of the control plane's, live: the index may be late.
+func (g *Gatherer) claimants(ctx context.Context, s *quorum.Snapshot, names []string) {
+	for _, name := range names {
+		var m machinev1beta1.Machine
+		switch err := g.API.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, &m); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			s.ClaimantsWhy = fmt.Sprintf("read Machine %s: %v", name, err)
+		default:
+			if seen := machineapi.Machine(&m); !seen.ControlPlane() && len(s.Claimants) < mostClaimants {
+				s.Claimants = append(s.Claimants, seen)
+			}
+		}
+	}
 }
 
 // Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind

@@ -51,6 +51,10 @@ func TestReadsEnd(t *testing.T) {
 	for what, read := range map[string]func(context.Context) error{
 		"Snapshot": func(ctx context.Context) error { _, err := g.Snapshot(ctx); return err },
 		"Machines": func(ctx context.Context) error { _, err := g.Machines(ctx); return err },
+		"Hosts": func(ctx context.Context) error {
+			_, err := g.Hosts(ctx, &quorum.Machine{NodeName: "n"})
+			return err
+		},
 		"Selected": func(ctx context.Context) error { _, err := g.Selected(ctx, labels.Everything()); return err },
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -320,13 +320,13 @@ func (r *Reconciler) tell(s *quorum.Snapshot, notes []quorum.Note) {
 		}
 		now[key] = said{n.Message, s.Now}
 		r.Log.Info(n.Message, "reason", n.Reason)
-		i := slices.IndexFunc(s.Machines, func(m quorum.Machine) bool { return m.Name == n.Machine })
-		if i >= 0 {
+		machines := slices.Concat(s.Machines, s.Claimants)
+		if i := slices.IndexFunc(machines, func(m quorum.Machine) bool { return m.Name == n.Machine }); i >= 0 {
 			kind := corev1.EventTypeNormal
 			if n.Reason.Degrades() {
 				kind = corev1.EventTypeWarning
 			}
-			r.Events.Eventf(r.machine(n.Machine, s.Machines[i].UID), nil, kind, string(n.Reason), "observe", "%s", n.Message)
+			r.Events.Eventf(r.machine(n.Machine, machines[i].UID), nil, kind, string(n.Reason), "observe", "%s", n.Message)
 		}
 	}
 	for key, was := range r.told {

@@ -56,7 +56,16 @@ func eventReason(f quorum.Finding) string {
 		return "HookRegainPrevented"
 	case quorum.EscapeHatch:
 		return "EscapeHatchUsed"
-	case quorum.KeepFinalizer, quorum.KeepRole, quorum.Claim:
+	case quorum.KeepFinalizer, quorum.KeepRole:
+		return "ChangeBlocked"
+	case quorum.Claim:
+		switch f.Verdict {
+		case quorum.Allowed:
+			return string(quorum.InstanceClaimedTwice)
+		case quorum.Overridden:
+			return "OverrideUsed"
+		case quorum.Repaired, quorum.Denied:
+		}
 		return "ChangeBlocked"
 	case quorum.Adopt:
 		if f.Verdict == quorum.Denied {

@@ -31,9 +31,9 @@ type Request struct {
 type Need uint8
 
 const (
-	NeedNothing  Need = 1 + iota // the request is enough
-	NeedMachines                 // the guarded Machines of the namespace
-	NeedRing                     // a whole Snapshot, etcd read live
+	NeedNothing Need = 1 + iota // the request is enough
+	NeedHosts                   // the guarded Machines, the Node of the request's Machine, who claims its instance, and the MachineSets
+	NeedRing                    // a whole Snapshot, etcd read live
 )
 
 // Verdict is what happens to a request.
@@ -104,6 +104,14 @@ func (d *Decision) add(rule Rule, verdict Verdict, lines ...string) {
 	d.Findings = append(d.Findings, Finding{rule, verdict, lines})
 }
 
+// Machine is what the request is about: as it is to be, or as it was for Delete.
+func (r *Request) Machine() *Machine {
+	if r.New != nil {
+		return r.New
+	}
+	return r.Old
+}
+
 // guarded says whether the rules look at the request's Machine. Mirrored Machines are somebody
 // else's to guard.
 func (r *Request) guarded() bool {
@@ -115,7 +123,7 @@ func (r *Request) guarded() bool {
 	case r.New != nil && r.New.ControlPlane():
 		return true
 	default:
-		return r.Old.ControlPlane() || r.Old.Hook == Ours || r.Old.Latch == Ours
+		return r.Old.guards()
 	}
 }
 
@@ -137,8 +145,12 @@ func (r *Request) becomesGuarded() bool { return !r.Old.ControlPlane() && r.New.
 func (ids Identities) Needs(r *Request) Need {
 	switch {
 	case r.Operation == Delete:
-		if r.guarded() && !r.Old.Deleting() {
+		switch {
+		case r.Old.Deleting():
+		case r.guarded():
 			return NeedRing
+		case r.reaches():
+			return NeedHosts
 		}
 	case r.guarded() && r.drops():
 		switch class := ids.Classify(r.User); {
@@ -146,19 +158,23 @@ func (ids Identities) Needs(r *Request) Need {
 			return NeedRing
 		}
 	}
-	if r.claims() {
-		return NeedMachines
+	if r.Claims() || r.Adopts() {
+		return NeedHosts
 	}
 	return NeedNothing
 }
 
-// claims says whether the request has a Machine name an instance in a field that did not name it.
-func (r *Request) claims() bool { return r.New != nil && len(r.claimed()) > 0 }
+// reaches says whether a Machine that is none of the control plane's has an instance or a Node: it may be one of theirs.
+func (r *Request) reaches() bool { return !r.Old.Mirrored && len(r.Old.Reaches(nil)) > 0 }
 
-// claimed are the fields of the new object that name an instance and did not name it before.
+// Claims says whether the request has a Machine name an instance in a field that did not name it.
+func (r *Request) Claims() bool { return r.New != nil && len(r.claimed()) > 0 }
+
+// claimed are the fields of the new object that name an instance and did not name it before. A Machine that becomes the
+// control plane's is like a new one.
 func (r *Request) claimed() []instanceField {
 	fields := r.New.instanceFields()
-	if r.Old == nil {
+	if r.Old == nil || r.becomesGuarded() && !r.Old.Mirrored {
 		return fields
 	}
 	before := r.Old.instanceFields()
@@ -166,7 +182,7 @@ func (r *Request) claimed() []instanceField {
 }
 
 // Admit decides a request on the cluster as the Snapshot shows it; s may be nil where Needs said
-// NeedNothing, and hold nothing but Machines where it said NeedMachines. It is the same function for
+// NeedNothing, and hold nothing but hosts where it said NeedHosts. It is the same function for
 // the request as it was sent, where its Repairs are applied, and for the object that came of it,
 // where any repair still due means that something undid the first ones.
 func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
@@ -175,24 +191,26 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 		s = s.with(r.Old)
 	}
 	if r.Operation != Delete {
-		admitClaim(&d, r, s)
+		admitClaim(&d, r, s, &ids)
 	}
 	switch {
 	case r.Operation == Create:
-		admitOwners(&d, r)
+		admitOwners(&d, r, s)
 		admitNew(&d, r)
 		d.pairLatch(r.New.Hook, r.New.Latch)
 		if r.New.ControlPlane() && !r.New.Finalizer {
 			// The machine controller would add it a moment later, and a deletion at that moment would not see it.
 			d.Repairs.Finalizer = Put
 		}
-	case !r.guarded():
 	case r.Operation == Delete:
-		admitDelete(&d, r, s, ids.Classify(r.User))
+		admitDelete(&d, r, s, &ids)
+	case r.Old.Mirrored:
+	case !r.guarded():
+		admitOverride(&d, r, ids.Classify(r.User)) // of the rule claim, for its deletion
 	default:
 		class := ids.Classify(r.User)
 		admitInstance(&d, r, &ids)
-		admitOwners(&d, r)
+		admitOwners(&d, r, s)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {
@@ -205,27 +223,43 @@ func (ids Identities) Admit(r *Request, s *Snapshot) Decision {
 	return d
 }
 
-// admitClaim is the rule claim's denial: the node link would join both Machines to one host.
-func admitClaim(d *Decision, r *Request, s *Snapshot) {
-	if !r.claims() {
+// admitClaim is the rule claim's denial: the node link would join both Machines to one host. What the Machine API writes on a
+// control-plane Machine is what it found, so that is refused only where the instance is another one's for certain: else whoever
+// claimed it first would keep the replacement out. Their claim is told, and their deletion refused.
+func admitClaim(d *Decision, r *Request, s *Snapshot, ids *Identities) {
+	claimed := r.claimed()
+	if len(claimed) == 0 {
 		return
 	}
-	claimed := r.claimed()
-	if s == nil {
+	found := r.New.ControlPlane() && slices.Contains(ids.MachineAPI, r.User.Name)
+	if s == nil || !found && r.New.ControlPlane() && s.ClaimantsWhy != "" {
 		d.add(Claim, Denied, claimUnknown(r, claimed[0])...)
 		return
 	}
-	for i := range s.Machines {
-		other := &s.Machines[i]
+	others := s.Machines
+	if r.New.ControlPlane() { // two workers with one instance are none of etcd's business
+		others = slices.Concat(others, s.Claimants)
+	}
+	var twice []string
+	for i := range others {
+		other := &others[i]
 		if other.Name == r.New.Name {
 			continue
 		}
 		for _, theirs := range other.instanceFields() {
-			if k := slices.IndexFunc(claimed, theirs.same); k >= 0 {
+			k := slices.IndexFunc(claimed, theirs.same)
+			switch {
+			case k < 0:
+			case found && !other.settled():
+				twice = claimedTwice(r, claimed[k], other)
+			default:
 				d.add(Claim, Denied, claimDenied(r, claimed[k], other)...)
 				return
 			}
 		}
+	}
+	if twice != nil {
+		d.add(Claim, Allowed, twice...)
 	}
 }
 
@@ -473,8 +507,8 @@ func admitOverride(d *Decision, r *Request, class Class) {
 const unseenFor = 10 * time.Minute
 
 // admitDelete are the rules about DELETE. The first that denies ends it.
-func admitDelete(d *Decision, r *Request, s *Snapshot, class Class) {
-	old := r.Old
+func admitDelete(d *Decision, r *Request, s *Snapshot, ids *Identities) {
+	old, class := r.Old, ids.Classify(r.User)
 	if old.Deleting() {
 		return // a repeated DELETE changes nothing
 	}
@@ -485,6 +519,15 @@ func admitDelete(d *Decision, r *Request, s *Snapshot, class Class) {
 		}
 		d.add(rule, Denied, lines...)
 		return true
+	}
+	if !r.guarded() {
+		admitStray(r, s, ids, deny)
+		return
+	}
+	if s != nil && len(old.OwnEvidence().MemberIDs) == 0 {
+		if goes, by := s.reached(old); goes != nil && deny(Claim, claimDeleted(r, goes, by, ids)) {
+			return
+		}
 	}
 	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && deny(UnprotectedDelete, unseen(r)) {
 		return
@@ -507,6 +550,21 @@ func admitDelete(d *Decision, r *Request, s *Snapshot, class Class) {
 	}
 	if old.Hook == Ours {
 		d.add(Held, Allowed, held(r, s, is, why)...)
+	}
+}
+
+// admitStray is the rule claim for the deletion of a Machine that is none of the control plane's, but joined to the Node or the
+// instance of one that is: the machine controller would drain and delete the voter's Node with it.
+func admitStray(r *Request, s *Snapshot, ids *Identities, deny func(Rule, []string) bool) {
+	if !r.reaches() {
+		return
+	}
+	if s == nil {
+		deny(Claim, claimDeleteUnknown(r))
+		return
+	}
+	if goes, by := s.reached(r.Old); goes != nil {
+		deny(Claim, claimDeleted(r, goes, by, ids))
 	}
 }
 

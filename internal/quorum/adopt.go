@@ -31,14 +31,35 @@ func (r *Request) adds(o Owner) bool {
 	})
 }
 
-// admitOwners is the rule adopt for a Machine. A deleting one has nothing to lose any more.
-func admitOwners(d *Decision, r *Request) {
-	if r.Old != nil && r.Old.Deleting() || r.Old == nil && !r.New.ControlPlane() && r.New.Hook != Ours {
+// owns says whether the rule adopt looks at the owners of the request's Machine. A deleting one has nothing to lose any more.
+func (r *Request) owns() bool {
+	if r.Old == nil {
+		return r.New.ControlPlane() || r.New.Hook == Ours
+	}
+	return r.guarded() && !r.Old.Deleting()
+}
+
+// Adopts says whether the request makes an owner the controller of a control-plane Machine. Whoever its kind says it is, it may be a
+// MachineSet: that one's controller goes by the UID.
+func (r *Request) Adopts() bool {
+	return r.New != nil && r.owns() && slices.ContainsFunc(r.New.Owners, func(o Owner) bool { return o.Controller && r.adds(o) })
+}
+
+// admitOwners is the rule adopt for a Machine. Where it is not known which MachineSets there are, a control plane's usual owner
+// passes: its operator must not wait.
+func admitOwners(d *Decision, r *Request, s *Snapshot) {
+	if !r.owns() {
 		return
 	}
+	unknown := s == nil || s.MachineSetsWhy != ""
 	for i, o := range r.New.Owners {
-		if r.adds(o) && o.scales() {
+		switch {
+		case !r.adds(o):
+		case o.scales(), o.Controller && !unknown && slices.Contains(s.MachineSets, o.UID):
 			d.add(Adopt, Denied, adoptDenied(r, &r.New.Owners[i])...)
+			return
+		case o.Controller && unknown && !o.usual():
+			d.add(Adopt, Denied, adoptUnknown(r, &r.New.Owners[i])...)
 			return
 		}
 	}

@@ -7,7 +7,7 @@
 //
 // The rules, by the name that denials, warnings, metrics and tests use:
 //
-//	claim               a Machine claims neither another's member nor its instance
+//	claim               a Machine claims neither another's member nor its instance, and who did first is not deleted with a voter's host
 //	adopt               no MachineSet takes a control-plane Machine for its own
 //	keep-hook           hook, latch and evidence of a guarded Machine stay as they are
 //	no-regain           a deleting Machine does not get the hook back

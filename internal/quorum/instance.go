@@ -1,6 +1,9 @@
 package quorum
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // InstanceAnnotations are the annotations by which providers find the instance of a Machine that has
 // no provider ID, and in older releases of any: each with what comes before its value in a provider ID
@@ -45,4 +48,101 @@ func instanceOf(providerID string) string {
 		host = parts[0] + "/" + parts[1]
 	}
 	return baremetal + host
+}
+
+// Reaches are keys of what goes with a Machine that is deleted: the machine controller terminates its instance, and drains and
+// deletes its Node. A Machine without a Node may be given one by the node link, which goes by the provider ID and then by the
+// addresses; for one that has a Node its other addresses say nothing, since virtual ones move from Node to Node. n is the Machine's
+// Node, nil where it has none or it is not known.
+func (m *Machine) Reaches(n *Node) []string {
+	keys, addresses := m.InstanceKeys(), m.Addresses
+	if m.NodeName != "" {
+		keys = append(keys, nodeKey(m.NodeName))
+	}
+	if n != nil {
+		addresses = slices.Concat(addresses, n.Addresses)
+		if n.ProviderID != "" {
+			keys = append(keys, "instance "+instanceOf(n.ProviderID))
+		}
+	}
+	for _, a := range addresses {
+		if a.IsLinkLocalUnicast() { // the same on every host
+			continue
+		}
+		if m.NodeName == "" {
+			keys = append(keys, "address "+a.Unmap().String())
+		}
+		keys = append(keys, "etcd's address "+a.Unmap().String())
+	}
+	return keys
+}
+
+// standsOn are the keys, as Reaches has them, of what a control-plane Machine stands for.
+func (m *Machine) standsOn() []string {
+	keys := m.InstanceKeys()
+	if m.NodeName != "" {
+		keys = append(keys, nodeKey(m.NodeName))
+	}
+	for _, a := range m.Addresses {
+		keys = append(keys, "address "+a.Unmap().String())
+	}
+	for _, a := range m.OwnEvidence().Addresses { // also of a Machine that cannot be read
+		keys = append(keys, "etcd's address "+a.Unmap().String())
+	}
+	return keys
+}
+
+func nodeKey(name string) string { return "Node " + name }
+
+// HostKeys are keys, as Reaches has them, of all that the control-plane Machines stand for.
+func (s *Snapshot) HostKeys() []string {
+	var keys []string
+	for i := range s.Machines {
+		keys = append(keys, s.Machines[i].standsOn()...)
+		if n := nodeOf(s, &s.Machines[i]); n >= 0 {
+			keys = append(keys, nodeKey(s.Nodes[n].Name))
+		}
+	}
+	return keys
+}
+
+// InstanceKeys are keys, as Reaches has them, of the instance that a Machine names.
+func (m *Machine) InstanceKeys() (keys []string) {
+	for _, f := range m.instanceFields() {
+		keys = append(keys, "instance "+f.instance)
+	}
+	return keys
+}
+
+// reached is a control-plane Machine that goes with another one that is deleted, and by what; nil for none.
+func (s *Snapshot) reached(m *Machine) (goes *Machine, by string) {
+	var own *Node
+	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return m.NodeName != "" && n.Name == m.NodeName }); i >= 0 {
+		own = &s.Nodes[i]
+	}
+	keys := m.Reaches(own)
+	if m.guards() { // its Node and its addresses the join knows
+		keys = m.InstanceKeys()
+	}
+	for i := range s.Machines {
+		other := &s.Machines[i]
+		if other.Name == m.Name {
+			continue
+		}
+		for _, key := range other.standsOn() {
+			if slices.Contains(keys, key) {
+				return other, key
+			}
+		}
+	}
+	return nil, ""
+}
+
+// guards says whether a Machine is one of the control plane's, by its labels or by what holds it.
+func (m *Machine) guards() bool { return m.ControlPlane() || m.Held() }
+
+// settled says whether a control-plane Machine has its instance for certain: it has a Node, or is known to host a member.
+// Neither is anybody's to write but the Machine API's and Holdfast's.
+func (m *Machine) settled() bool {
+	return m.ControlPlane() && (m.NodeName != "" || len(m.OwnEvidence().MemberIDs) > 0)
 }

@@ -76,7 +76,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, reason := range []q.Reason{
 		q.EtcdUnknown, q.EtcdNoLeader, q.EtcdMembersUnhealthy, q.MachineAPINotFunctional, q.DesiredReplicasUnknown,
-		q.MemberHostUnknown, q.LearnerOrphaned, q.MachineMirrored, q.HookOwnerForeign, q.ReplacementWaits,
+		q.MemberHostUnknown, q.LearnerOrphaned, q.MachineMirrored, q.HookOwnerForeign, q.ReplacementWaits, q.InstanceClaimedTwice, q.ClaimsUnknown,
 	} {
 		if !strings.Contains(told, "\n"+string(reason)+": ") {
 			t.Errorf("reason %s is not in testdata/plan", reason)
@@ -95,6 +95,14 @@ func TestClaimUnknown(t *testing.T) {
 	d := ids.Admit(r, nil)
 	if denial := d.Denial(); denial == nil || denial.Rule != q.Claim {
 		t.Errorf("it passed: %s", d.Describe())
+	}
+	if problem := wrongWords(&d); problem != "" {
+		t.Error(problem)
+	}
+	worker := q.Machine{Name: "worker-0", UID: "1", Role: "worker", ProviderID: "aws:///1"}
+	d = ids.Admit(&q.Request{Operation: q.Delete, User: q.User{Name: "holdfast"}, Namespace: "n", Old: &worker}, nil)
+	if denial := d.Denial(); denial == nil || denial.Rule != q.Claim {
+		t.Errorf("the deletion passed: %s", d.Describe())
 	}
 	if problem := wrongWords(&d); problem != "" {
 		t.Error(problem)

@@ -49,6 +49,7 @@ func (p *planner) observe() {
 	}
 	p.drains()
 	p.domains()
+	p.observeClaims()
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if m.Unread != "" {
@@ -64,6 +65,28 @@ func (p *planner) observe() {
 		if m.Hook == Foreign && p.s.Mode == Guard {
 			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
 		}
+	}
+}
+
+// observeClaims notes the Machines that claim the host of a control-plane Machine.
+func (p *planner) observeClaims() {
+	for i := range p.s.Claimants {
+		p.noteClaim(&p.s.Claimants[i], "joined to nothing")
+	}
+	for i := range p.s.Machines { // one of two that is not known to host the member
+		if m := &p.s.Machines[i]; m.guards() && len(m.OwnEvidence().MemberIDs) == 0 {
+			p.noteClaim(m, "not known to be the member's host")
+		}
+	}
+	if p.s.ClaimantsWhy != "" {
+		p.note(ClaimsUnknown, "", "whether other Machines claim the host of a control-plane Machine is not known: %s", p.s.ClaimantsWhy)
+	}
+}
+
+func (p *planner) noteClaim(m *Machine, is string) {
+	if goes, by := p.s.reached(m); goes != nil {
+		p.note(InstanceClaimedTwice, m.Name, "Machine %s stands for the host of control-plane Machine %s as well (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
+			"take it off that host: kubectl patch machine %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.letGo())
 	}
 }
 

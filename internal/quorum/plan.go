@@ -103,6 +103,8 @@ const (
 	LedgerGarbled           Reason = "LedgerGarbled"
 	MachineUnreadable       Reason = "MachineUnreadable"
 	RecordsGarbled          Reason = "RecordsGarbled"
+	InstanceClaimedTwice    Reason = "InstanceClaimedTwice"
+	ClaimsUnknown           Reason = "ClaimsUnknown"
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
 	LearnerBehind           Reason = "LearnerBehind"

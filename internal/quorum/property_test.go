@@ -67,6 +67,18 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	for i := range rapid.IntRange(0, 7).Draw(t, "machines") {
 		s.Machines = append(s.Machines, drawMachine(t, i, long))
 	}
+	for i := range rapid.IntRange(0, 2).Draw(t, "claimants") {
+		m := drawMachine(t, rapid.IntRange(0, 6).Draw(t, "claims"), "")
+		m.Name, m.UID, m.Role, m.Type, m.Hook, m.Latch = fmt.Sprintf("worker-%d", i), fmt.Sprintf("uid-worker-%d", i), "worker", "", q.Absent, q.Absent
+		s.Claimants = append(s.Claimants, m)
+	}
+	s.MachineSets = one(t, "MachineSets", nil, []string{"w"}, []string{"w", "c"})
+	if chance(t, 5, "MachineSets unknown") {
+		s.MachineSetsWhy = "not listed"
+	}
+	if chance(t, 5, "claimants unknown") {
+		s.ClaimantsWhy = "not listed yet"
+	}
 	for i := range rapid.IntRange(0, 7).Draw(t, "members") {
 		m := q.Member{
 			ID: uint64(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
@@ -115,7 +127,7 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 		Type: one(t, "type", "master", "master", "arbiter", ""), Mirrored: chance(t, 5, "mirrored"),
 		CreatedAt: one(t, "created", noon().Add(-time.Hour), noon().Add(-time.Hour), noon().Add(-time.Second)),
 		Hook:      drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
-		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "nonsense"),
+		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "claim: because", "nonsense"),
 		Phase:    "Running", NodeName: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), InstanceID: true, Addresses: drawAddresses(t, i),
 		Zone: one(t, "zone", "a", "b", ""),
 	}
@@ -304,7 +316,7 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
 		r.New.Name, r.New.DeletedAt, r.New.Mirrored = "master-new", time.Time{}, false
 		return r
 	}
-	old := rapid.SampledFrom(s.Machines).Draw(t, "old")
+	old := rapid.SampledFrom(slices.Concat(s.Machines, s.Claimants)).Draw(t, "old")
 	r.Old = &old
 	if r.Operation == q.Delete {
 		return r
@@ -343,10 +355,26 @@ func given(ids q.Identities, r *q.Request, s *q.Snapshot) *q.Snapshot {
 	switch ids.Needs(r) {
 	case q.NeedRing:
 		return s
-	case q.NeedMachines:
-		return &q.Snapshot{Machines: s.Machines}
+	case q.NeedHosts:
+		return hosts(s, r)
 	}
 	return nil
+}
+
+// hosts is as much of a Snapshot as NeedHosts asks for.
+func hosts(s *q.Snapshot, r *q.Request) *q.Snapshot {
+	m := r.Machine()
+	out := &q.Snapshot{Machines: s.Machines, ClaimantsWhy: s.ClaimantsWhy}
+	for _, n := range s.Nodes {
+		if n.Name == m.NodeName {
+			out.Nodes = append(out.Nodes, n)
+		}
+	}
+	if m.ControlPlane() {
+		out.Claimants = s.Claimants
+	}
+	out.MachineSets, out.MachineSetsWhy = s.MachineSets, s.MachineSetsWhy
+	return out
 }
 
 func TestAdmit(t *testing.T) {

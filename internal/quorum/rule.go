@@ -30,5 +30,5 @@ var Rules = [...]Rule{
 	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, Home, HealthCheck, OverrideRule,
 }
 
-// overridable are the rules that an override lifts.
-var overridable = [...]Rule{EscapeHatch, UnprotectedDelete, OneTooMany, DegradedDelete}
+// overridable are the rules that an override lifts; claim for DELETE alone.
+var overridable = [...]Rule{Claim, EscapeHatch, UnprotectedDelete, OneTooMany, DegradedDelete}

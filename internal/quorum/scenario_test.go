@@ -227,8 +227,8 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 	case q.NeedRing:
 		s = &w.s
 		b.WriteString("(asks etcd)\n")
-	case q.NeedMachines:
-		s = &q.Snapshot{Machines: w.s.Machines}
+	case q.NeedHosts:
+		s = hosts(&w.s, r)
 		b.WriteString("(asks for the Machines)\n")
 	}
 	decision := ids.Admit(r, s)
@@ -311,7 +311,11 @@ func (w *world) happen(r *q.Request, d *q.Decision) {
 	case q.Update:
 		*w.machine(r.Old.Name) = *repaired(r, d).New
 	case q.Create:
-		w.s.Machines = append(w.s.Machines, *repaired(r, d).New)
+		if m := *repaired(r, d).New; m.ControlPlane() {
+			w.s.Machines = append(w.s.Machines, m)
+		} else {
+			w.s.Claimants = append(w.s.Claimants, m)
+		}
 	}
 }
 
@@ -369,11 +373,13 @@ func alter(t *testing.T, m *q.Machine, line string) {
 		m.OverrideBy = value
 	case "provider":
 		m.ProviderID = value
+	case "node":
+		m.NodeName = value
 	case "host":
 		m.Instance[0] = value
 	case "server":
 		m.Instance[1] = value
-	case "owner": // <kind>.<group> <name> [controller]
+	case "owner": // <kind>.<group> <name> [controller]; the UID is of the name
 		words := strings.Fields(value)
 		kind, group, _ := strings.Cut(words[0], ".")
 		o := q.Owner{Group: group, Kind: kind, Name: words[1], UID: "uid-" + words[1], Controller: len(words) > 2}

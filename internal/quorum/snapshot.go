@@ -22,6 +22,16 @@ type Snapshot struct {
 	Machines []Machine // the guarded Machines of the Machine namespace
 	Nodes    []Node    // the control-plane Nodes
 
+	// Claimants are Machines that are none of the control plane's, and name the instance, the Node or an address of one that is,
+	// or of the Machine that a request is about. They are joined to nothing. ClaimantsWhy says why not all are known, "" if they are.
+	Claimants    []Machine
+	ClaimantsWhy string
+
+	// MachineSets are the UIDs of those that there are, where a request is about a Machine's controller; MachineSetsWhy says why they
+	// are not known.
+	MachineSets    []string
+	MachineSetsWhy string
+
 	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
 	Records []Evidence

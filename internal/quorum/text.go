@@ -61,6 +61,47 @@ func claimUnknown(r *Request, f instanceField) []string {
 	}
 }
 
+// claimedTwice is told of an instance that somebody claimed before it was the Machine's.
+func claimedTwice(r *Request, f instanceField, other *Machine) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s): Machine %s claims the instance of Machine %s: %s.", Claim, clip(other.Name, 70), clip(r.name(), 70), clip(f.value, 60)),
+		"It is joined to nothing, and its deletion is refused, as it would take that instance along.",
+	}
+}
+
+func claimDeleted(r *Request, goes *Machine, by string, ids *Identities) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s stands for the host of control-plane Machine %s as well: both have %s.", Claim, r.name(), goes.Name, clip(by, 120)),
+		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
+		"Take it off that host, then try again: " + r.kubectl("patch", r.Old.letGo()) + "; " +
+			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
+		r.lift(Claim),
+	}
+}
+
+// letGo are the arguments of kubectl patch that take a Machine's instance off it.
+func (m *Machine) letGo() string {
+	var annotations []string
+	for i, value := range m.Instance {
+		if value != "" {
+			annotations = append(annotations, fmt.Sprintf("%q:null", InstanceAnnotations[i].Key))
+		}
+	}
+	fields := `"spec":{"providerID":null}`
+	if annotations != nil {
+		fields += `,"metadata":{"annotations":{` + strings.Join(annotations, ",") + `}}`
+	}
+	return "--type=merge -p '{" + fields + "}'"
+}
+
+func claimDeleteUnknown(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): whether Machine %s stands for a control-plane Machine's host is not known: the Machines could not be read.", Claim, r.name()),
+		"Its deletion would take that host along. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+		r.lift(Claim),
+	}
+}
+
 func claimKept(r *Request, field string) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", Claim, field, clip(r.name(), 70), r.holder()),
@@ -68,10 +109,21 @@ func claimKept(r *Request, field string) []string {
 }
 
 func adoptDenied(r *Request, o *Owner) []string {
+	then := "Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + o.resource() + " " + clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'"
+	if !o.scales() {
+		then = "Leave that owner reference out: by its UID " + clip(o.UID, 40) + " it is a MachineSet. See which: kubectl -n " + r.Namespace + " get machinesets -o custom-columns=NAME:.metadata.name,UID:.metadata.uid"
+	}
 	return []string{
-		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", Adopt, o.Kind, clip(o.Name, 80), r.name()),
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", Adopt, clip(o.Kind, 40), clip(o.Name, 80), r.name()),
 		"It would count the Machine among its replicas and delete it, and its etcd member with it, to scale down.",
-		"Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + o.resource() + " " + clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'",
+		then,
+	}
+}
+
+func adoptUnknown(r *Request, o *Owner) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s now: by its UID it may be a MachineSet.", Adopt, clip(o.Kind, 40), clip(o.Name, 80), r.name()),
+		"The MachineSets could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 	}
 }
 

@@ -263,6 +263,11 @@ func (w *world) machine(name string) *q.Machine {
 			return &w.s.Machines[i]
 		}
 	}
+	for i := range w.s.Claimants {
+		if w.s.Claimants[i].Name == name {
+			return &w.s.Claimants[i]
+		}
+	}
 	return nil
 }
 
@@ -457,6 +462,18 @@ func (w *world) set(line string) error {
 		}
 	case "machine":
 		return w.setMachine(f[1], f[2:])
+	case "worker":
+		return w.setWorker(f[1], f[2:])
+	case "machinesets": // their names, or unknown: <why>
+		if why, ok := strings.CutPrefix(rest, "unknown: "); ok {
+			w.s.MachineSetsWhy = why
+			break
+		}
+		for _, name := range f[1:] {
+			w.s.MachineSets = append(w.s.MachineSets, "uid-"+name)
+		}
+	case "claims-unknown":
+		w.s.ClaimantsWhy = rest
 	case "node":
 		return w.setNode(f[1], f[2:])
 	case "member":
@@ -583,6 +600,37 @@ func (w *world) setMachine(name string, opts []string) error {
 			if n != nil {
 				n.Addresses = append(n.Addresses, addr)
 			}
+		}
+	}
+	return nil
+}
+
+// setWorker adds a worker Machine, or changes it.
+func (w *world) setWorker(name string, opts []string) error {
+	if w.machine(name) == nil {
+		w.s.Claimants = append(w.s.Claimants, q.Machine{
+			Name: name, UID: "uid-" + name, Role: "worker", Type: "worker", CreatedAt: noon().Add(-time.Hour), Hook: q.Absent, Latch: q.Absent, Finalizer: true, Phase: "Running",
+		})
+	}
+	m := w.machine(name)
+	for _, opt := range opts {
+		switch key, value, _ := strings.Cut(opt, "="); key {
+		case "provider":
+			m.ProviderID = value
+		case "host":
+			m.Instance[0] = value
+		case "node":
+			m.NodeName = value
+		case "mirrored":
+			m.Mirrored = true
+		case "deleting":
+			m.DeletedAt = w.s.Now
+		default:
+			addr, err := netip.ParseAddr(opt)
+			if err != nil {
+				return fmt.Errorf("worker %s: %q", name, opt)
+			}
+			m.Addresses = append(m.Addresses, addr)
 		}
 	}
 	return nil

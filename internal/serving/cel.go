@@ -51,17 +51,23 @@ func adopts() string {
 		`o.kind == 'MachineSet' && o.apiVersion.split('/')[0] in ['machine.openshift.io', 'cluster.x-k8s.io'] || ` +
 		`o.kind == 'MachineDeployment' && o.apiVersion.split('/')[0] == 'cluster.x-k8s.io')`
 	const same = `p.?controller.orValue(false) && p.kind == o.kind && p.name == o.name && p.uid == o.uid && p.apiVersion.split('/')[0] == o.apiVersion.split('/')[0]`
-	return all(live("oldObject"), owners("object")+".exists(o, "+all(scales,
-		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")")))+")")
+	adopted := owners("object") + ".exists(o, " + all(scales,
+		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")"))) + ")"
+	// More owners than any Machine has are refused unseen: see entry.
+	return all(live(), some(all("("+owners("object")+".size() > 100)", differ(owners)), all("("+owners("object")+".size() <= 100)", adopted)))
 }
 
 // owners are the owner references.
 func owners(object string) string { return object + ".metadata.?ownerReferences.orValue([])" }
 
-// entry says whether an object has the hook or latch under its name with its owner.
+// entry says whether an object has the hook or latch under its name with its owner, which is all that an entry can hold. It is no
+// exists(): the time that takes grows with the square of the list, to seconds for one that fills a Machine.
 func entry(object, list, name, owner string) string {
-	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([]).exists(h, h.?name.orValue('') == %s && h.?owner.orValue('') == %s)",
-		object, list, quote(name), quote(owner))
+	return fmt.Sprintf("({'name': %s, 'owner': %s} in %s)", quote(name), quote(owner), hooks(object, list))
+}
+
+func hooks(object, list string) string {
+	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?%s.orValue([])", object, list)
 }
 
 func hooked(object string) string {
@@ -72,9 +78,11 @@ func latched(object string) string {
 	return entry(object, "preTerminate", quorum.LatchName, quorum.LatchOwner)
 }
 
-// named says whether an object has an entry under the hook's name, whoever owns it.
+// named says whether an object has an entry under the hook's name, whoever owns it. In a list that is longer than any in use it counts as
+// there: see entry.
 func named(object string) string {
-	return fmt.Sprintf("%s.?spec.?lifecycleHooks.?preDrain.orValue([]).exists(h, h.?name.orValue('') == %s)", object, quote(quorum.HookName))
+	list := hooks(object, "preDrain")
+	return fmt.Sprintf("(%s.size() > 100 || %s.exists(h, h.?name.orValue('') == %s))", list, list, quote(quorum.HookName))
 }
 
 func finalized(object string) string {
@@ -102,8 +110,9 @@ func touched() string {
 	}
 	return some(
 		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(claims(), all(changed(), ours, guarded()))),
+		all(operation("UPDATE"), some(claims(), all(ours, some(all(changed(), guarded()), overrides())))),
 		deletes(),
+		deletesStray(),
 	)
 }
 
@@ -115,6 +124,28 @@ func claims() string {
 	}
 	return some(differ(providerID), within(".metadata.?annotations", instance...))
 }
+
+// overrides says whether an update changes an override. A worker's lifts the rule claim for its deletion.
+func overrides() string {
+	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation))
+}
+
+// deletesStray says whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a
+// control-plane Machine's: the rule claim.
+func deletesStray() string {
+	has := []string{
+		"(" + providerID("oldObject") + " != '')",
+		"oldObject.?status.?nodeRef.?name.hasValue()",
+		"(oldObject.?status.?addresses.orValue([]).size() > 0)",
+	}
+	for _, a := range quorum.InstanceAnnotations {
+		has = append(has, "("+annotation("oldObject", a.Key)+" != '')")
+	}
+	return all(operation("DELETE"), live(), ours, not(guards("oldObject")), some(has...))
+}
+
+// guards is quorum.Machine.guards.
+func guards(object string) string { return some(controlPlane(object), hooked(object), latched(object)) }
 
 // annotations are those that the rules protect.
 func annotations() []string {
@@ -138,13 +169,12 @@ func changed() string {
 
 // guarded says whether an update is about a guarded Machine.
 func guarded() string {
-	return some(controlPlane("oldObject"), controlPlane("object"), hooked("oldObject"), latched("oldObject"))
+	return some(controlPlane("object"), guards("oldObject"))
 }
 
 // deletes says whether a live Machine of the guard's is deleted.
 func deletes() string {
-	return all(operation("DELETE"), live("oldObject"), ours,
-		some(controlPlane("oldObject"), hooked("oldObject"), latched("oldObject")))
+	return all(operation("DELETE"), live(), ours, guards("oldObject"))
 }
 
 // differ says whether a fragment is not the same for both objects.
@@ -161,7 +191,8 @@ func within(field string, differences ...string) string {
 	return all("(object"+field+" != oldObject"+field+")", some(differences...))
 }
 
-func live(object string) string { return "!has(" + object + ".metadata.deletionTimestamp)" }
+// live says whether the stored Machine is.
+func live() string { return "!has(oldObject.metadata.deletionTimestamp)" }
 
 // irreparable says whether a request is one whose harm the hook would not hold off: the
 // delete of a Machine that lacks hook, latch or finalizer, and the release of a hook by anyone but a
@@ -172,7 +203,7 @@ func irreparable(ids *quorum.Identities) string {
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
 		all(operation("UPDATE"), ours, not(person(ids)), some(
 			all(hooked("oldObject"), not(hooked("object"))),
-			all(not(live("oldObject")), latched("oldObject"), not(latched("object"))))),
+			all(not(live()), latched("oldObject"), not(latched("object"))))),
 	)
 }
 

@@ -193,7 +193,10 @@ var errBlind = errors.New("not in this test")
 
 func (blind) Snapshot(context.Context) (*quorum.Snapshot, error) { return nil, errBlind }
 func (blind) Machines(context.Context) ([]quorum.Machine, error) { return nil, errBlind }
-func (blind) Decided(context.Context, webhooks.Record)           {}
+func (blind) Hosts(context.Context, *quorum.Machine) (*quorum.Snapshot, error) {
+	return nil, errBlind
+}
+func (blind) Decided(context.Context, webhooks.Record) {}
 func (blind) Selected(context.Context, labels.Selector) (*quorum.Selection, error) {
 	return nil, errBlind
 }

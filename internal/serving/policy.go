@@ -33,7 +33,7 @@ func PolicyNames() []string { return []string{MachinePolicy, StatusPolicy, Recor
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(some(changed(), claims()), ours, guarded())), machineVariables(&o.Identities), o.machineValidations()),
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(some(changed(), claims()), guarded()), overrides()))), machineVariables(&o.Identities), o.machineValidations()),
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.Identities.MachineAPI)+")")), nil, o.statusValidations()),
 		binding(StatusPolicy),
@@ -113,6 +113,8 @@ func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable
 		{Name: "hasEntry", Expression: named("object")},
 		// quorum.Machine.Held
 		{Name: "held", Expression: "(variables.hadHook || variables.hadLatch)"},
+		// quorum.Request.guarded; who only sets an override may not be
+		{Name: "guarded", Expression: guarded()},
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
@@ -142,11 +144,12 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			all("variables.held", o.letsGo()),
 			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it: "+
 				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
-		validation(quorum.Adopt, adopts(),
+		validation(quorum.Adopt,
+			all("variables.guarded", adopts()),
 			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+
 				"Leave the owner reference out, and narrow the selector of that MachineSet."),
 		validation(quorum.NoRegain,
-			all("variables.deleting", some("(!variables.hadHook && variables.hasHook)", "(!variables.hadLatch && variables.hasLatch)")),
+			all("variables.guarded", "variables.deleting", some("(!variables.hadHook && variables.hasHook)", "(!variables.hadLatch && variables.hasLatch)")),
 			"Machine ", " is being deleted, and a hook that is gone from such a Machine never returns. "+
 				"Leave "+quorum.HookName+" and "+quorum.LatchName+" out of the change; if it comes from a manifest, remove the Machine from it."),
 		validation(quorum.AutomationRelease,
@@ -158,7 +161,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
 		validation(quorum.OverrideRule,
 			all(some(differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation)), not(setsOverride()),
-				some(controlPlane("oldObject"), all(not(controlPlane("object")), some("variables.hadHook", "variables.hadLatch")))),
+				some(controlPlane("oldObject"), not(controlPlane("object")))),
 			"the override annotations of Machine ", " are a person's to set, and only Holdfast says who did and when. Leave "+quorum.OverrideByAnnotation+" out. "+down),
 		validation(quorum.KeepHook,
 			some(

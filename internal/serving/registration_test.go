@@ -237,6 +237,16 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		put(&m.Annotations, quorum.OverrideByAnnotation, pick("by", "absent", "absent", "alice", "alice 2026-11-22T10:00:00Z", "system:admin 2026-11-22T10:00:00Z", "bob bob 2026-11-22T10:00:00Z"))
 		put(&m.Annotations, quorum.InstanceAnnotations[0].Key, pick("host", "absent", "absent", "", "a", "b"))
 		put(&m.Annotations, quorum.InstanceAnnotations[1].Key, pick("server", "absent", "absent", "a"))
+		switch pick("status", "none", "none", "node", "address", "link-local", "name") {
+		case "node":
+			m.Status.NodeRef = &corev1.ObjectReference{Kind: "Node", Name: "n"}
+		case "address":
+			m.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+		case "link-local":
+			m.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "169.254.0.2"}}
+		case "name":
+			m.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n"}}
+		}
 		switch pick("owner", "none", "none", "set", "controller", "other", "usual") {
 		case "set":
 			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "s", UID: "s"}}
@@ -435,11 +445,13 @@ func quiet(r *quorum.Request) bool {
 	}
 	switch r.Operation {
 	case quorum.Delete:
-		return !guarded(r.Old) || r.Old.Deleting() || r.Old.Mirrored
+		has := r.Old.ProviderID != "" || r.Old.Instance != [2]string{} || r.Old.NodeName != "" || len(r.Old.Addresses)+len(r.Old.HostNames) > 0
+		return !guarded(r.Old) && !has || r.Old.Deleting() || r.Old.Mirrored
 	case quorum.Update:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
-		return same || r.Old.ProviderID == r.New.ProviderID && r.Old.Instance == r.New.Instance && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane())
+		overrides := r.Old.Override != r.New.Override || r.Old.OverrideBy != r.New.OverrideBy
+		return same || r.Old.ProviderID == r.New.ProviderID && r.Old.Instance == r.New.Instance && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane() && !overrides)
 	}
 	return false
 }

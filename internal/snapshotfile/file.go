@@ -21,11 +21,18 @@ type File struct {
 	OtherDriver string `json:"otherDriver,omitempty"`
 	Bootstrap   string `json:"bootstrap,omitempty"` // address
 
-	Etcd       Etcd      `json:"etcd"`
-	Machines   []Machine `json:"machines,omitempty"`
-	Nodes      []Node    `json:"nodes,omitempty"`
-	Records    []string  `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
-	RecordsWhy string    `json:"recordsWhy,omitempty"`
+	Etcd     Etcd      `json:"etcd"`
+	Machines []Machine `json:"machines,omitempty"`
+	Nodes    []Node    `json:"nodes,omitempty"`
+	// Claimants are Machines that claim the host of one of the control plane's.
+	Claimants    []Machine `json:"claimants,omitempty"`
+	ClaimantsWhy string    `json:"claimantsWhy,omitempty"`
+	// MachineSets are their UIDs.
+	MachineSets    []string `json:"machineSets,omitempty"`
+	MachineSetsWhy string   `json:"machineSetsWhy,omitempty"`
+
+	Records    []string `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
+	RecordsWhy string   `json:"recordsWhy,omitempty"`
 
 	RecordsVersion string  `json:"recordsVersion,omitempty"`
 	Ledger         *Ledger `json:"releaseLedger,omitempty"` // without it there is none

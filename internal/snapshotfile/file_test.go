@@ -61,6 +61,7 @@ func generator() *rapid.Generator[q.Snapshot] {
 		s := rapid.MakeCustom[q.Snapshot](config).Draw(t, "snapshot")
 		s.Now = time.Unix(rapid.Int64Range(0, 4e9).Draw(t, "now"), 0).UTC()
 		s.Machines = rapid.SliceOfNDistinct(machine, 0, 3, func(m q.Machine) string { return m.Name }).Draw(t, "machines")
+		s.Claimants = rapid.SliceOfN(machine, 0, 2).Draw(t, "claimants")
 		s.Records = rapid.SliceOfN(evidence, 0, 2).Draw(t, "records")
 		if s.Ledger.Version == "" {
 			s.Ledger = q.Ledger{}

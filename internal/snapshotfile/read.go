@@ -31,7 +31,8 @@ func Parse(raw []byte) (*File, error) {
 func (f *File) Snapshot() (*quorum.Snapshot, error) {
 	var r reader
 	s := &quorum.Snapshot{
-		Now: r.time("now", f.Now), Desired: f.Desired, DesiredWhy: f.DesiredWhy, OtherDriver: f.OtherDriver, RecordsWhy: f.RecordsWhy, RecordsVersion: f.RecordsVersion, Bootstrap: r.addr("bootstrap", f.Bootstrap),
+		Now: r.time("now", f.Now), Desired: f.Desired, DesiredWhy: f.DesiredWhy, OtherDriver: f.OtherDriver, RecordsWhy: f.RecordsWhy, RecordsVersion: f.RecordsVersion,
+		ClaimantsWhy: f.ClaimantsWhy, MachineSets: f.MachineSets, MachineSetsWhy: f.MachineSetsWhy, Bootstrap: r.addr("bootstrap", f.Bootstrap),
 		Ring: quorum.Ring{
 			Known: f.Etcd.Known, Why: f.Etcd.Why, ReadAt: r.time("etcd.readAt", f.Etcd.ReadAt),
 			Leader: r.id("etcd.leader", f.Etcd.Leader), Index: f.Etcd.Index, Version: f.Etcd.Version,
@@ -61,6 +62,9 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 			r.fail(fmt.Sprintf("machines[%d].name", i), "%q is there twice", m.Name)
 		}
 		s.Machines = append(s.Machines, m)
+	}
+	for i := range f.Claimants {
+		s.Claimants = append(s.Claimants, r.machine(fmt.Sprintf("claimants[%d]", i), &f.Claimants[i]))
 	}
 	for i := range f.Nodes {
 		n, at := &f.Nodes[i], fmt.Sprintf("nodes[%d]", i)

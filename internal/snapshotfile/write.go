@@ -13,7 +13,8 @@ import (
 func Of(s *quorum.Snapshot, namespace string) *File {
 	f := &File{
 		APIVersion: APIVersion, Kind: Kind, Namespace: namespace, Mode: "guard", Now: formatTime(s.Now),
-		Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, RecordsWhy: s.RecordsWhy, RecordsVersion: s.RecordsVersion, Bootstrap: formatAddr(s.Bootstrap),
+		Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, RecordsWhy: s.RecordsWhy, RecordsVersion: s.RecordsVersion,
+		ClaimantsWhy: s.ClaimantsWhy, MachineSets: s.MachineSets, MachineSetsWhy: s.MachineSetsWhy, Bootstrap: formatAddr(s.Bootstrap),
 		Etcd: Etcd{
 			Known: s.Ring.Known, Why: s.Ring.Why, ReadAt: formatTime(s.Ring.ReadAt), Leader: formatID(s.Ring.Leader),
 			Index: s.Ring.Index, Version: s.Ring.Version,
@@ -32,6 +33,9 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 	}
 	for i := range s.Machines {
 		f.Machines = append(f.Machines, machineOf(&s.Machines[i]))
+	}
+	for i := range s.Claimants {
+		f.Claimants = append(f.Claimants, machineOf(&s.Claimants[i]))
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]

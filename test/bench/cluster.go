@@ -220,6 +220,7 @@ func worker(name string) *machinev1beta1.Machine {
 		"machine.openshift.io/instance-type": "m5.large", "machine.openshift.io/region": "region-1", "machine.openshift.io/zone": "zone-a",
 	}
 	m.Annotations = map[string]string{"machine.openshift.io/instance-state": "running"}
+	m.Spec.ProviderID = new("process:///" + name)
 	m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: json.RawMessage(`{"apiVersion":"process.holdfast.dev/v1","kind":"ProcessMachineProviderSpec","instanceType":"m5.large","pad":"` + strings.Repeat("x", 1500) + `"}`)}
 	return m
 }

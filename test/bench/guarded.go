@@ -32,6 +32,9 @@ func while(deleting bool) []decided {
 			{name: "denial (keep-finalizer), on record", requestOnly: true, recorded: true, request: func(string) request {
 				return request{as: denied, method: http.MethodPatch, path: machine("master-1"), body: `{"metadata":{"finalizers":null}}`, refused: true}
 			}},
+			{name: "delete of a worker Machine", request: func(string) request {
+				return request{as: sandbox.Alice, method: http.MethodDelete, path: machine("worker-0") + dryRun}
+			}},
 			{name: "delete, allowed and held", request: func(string) request {
 				return request{as: sandbox.Alice, method: http.MethodDelete, path: machine("master-1") + dryRun}
 			}},
@@ -56,6 +59,16 @@ func (b *bench) guarded(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	if err := c.quiet(ctx); err != nil {
+		return err
+	}
+	if err := c.admin.Create(ctx, node("worker-0")); err != nil {
+		return err
+	}
+	if err := c.admin.Create(ctx, worker("worker-0")); err != nil {
+		return err
+	}
+	linked := request{as: sandbox.MachineAPI, method: http.MethodPatch, path: machine("worker-0") + "/status", body: `{"status":{"nodeRef":{"kind":"Node","name":"worker-0"}}}`}
+	if _, err := c.send(ctx, &linked); err != nil {
 		return err
 	}
 	n, err := startNothing(b.dir)

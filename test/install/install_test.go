@@ -257,12 +257,13 @@ func spareGuard() map[string]string {
 		repeats = "an Event that is repeated for minutes"
 	)
 	spare := map[string]string{
-		"patch events.events.k8s.io in default":                        repeats,
-		"patch events in holdfast-system":                              repeats,
-		"patch events.events.k8s.io in openshift-machine-api":          repeats,
-		"list secrets/holdfast-webhook-ca in holdfast-system":          streams,
-		"update configmaps/holdfast-releases in openshift-machine-api": "a final release, which test/scenario has",
-		"update secrets/holdfast-webhook-ca in holdfast-system":        "the CA is renewed long before it ends, in years",
+		"list machinesets.machine.openshift.io in openshift-machine-api": "when a control-plane Machine is given a controller",
+		"patch events.events.k8s.io in default":                          repeats,
+		"patch events in holdfast-system":                                repeats,
+		"patch events.events.k8s.io in openshift-machine-api":            repeats,
+		"list secrets/holdfast-webhook-ca in holdfast-system":            streams,
+		"update configmaps/holdfast-releases in openshift-machine-api":   "a final release, which test/scenario has",
+		"update secrets/holdfast-webhook-ca in holdfast-system":          "the CA is renewed long before it ends, in years",
 	}
 	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
 		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams

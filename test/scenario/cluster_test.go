@@ -51,7 +51,7 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 	scheme := runtime.NewScheme()
 	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)))
 	var err error
-	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator, sandbox.Holdfast} {
+	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator, sandbox.Holdfast, sandbox.MachineAPI} {
 		config := s.Config(who)
 		config.WarningHandler = rest.NoWarnings{}
 		if c.clients[who], err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {

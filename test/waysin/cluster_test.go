@@ -40,6 +40,8 @@ type cluster struct {
 	admin   client.Client
 	kubectl string
 	scratch string // for kubectl's files
+
+	machineAPI client.Client
 }
 
 func start(t *testing.T) *cluster {
@@ -51,6 +53,7 @@ func start(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.admin, _ = c.as(t, sandbox.Admin)
+	c.machineAPI, _ = c.as(t, sandbox.MachineAPI)
 	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
 		for _, name := range masters() {
 			if m := machineapi.Machine(c.get(ctx, t, name)); !m.Protected() || len(m.OwnEvidence().MemberIDs) == 0 {

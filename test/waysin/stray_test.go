@@ -74,6 +74,27 @@ func onStray(labels map[string]string, send sender) sender {
 	}
 }
 
+// reaching sends a request about a stray worker that the Machine API has joined to the other Machine's Node.
+func reaching(send sender) sender {
+	return onStray(worker(), func(ctx context.Context, r *request) ([]string, error) {
+		join := func(node *corev1.ObjectReference) error {
+			body, err := json.Marshal(map[string]any{"status": map[string]any{"nodeRef": node}})
+			if err != nil {
+				return err
+			}
+			return r.machineAPI.Status().Patch(ctx, r.on.DeepCopy(), client.RawPatch(types.MergePatchType, body))
+		}
+		if err := join(r.other.Status.NodeRef); err != nil {
+			return nil, fmt.Errorf("the Node itself: %w", err)
+		}
+		heard, err := send(ctx, r)
+		if undone := join(nil); undone != nil {
+			return nil, fmt.Errorf("take the Node away: %w", undone)
+		}
+		return heard, err
+	})
+}
+
 // onLeaving sends a request about a stray control-plane Machine that is being deleted and has no hook,
 // and looks whether it got one.
 func onLeaving(send sender) sender {

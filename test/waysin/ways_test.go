@@ -451,6 +451,9 @@ func ways() []way {
 		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.Claim), send: func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
 		}},
+		{name: "DELETE of a worker that the Machine API has joined to a control-plane Machine's Node", on: live, who: everyone(), want: denied(quorum.Claim), send: reaching(remove()), note: "its Node would be drained and deleted"},
+		{name: "kubectl delete --force --grace-period=0 of such a worker", on: live, who: people(), want: denied(quorum.Claim), send: reaching(kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false"))},
+		{name: "override of claim set by automation on such a worker", on: live, who: automation(), want: warned(quorum.OverrideRule), send: reaching(merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I said so","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`))},
 
 		{name: "CREATE without role labels and with another's evidence, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: createdAndPromoted, note: "the evidence is taken out at once"},
 		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: planted, note: "the evidence is taken out with the label, where the Machine comes to be guarded"},

@@ -1,0 +1,111 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
+)
+
+// TestClaims has the index follow the Machines of a real API server, one of which no list can hold, and answers from all of them
+// where there is no index.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, machinev1beta1.Install(scheme))
+	api, err := client.NewWithWatch(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config, client.Options{Scheme: scheme})
+	must(t, err)
+	create := func(name, role, provider string) *machinev1beta1.Machine {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{quorum.RoleLabel: role},
+		}}
+		if provider != "" {
+			m.Spec.ProviderID = &provider
+		}
+		must(t, api.Create(t.Context(), m))
+		return m
+	}
+	create("master-0", "master", "process:///0")
+	for i := range claimsPage + 1 { // more than a page
+		create(fmt.Sprintf("worker-%03d", i), "worker", fmt.Sprintf("process:///worker-%d", i))
+	}
+	deep := create("deep", "worker", "")
+	nested := func(depth int) string {
+		return `{"spec":{"providerSpec":{"value":` + strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth) + `}}}`
+	}
+	depth := 10_001
+	for depth > 9_900 && api.Patch(t.Context(), deep, client.RawPatch(types.MergePatchType, []byte(nested(depth)))) != nil {
+		depth--
+	}
+
+	claims := NewClaims(api, metav1.NamespaceDefault, logr.Discard())
+	g := &Gatherer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
+	of := func(provider string) (names []string) {
+		t.Helper()
+		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider})
+		must(t, err)
+		if s.ClaimantsWhy != "" {
+			t.Error(s.ClaimantsWhy)
+		}
+		for _, m := range s.Claimants {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	finds := func(provider string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, of(provider)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", provider, diff)
+		}
+	}
+	finds("process:///worker-100", "worker-100") // there is no index yet
+	finds("process:///0")                        // the control plane's own are known without
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- claims.Start(ctx) }()
+	defer func() {
+		stop()
+		must(t, <-ended)
+	}()
+	eventually := NewWithT(t).Eventually
+	eventually(func() bool { _, known, _ := claims.find(nil); return known }).WithTimeout(20 * time.Second).Should(BeTrue())
+	finds("process:///worker-100", "worker-100")
+	create("master-1", "master", "process:///worker-7")
+	s, err := g.Snapshot(t.Context())
+	must(t, err)
+	if len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" || s.ClaimantsWhy != "" {
+		t.Errorf("claimants %+v, %s", s.Claimants, s.ClaimantsWhy)
+	}
+	set := &machinev1beta1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "workers"}}
+	must(t, api.Create(t.Context(), set))
+	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master", Owners: []quorum.Owner{{Controller: true}}})
+	must(t, err)
+	if diff := cmp.Diff([]string{string(set.UID)}, s.MachineSets); diff != "" || s.MachineSetsWhy != "" {
+		t.Errorf("MachineSets (-want +got), %s:\n%s", s.MachineSetsWhy, diff)
+	}
+	early := create("early", "worker", "process:///9")
+	eventually(of).WithArguments("process:///9").WithTimeout(20 * time.Second).Should(Equal([]string{"early"}))
+	must(t, api.Patch(t.Context(), early, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"providerID":"process:///8"}}`))))
+	eventually(of).WithArguments("process:///8").WithTimeout(20 * time.Second).Should(Equal([]string{"early"}))
+	finds("process:///9")
+	must(t, api.Delete(t.Context(), early))
+	eventually(func() int { names, _, _ := claims.find([]string{"instance process:///8"}); return len(names) }).WithTimeout(20 * time.Second).Should(Equal(0))
+	finds("process:///8")
+}

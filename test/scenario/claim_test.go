@@ -1,0 +1,91 @@
+package scenario_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestClaimedFirst has a tool claim an instance before a control-plane Machine gets it, and then delete who claimed: the Machine API's
+// controllers would drain and delete the voter's Node with it.
+func TestClaimedFirst(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.watch(t, 2)
+	c.atRest(t)
+
+	tool := c.as(sandbox.GitOps)
+	early := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: sandbox.MachineNamespace, Name: "early", Labels: map[string]string{quorum.RoleLabel: "worker", quorum.TypeLabel: "worker"},
+	}}
+	next, err := c.nextProviderID(t.Context())
+	must(t, err)
+	early.Spec.ProviderID = &next
+	early.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{}`)}
+	must(t, tool.Create(t.Context(), early))
+
+	must(t, c.replacement(t.Context(), "master-0", "next"))
+	must(t, c.remove(t.Context(), "master-0"))
+	c.gone(t, slowly, "master-0")
+	c.atRest(t)
+	m, err := c.seen(t.Context(), "next")
+	must(t, err)
+	if m.ProviderID != next {
+		t.Fatalf("Machine next has %s, not %s: this shows nothing", m.ProviderID, next)
+	}
+	c.tells(t, "next", string(quorum.InstanceClaimedTwice))
+	c.tells(t, "early", string(quorum.InstanceClaimedTwice))
+	for _, who := range []sandbox.Identity{sandbox.GitOps, sandbox.Alice} {
+		err := c.as(who).Delete(t.Context(), early)
+		if err == nil || !strings.Contains(err.Error(), "(claim)") {
+			t.Fatalf("%s deletes Machine early: %v", who, err)
+		}
+	}
+
+	// As the refusal says.
+	must(t, c.patch(t.Context(), "early", `{"spec":{"providerID":null}}`))
+	eventually(t, quickly, "Machine early deleted", func(ctx context.Context) error {
+		machine, err := c.machine(ctx, "early")
+		if err != nil {
+			return err
+		}
+		machine.Status.NodeRef, machine.Status.Addresses, machine.Status.ProviderStatus = nil, nil, nil
+		if err := c.as(sandbox.MachineAPI).Status().Update(ctx, machine); err != nil {
+			return err
+		}
+		return tool.Delete(ctx, early)
+	})
+	c.gone(t, slowly, "early")
+	c.atRest(t)
+	if n, err := c.role(t.Context(), "next"); err != nil || n != "voter" {
+		t.Errorf("next is %q: %v", n, err)
+	}
+}
+
+// nextProviderID is what the sandbox's next instance will have.
+func (c *cluster) nextProviderID(ctx context.Context) (string, error) {
+	var machines machinev1beta1.MachineList
+	if err := c.as(sandbox.Admin).List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+		return "", err
+	}
+	last := 0
+	for i := range machines.Items {
+		var n int
+		if id := machines.Items[i].Spec.ProviderID; id != nil {
+			if _, err := fmt.Sscanf(*id, "process:///i-%d", &n); err != nil {
+				return "", fmt.Errorf("provider ID %s: %w", *id, err)
+			}
+		}
+		last = max(last, n)
+	}
+	return fmt.Sprintf("process:///i-%06d", last+1), nil
+}
