@@ -336,10 +336,10 @@ func join() []mutant {
 
 func told() []mutant {
 	return []mutant{
-		{"who claims a host", "plan.go", "	p.observeClaims()\n", ""},
-		{"two that claim one host", "plan.go", "m.guards() && len(m.OwnEvidence().MemberIDs) == 0 {\n			p.noteClaim", "m.guards() && len(m.OwnEvidence().MemberIDs) < 0 {\n			p.noteClaim"},
-		{"the member's host claims nothing", "plan.go", "m.guards() && len(m.OwnEvidence().MemberIDs) == 0 {\n			p.noteClaim", "m.guards() {\n			p.noteClaim"},
-		{"who claims is not known", "plan.go", "	if p.s.ClaimantsWhy != \"\" {", "	if false {"},
+		{"who claims a host", "observe.go", "	p.observeClaims()\n", ""},
+		{"two that claim one host", "observe.go", "m.guards() && len(m.OwnEvidence().MemberIDs) == 0 {\n			p.noteClaim", "m.guards() && len(m.OwnEvidence().MemberIDs) < 0 {\n			p.noteClaim"},
+		{"the member's host claims nothing", "observe.go", "m.guards() && len(m.OwnEvidence().MemberIDs) == 0 {\n			p.noteClaim", "m.guards() {\n			p.noteClaim"},
+		{"who claims is not known", "observe.go", "	if p.s.ClaimantsWhy != \"\" {", "	if false {"},
 		{"conditions: inertia", "condition.go", "inertia     = 30 * time.Second", "inertia     = 0 * time.Second"},
 		{"conditions: inertia is no longer", "condition.go", "inertia     = 30 * time.Second", "inertia     = 31 * time.Second"},
 		{"conditions: loss at once", "condition.go", "lossInertia = 5 * time.Second", "lossInertia = 30 * time.Second"},
