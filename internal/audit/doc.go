@@ -6,15 +6,15 @@
 // # What is kept, and when
 //
 // The local log is written before Write returns, and so before the API server gets its answer. The
-// record is then in the kernel's hands: it survives a kill -9 of Holdfast. It is not synced to the
+// record is then in the kernel's hands: it survives a kill -9 of Holdfast, as the counts of repetitions do not. It is not synced to the
 // disk, because that disk is mostly etcd's, which a sync would slow down at the worst moment: a power
 // loss may take the last seconds with it. The remote sink and the API server's own log are for that.
 //
 // The remote sink takes its records from a bounded queue and is tried again until it takes them. What
 // finds the queue full is counted in holdfast_audit_dropped_total and is in the local log all the same.
 //
-// Nothing here changes a decision or holds it up. A local log that fails, or hangs for longer than
-// half a second, is counted in holdfast_audit_errors_total, told in the process's log and by Ready,
+// Nothing here changes a decision, or holds it up for longer than half a second. A local log that fails, or hangs
+// for that long, is counted in holdfast_audit_errors_total, told in the process's log and by Ready,
 // and tried again with the next record. Dry runs leave no record.
 //
 // # Repetitions
