@@ -167,3 +167,17 @@ func TestRelease(t *testing.T) {
 		}
 	}
 }
+
+// TestTellWanted: who deleted a Machine learns that another number of voters is wanted by now.
+func TestTellWanted(t *testing.T) {
+	said := events.NewFakeRecorder(10)
+	r := &Reconciler{Gatherer: &Gatherer{Namespace: where}, Events: said, Log: logr.Discard()}
+	for _, wanted := range []int{3, 0, 3, 1, 1} {
+		r.tellWanted(&quorum.Snapshot{Desired: wanted, Machines: []quorum.Machine{
+			{Name: "live", Hook: quorum.Ours}, {Name: "held", Hook: quorum.Ours, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},
+		}})
+	}
+	if got := <-said.Events; len(said.Events) > 0 || !strings.Contains(got, "VotersWantedChanged") || !strings.Contains(got, "wanted is 1 now, and was 3") {
+		t.Errorf("%q, and %d more", got, len(said.Events))
+	}
+}

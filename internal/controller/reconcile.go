@@ -60,6 +60,7 @@ type Reconciler struct {
 
 	memory   Memory
 	told     map[about]said // the notes in force
+	wanted   int            // the number of voters wanted at the last look that knew it
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
 	lull     lull
@@ -175,6 +176,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	r.Metrics.observe(s, &plan)
 	r.settle(s)
 	r.tell(s, plan.Notes)
+	r.tellWanted(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	if err := r.keepRecords(ctx, s, plan.Records); errors.As(err, new(notYet)) {
 		return outcome{again: lookNow}, nil
@@ -295,6 +297,25 @@ func (r *Reconciler) done(a quorum.Action) {
 		quorum.AddLearner: "LearnerAdded",
 	}[a.Kind]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
+}
+
+// tellWanted says when another number of voters is wanted: a deletion may then wait for a replacement, or for none any more.
+func (r *Reconciler) tellWanted(s *quorum.Snapshot) {
+	if s.Desired == 0 {
+		return
+	}
+	was := r.wanted
+	r.wanted = s.Desired
+	if was == 0 || was == s.Desired {
+		return
+	}
+	r.Log.Info("another number of voters is wanted", "was", was, "is", s.Desired)
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.Deleting() && m.Held() {
+			r.Events.Eventf(r.machine(m.Name, m.UID), nil, corev1.EventTypeWarning, "VotersWantedChanged", "observe",
+				"Holdfast: the number of voters wanted is %d now, and was %d: the Machine is held until etcd has as many without it", s.Desired, was)
+		}
+	}
 }
 
 func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
