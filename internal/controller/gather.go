@@ -166,13 +166,16 @@ const mostClaimants = 10
 // claimants reads the Machines of these names that are none of the control plane's, live: the index may be late.
 func (g *Gatherer) claimants(ctx context.Context, s *quorum.Snapshot, names []string) {
 	for _, name := range names {
+		if len(s.Claimants) == mostClaimants {
+			return
+		}
 		var m machinev1beta1.Machine
 		switch err := g.API.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, &m); {
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			s.ClaimantsWhy = fmt.Sprintf("read Machine %s: %v", name, err)
 		default:
-			if seen := machineapi.Machine(&m); !seen.ControlPlane() && len(s.Claimants) < mostClaimants {
+			if seen := machineapi.Machine(&m); !seen.ControlPlane() {
 				s.Claimants = append(s.Claimants, seen)
 			}
 		}
