@@ -21,13 +21,15 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
-func admin(t *testing.T, s *sandbox.Sandbox) client.Client {
+func admin(t *testing.T, s *sandbox.Sandbox) client.Client { return as(t, s, sandbox.Admin) }
+
+func as(t *testing.T, s *sandbox.Sandbox, who sandbox.Identity) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(s.Config(sandbox.Admin), client.Options{Scheme: scheme})
+	c, err := client.New(s.Config(who), client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
