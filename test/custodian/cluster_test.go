@@ -296,7 +296,7 @@ func allPassed(t *testing.T, writes []custodian.Write) {
 // records are Holdfast's of what the operator asked for.
 func (c *cluster) records(t *testing.T) []audit.Entry {
 	t.Helper()
-	file, err := os.Open(c.AuditLog())
+	file, err := os.Open(c.AuditLogs()[0])
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -101,7 +101,7 @@ func run(ctx context.Context, dir string) (err error) {
 	d.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock. It takes 15 to 30 seconds.")
 	d.line("")
 	d.sandbox, err = sandbox.Start(ctx, sandbox.Options{
-		Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true,
+		Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true, HoldfastReplicas: 2,
 		Progress: func(l string) { d.say("%s", l) },
 	})
 	if err != nil {
@@ -167,8 +167,8 @@ func (d *demo) adopt(ctx context.Context) error {
 	if err := d.sandbox.StartHoldfast(ctx); err != nil {
 		return err
 	}
-	d.event(from, "Holdfast runs, and the API server asks it about every change of a control-plane Machine")
-	s, err = d.follow(ctx, 30*time.Second, "hooks on all Machines", from, func(s sight) bool {
+	d.event(from, "Two replicas of Holdfast run, and the API server asks one of them about every change of a control-plane Machine")
+	s, err = d.follow(ctx, time.Minute, "hooks on all Machines", from, func(s sight) bool {
 		for _, m := range s.machines {
 			if !m.Protected() || len(m.OwnEvidence().MemberIDs) != 1 {
 				return false
@@ -291,8 +291,13 @@ func (d *demo) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.command(string(sandbox.Alice), "kubectl holdfast audit holdfast-audit.log")
-	out, err := exec.CommandContext(ctx, plugin, "audit", d.sandbox.AuditLog()).CombinedOutput()
+	logs := d.sandbox.AuditLogs() // each replica has its own
+	shown := "kubectl holdfast audit"
+	for _, log := range logs {
+		shown += " " + filepath.Base(log)
+	}
+	d.command(string(sandbox.Alice), shown)
+	out, err := exec.CommandContext(ctx, plugin, append([]string{"audit"}, logs...)...).CombinedOutput()
 	d.output(string(out))
 	if err != nil {
 		return fmt.Errorf("kubectl holdfast audit: %w", err)

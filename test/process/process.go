@@ -121,6 +121,16 @@ func (p *Process) ExitCode() int {
 	}
 }
 
+// Ended says how the child ended, as "exit status 1" or "signal: killed"; "" while it runs.
+func (p *Process) Ended() string {
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.String()
+	default:
+		return ""
+	}
+}
+
 // Signal sends a signal to the child; os.ErrProcessDone if there is none to send it to.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil {

@@ -8,9 +8,12 @@ import (
 	"github.com/holdfast-dev/holdfast/test/process"
 )
 
+// restartDelay is how long after its end a process is started again.
+const restartDelay = time.Second
+
 // Component is one of the sandbox's processes: the API server, the Machine API
-// controllers, Holdfast. A test stops, restarts and pauses it; when it ends
-// without being asked to, the sandbox fails.
+// controllers, a replica of Holdfast. A test stops, restarts and pauses it; when it
+// ends without being asked to, the sandbox fails, or starts it again.
 type Component struct {
 	// Name of the process and, with .log, of its file in the directory of logs.
 	Name string
@@ -18,21 +21,24 @@ type Component struct {
 	// spec is made anew for each start: etcd's endpoints change meanwhile.
 	spec   func() (process.Spec, error)
 	failed func(error)
+	// revive says whether a process that has ended without being asked to is started again; nil for never.
+	revive func(*process.Process) bool
 
-	mu   sync.Mutex
-	proc *process.Process
+	mu     sync.Mutex
+	proc   *process.Process
+	wanted bool // started, and not stopped since
 }
 
 // Start runs the process. It does not wait until it is ready; one that runs is left alone.
 func (c *Component) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.proc != nil {
-		select {
-		case <-c.proc.Done():
-		default:
-			return nil
-		}
+	return c.start()
+}
+
+func (c *Component) start() error {
+	if c.proc != nil && !ended(c.proc) {
+		return nil
 	}
 	spec, err := c.spec()
 	if err != nil {
@@ -42,14 +48,38 @@ func (c *Component) Start() error {
 	if err != nil {
 		return err
 	}
-	c.proc = proc
-	go func() {
-		<-proc.Done()
-		if err := proc.Err(); err != nil {
-			c.failed(err)
-		}
-	}()
+	c.proc, c.wanted = proc, true
+	go c.watch(proc)
 	return nil
+}
+
+// watch waits for the end of a process.
+func (c *Component) watch(proc *process.Process) {
+	<-proc.Done()
+	err := proc.Err()
+	if err == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Somebody else may have stopped or started the component since: before the decision, and before the restart.
+	latest := func() bool { return c.wanted && c.proc == proc }
+	switch {
+	case c.revive != nil && !latest():
+	case c.revive == nil || !c.revive(proc):
+		c.failed(err)
+	default:
+		time.AfterFunc(restartDelay, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !latest() {
+				return
+			}
+			if err := c.start(); err != nil {
+				c.failed(err)
+			}
+		})
+	}
 }
 
 // Process is the one that was started last; nil before the first start.
@@ -80,10 +110,14 @@ func (c *Component) Stop() error { return c.stop(5 * time.Second) }
 func (c *Component) Kill() error { return c.stop(0) }
 
 func (c *Component) stop(grace time.Duration) error {
-	if proc := c.Process(); proc != nil {
-		return proc.Stop(grace)
+	c.mu.Lock()
+	proc := c.proc
+	c.wanted = false
+	c.mu.Unlock()
+	if proc == nil {
+		return nil
 	}
-	return nil
+	return proc.Stop(grace)
 }
 
 // Restart kills the process, as a crash would, and starts it again.

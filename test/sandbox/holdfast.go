@@ -18,41 +18,48 @@ import (
 	"github.com/holdfast-dev/holdfast/test/process"
 )
 
-// holdfastPorts are on Holdfast's own address.
-type holdfastPorts struct{ webhook, metrics, probe int }
+// MetricsURL is where Holdfast serves its metrics; of several replicas the first.
+func (s *Sandbox) MetricsURL() string { return s.url(s.holdfasts[0].ports.metrics, "/metrics") }
 
-// MetricsURL is where Holdfast serves its metrics.
-func (s *Sandbox) MetricsURL() string {
-	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.metrics) + "/metrics"
+// url is one of those that Holdfast serves without TLS.
+func (s *Sandbox) url(port int, path string) string {
+	return "http://" + joinPort(s.holdfastHost, port) + path
 }
 
-// ReadyURL is where Holdfast says whether it is ready.
-func (s *Sandbox) ReadyURL() string {
-	return "http://" + joinPort(s.holdfastHost, s.holdfastPorts.probe) + "/readyz"
+// ReadyURL is where Holdfast says whether it is ready; of several replicas the first.
+func (s *Sandbox) ReadyURL() string { return s.url(s.holdfasts[0].ports.probe, "/readyz") }
+
+// AuditLogs are the files of Holdfast's audit records, one for each replica.
+func (s *Sandbox) AuditLogs() []string {
+	var files []string
+	for _, r := range s.holdfasts {
+		files = append(files, s.auditLog(r.component.Name))
+	}
+	return files
 }
 
-// AuditLog is the file of Holdfast's audit records.
-func (s *Sandbox) AuditLog() string { return s.logFile("holdfast-audit") }
+func (s *Sandbox) auditLog(replica string) string { return s.logFile(replica + "-audit") }
 
 func (s *Sandbox) holdfastCertDir() string { return filepath.Join(s.pki(), "holdfast-webhook") }
 
-func (s *Sandbox) holdfastSpec() (process.Spec, error) {
+// holdfastSpec is how a replica runs. Its name is that of its logs.
+func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, error) {
 	path, err := assets.Path("holdfast")
 	if err != nil {
 		return process.Spec{}, err
 	}
 	return process.Spec{
-		Name: "holdfast", Path: path, Log: s.logFile("holdfast"),
+		Name: name, Path: path, Log: s.logFile(name),
 		Args: append([]string{
 			"run", "--mode=" + s.options.Mode,
 			"--kubeconfig=" + s.Kubeconfig(Holdfast), "--machine-namespace=" + MachineNamespace,
 			"--endpoints=" + strings.Join(s.VoterEndpoints(), ","),
 			"--cacert=" + s.EtcdFiles.CA, "--cert=" + s.EtcdFiles.Cert, "--key=" + s.EtcdFiles.Key,
-			"--webhook-host=" + s.holdfastHost, "--webhook-port=" + strconv.Itoa(s.holdfastPorts.webhook),
+			"--webhook-host=" + s.holdfastHost, "--webhook-port=" + strconv.Itoa(ports.webhook),
 			"--webhook-cert-dir=" + s.holdfastCertDir(),
-			"--metrics-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.metrics),
-			"--health-probe-bind-address=" + joinPort(s.holdfastHost, s.holdfastPorts.probe),
-			"--leader-elect=false", "--audit-log-path=" + s.AuditLog(),
+			"--metrics-bind-address=" + joinPort(s.holdfastHost, ports.metrics),
+			"--health-probe-bind-address=" + joinPort(s.holdfastHost, ports.probe),
+			"--leader-elect=" + strconv.FormatBool(len(s.holdfasts) > 1), "--audit-log-path=" + s.auditLog(name),
 			"--quorum-guard-image=holdfast",
 		}, s.options.HoldfastArgs...),
 	}, nil
@@ -70,11 +77,17 @@ func (s *Sandbox) StartHoldfast(ctx context.Context) error {
 		return err
 	}
 	s.cloud.relieved.Store(s.options.Mode == "full")
-	if err := s.Holdfast.Start(); err != nil {
+	for _, c := range s.Holdfasts() {
+		if err := c.Start(); err != nil {
+			return err
+		}
+	}
+	if err := s.WaitHoldfast(ctx); err != nil {
 		return err
 	}
-	if err := s.WaitHoldfast(ctx); err != nil || registersItself {
-		return err
+	s.holdfastStood.Store(true)
+	if registersItself {
+		return nil
 	}
 	manifests, err := s.holdfastManifests(ctx)
 	if err != nil {
@@ -106,9 +119,22 @@ func (s *Sandbox) prepareCertificate() (registersItself bool, err error) {
 	return registersItself, err
 }
 
-// WaitHoldfast waits until Holdfast says that it is ready, after a restart say.
+// WaitHoldfast waits until each replica says that it is ready, and requests are led to it, after a restart say.
 func (s *Sandbox) WaitHoldfast(ctx context.Context) error {
-	return s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, s.ReadyURL())
+	for _, r := range s.holdfasts {
+		if err := s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, s.url(r.ports.probe, "/readyz")); err != nil {
+			return err
+		}
+		if err := s.poll(ctx, func(context.Context) error {
+			if len(s.holdfasts) > 1 && !r.serves() {
+				return fmt.Errorf("no request is led to %s", r.component.Name)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // holdfastManifests are the registrations that Holdfast prints for kubectl apply.
@@ -119,7 +145,7 @@ func (s *Sandbox) holdfastManifests(ctx context.Context) ([]object, error) {
 	}
 	args := []string{
 		"manifests", "--machine-namespace=" + MachineNamespace,
-		"--webhook-url=https://" + joinPort(s.holdfastHost, s.holdfastPorts.webhook),
+		"--webhook-url=https://" + joinPort(s.holdfastHost, s.webhookPort),
 		"--webhook-ca-file=" + filepath.Join(s.pki(), "ca.crt"),
 	}
 	if s.options.Mode == "full" {

@@ -65,7 +65,7 @@ func (p *proxy) follow(ctx context.Context, o any, exists bool) {
 			}
 			p.log.Info("leads", "service", key)
 			p.listeners[key] = listener
-			go p.serve(ctx, listener, service, port.TargetPort)
+			go lead(ctx, listener, p.log.With("service", service.Name), func() (string, bool) { return p.pick(service, port.TargetPort) })
 		case !exists && listener != nil:
 			_ = listener.Close()
 			delete(p.listeners, key)
@@ -82,30 +82,31 @@ func (p *proxy) close() error {
 	return nil
 }
 
-func (p *proxy) serve(ctx context.Context, listener net.Listener, service *corev1.Service, port intstr.IntOrString) {
+// lead joins each new connection with one to the address that is picked for it, until the listener is closed.
+func lead(ctx context.Context, listener net.Listener, log *slog.Logger, pick func() (address string, ok bool)) {
 	for {
 		from, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			p.log.Error("accepting", "service", service.Name, "error", err)
+			log.Error("accepting", "error", err)
 			return
 		}
-		go p.lead(ctx, from, service, port)
+		go join(ctx, from, log, pick)
 	}
 }
 
-// lead joins a connection with one to a pod until either ends. Without a pod it is closed at once.
-func (p *proxy) lead(ctx context.Context, from net.Conn, service *corev1.Service, port intstr.IntOrString) {
+// join lasts until either connection ends. Without an address the first is closed at once.
+func join(ctx context.Context, from net.Conn, log *slog.Logger, pick func() (address string, ok bool)) {
 	defer func() { _ = from.Close() }()
-	address, ok := p.pick(service, port)
+	address, ok := pick()
 	if !ok {
 		return
 	}
 	to, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		p.log.Info("a pod does not answer", "service", service.Name, "error", err)
+		log.Info("does not answer", "error", err)
 		return
 	}
 	defer func() { _ = to.Close() }()

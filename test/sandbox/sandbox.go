@@ -3,7 +3,8 @@
 // controllers with a cloud whose instances are those hosts; Holdfast; and, for
 // its quorum guard, kube-controller-manager and kube-scheduler. Each is a process
 // of its own with its own log, on addresses of 127.0.0.0/8 that no other sandbox
-// has, and none outlives the program that started it.
+// has, and none outlives the program that started it. A replica of Holdfast that is
+// killed is started again, as a kubelet would; the end of any other part is the sandbox's.
 //
 // What is played rather than run is in the cloud: the kubelets, which keep the
 // Nodes and run the probes of pods, and Holdfast's own pods where it is installed
@@ -23,6 +24,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
@@ -55,6 +57,9 @@ type Options struct {
 	// become pods, the hosts run those of Holdfast's image, Services lead to them, and the API server
 	// keeps an audit log of what Holdfast asks for. Mode then means nothing.
 	ForInstall bool
+	// HoldfastReplicas is the number of Holdfast's replicas; zero means 1. Several elect the one that runs
+	// the reconciler, and their webhooks are registered at one address, which leads to those that are ready.
+	HoldfastReplicas int
 	// HoldfastArgs are more flags for holdfast run, each as one string with an
 	// equals sign; a repeated flag replaces the sandbox's. With --webhook-url
 	// among them Holdfast keeps its registrations, and the sandbox makes none.
@@ -75,6 +80,9 @@ func (o Options) withDefaults() Options {
 	if o.Mode == "" {
 		o.Mode = "full"
 	}
+	if o.HoldfastReplicas == 0 {
+		o.HoldfastReplicas = 1
+	}
 	if o.SpareAddresses == 0 {
 		o.SpareAddresses = 5
 	}
@@ -89,6 +97,9 @@ func (o Options) Validate() error {
 	if !slices.Contains([]string{"full", "guard"}, o.Mode) {
 		return fmt.Errorf("mode must be full or guard, not %q", o.Mode)
 	}
+	if o.HoldfastReplicas < 1 || o.HoldfastReplicas > 5 {
+		return fmt.Errorf("replicas of Holdfast must be 1 to 5, not %d", o.HoldfastReplicas)
+	}
 	if o.SpareAddresses < 0 || o.SpareAddresses > 200 {
 		return fmt.Errorf("spare addresses must be 0 to 200, not %d", o.SpareAddresses)
 	}
@@ -102,7 +113,7 @@ func (o Options) Validate() error {
 type Sandbox struct {
 	// Dir is absolute. Logs holds a file for each process.
 	Dir, Logs string
-	// APIServer, MachineAPI and Holdfast are its processes beside the etcds.
+	// APIServer, MachineAPI and Holdfast are its processes beside the etcds; of several replicas Holdfast is the first.
 	APIServer, MachineAPI, Holdfast *Component
 	// ControllerManager starts with a Holdfast that keeps a quorum guard, Scheduler with one that is installed.
 	ControllerManager, Scheduler *Component
@@ -118,8 +129,10 @@ type Sandbox struct {
 	pool             []string // the hosts' addresses
 	apiserverAddress string   // host:port
 	holdfastHost     string
-	holdfastPorts    holdfastPorts
-	machineAPIHost   string // serves machine-api-operator's own webhooks
+	webhookPort      int // where Holdfast's webhooks are registered
+	holdfasts        []*replica
+	holdfastStood    atomic.Bool // all of its replicas have been ready once
+	machineAPIHost   string      // serves machine-api-operator's own webhooks
 	machineAPIPort   int
 	cloud            *cloud
 	client           client.Client // the administrator's
@@ -211,15 +224,14 @@ func (s *Sandbox) prepare() error {
 		return err
 	}
 	s.closers = append(s.closers, s.block.Close)
-	ports, err := s.block.FreePorts(7)
+	ports, err := s.block.FreePorts(4)
 	if err != nil {
 		return err
 	}
 	s.apiserverAddress = joinPort(s.block.Addr(1).String(), ports[0])
 	s.holdfastHost = s.block.Addr(2).String()
-	s.holdfastPorts = holdfastPorts{webhook: ports[1], metrics: ports[2], probe: ports[3]}
-	s.machineAPIHost, s.machineAPIPort = s.block.Addr(3).String(), ports[6]
-	etcdPorts := ring.Ports{Client: ports[4], Peer: ports[5]}
+	s.machineAPIHost, s.machineAPIPort = s.block.Addr(3).String(), ports[1]
+	etcdPorts := ring.Ports{Client: ports[2], Peer: ports[3]}
 	for i := range s.options.Replicas + s.options.SpareAddresses {
 		s.pool = append(s.pool, s.block.Addr(10+i).String())
 	}
@@ -247,7 +259,9 @@ func (s *Sandbox) prepare() error {
 	s.MachineAPI = &Component{Name: "machine-api", spec: s.machineAPISpec, failed: s.fail}
 	s.ControllerManager = &Component{Name: "kube-controller-manager", spec: s.controllerManagerSpec, failed: s.fail}
 	s.Scheduler = &Component{Name: "kube-scheduler", spec: s.schedulerSpec, failed: s.fail}
-	s.Holdfast = &Component{Name: "holdfast", spec: s.holdfastSpec, failed: s.fail}
+	if err := s.prepareReplicas(); err != nil {
+		return err
+	}
 
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.AddToScheme(scheme)); err != nil {
@@ -260,7 +274,10 @@ func (s *Sandbox) prepare() error {
 	}); err != nil {
 		return fmt.Errorf("the administrator's client: %w", err)
 	}
-	return s.openCloud(etcdPorts, podIPs)
+	if err := s.openCloud(etcdPorts, podIPs); err != nil {
+		return err
+	}
+	return s.startBalancer()
 }
 
 // openCloud lets the cloud serve its API, without an instance yet.
@@ -462,7 +479,7 @@ func (s *Sandbox) stop() error {
 			errs = append(errs, c.Kill()) // they keep nothing, and take long to end in order
 		}
 	}
-	for _, c := range []*Component{s.Holdfast, s.MachineAPI, s.APIServer} {
+	for _, c := range append(s.Holdfasts(), s.MachineAPI, s.APIServer) {
 		if c != nil {
 			errs = append(errs, c.Stop())
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +31,8 @@ import (
 // TestChaos replaces Machines by a schedule that is made of a seed: in each round a replacement, faults
 // somewhere in it, and all along requests of tools that mean no good. Every replacement has to complete
 // once its faults are over; the history sees to the invariants, and what etcd's clients saw has to be
-// linearizable. CHAOS_SEED and CHAOS_ROUNDS say which and how many; the same seed makes the same schedule.
+// linearizable. Two replicas of Holdfast are elected for real. CHAOS_SEED and CHAOS_ROUNDS say which and how
+// many; the same seed makes the same schedule.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	cuts := os.Getenv(inNamespace) != ""
@@ -42,7 +44,7 @@ func TestChaos(t *testing.T) {
 		upLoopback(t)
 	}
 	t.Logf("CHAOS_SEED=%d CHAOS_ROUNDS=%d, members cut off among the faults: %v", seed, rounds, cuts)
-	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	c := start(t, sandbox.Options{Replicas: 3, HoldfastReplicas: 2, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
 	c.watch(t, 2)
 	c.registers(t, uint64(seed))
 	c.atRest(t)
@@ -88,6 +90,7 @@ type chaosFault struct {
 	kind  string
 	whom  string // which member, for those that are about one
 	lasts time.Duration
+	skip  int // for one past the lease: how many changes of members pass before
 }
 
 func (r chaosRound) String() string {
@@ -109,6 +112,14 @@ const (
 	cut     = "is cut off"
 	restart = "is killed"
 	pause   = "is paused"
+	lapse   = "is paused past its lease" // until another is elected, and then for so long
+)
+
+// Which of Holdfast's replicas.
+const (
+	elected = "the elected Holdfast"
+	other   = "the other Holdfast"
+	both    = "each Holdfast"
 )
 
 // schedule makes the rounds of a seed.
@@ -123,15 +134,23 @@ func schedule(seed uint64, rounds int, cuts bool) []chaosRound {
 		at := random.IntN(len(stages))
 		for range 1 + random.IntN(2) {
 			f := chaosFault{at: stages[at], lasts: time.Duration(1+random.IntN(6)) * time.Second}
-			if random.IntN(3) > 0 {
+			switch random.IntN(6) {
+			default:
 				f.whom = pick("the leader", "a follower", "the old member", "the new member")
 				f.kind = pick(crash, hang, outage)
 				if cuts && random.IntN(4) == 0 {
 					f.kind = cut
 				}
-			} else {
-				f.whom = pick("the API server", "Holdfast", "the Machine API controllers")
+			case 0:
+				f.whom = pick("the API server", "the Machine API controllers")
 				f.kind = pick(restart, pause)
+			case 1, 2:
+				f.whom = pick(elected, elected, elected, other, both)
+				f.kind = pick(restart, pause)
+				if f.whom == elected && random.IntN(2) == 0 {
+					f.kind, f.skip = lapse, random.IntN(2)
+					f.at = stage(pick(string(begun), string(added))) // two changes are left
+				}
 			}
 			r.faults = append(r.faults, f)
 			at = min(at+random.IntN(2), len(stages)-1)
@@ -159,7 +178,7 @@ func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) 
 	}
 	for _, f := range r.faults {
 		c.reaches(t, f.at, old, next)
-		heal, ok := c.fault(t, f, old, next)
+		heal, ok := c.fault(t, f, old, next, made)
 		if !ok {
 			made["faults whose member was not there any more, or not yet"]++
 			continue
@@ -185,6 +204,7 @@ func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) 
 	eventually(t, slowly, "Holdfast to see all members healthy, and to let the next go", func(ctx context.Context) error {
 		return c.tryRemove(ctx, next)
 	})
+	eventually(t, quickly, "all replicas of Holdfast ready again", c.WaitHoldfast)
 	made["replacements"]++
 }
 
@@ -207,9 +227,12 @@ func (c *cluster) voters(t *testing.T) []string {
 }
 
 // fault makes one. ok is whether what it is about was there.
-func (c *cluster) fault(t *testing.T, f chaosFault, old, next string) (heal func(), ok bool) {
+func (c *cluster) fault(t *testing.T, f chaosFault, old, next string, made map[string]int) (heal func(), ok bool) {
 	t.Helper()
-	components := map[string]*sandbox.Component{"the API server": c.APIServer, "Holdfast": c.Holdfast, "the Machine API controllers": c.MachineAPI}
+	if f.whom == elected || f.whom == other || f.whom == both {
+		return c.replicaFault(t, f, made), true
+	}
+	components := map[string]*sandbox.Component{"the API server": c.APIServer, "the Machine API controllers": c.MachineAPI}
 	if component := components[f.whom]; component != nil {
 		if f.kind == restart {
 			must(t, component.Restart())
@@ -247,6 +270,79 @@ func (c *cluster) fault(t *testing.T, f chaosFault, old, next string) (heal func
 	}
 	t.Fatalf("there is no fault %+v", f)
 	return nil, false
+}
+
+// replicaFault makes one of replicas of Holdfast. The sandbox starts one that is killed again.
+func (c *cluster) replicaFault(t *testing.T, f chaosFault, made map[string]int) (heal func()) {
+	t.Helper()
+	replicas := c.Holdfasts()
+	if f.whom != both {
+		leader := c.elected(t, nil)
+		replicas = slices.DeleteFunc(replicas, func(r *sandbox.Component) bool { return (r == leader) != (f.whom == elected) })
+	}
+	processes := make([]*process.Process, len(replicas))
+	for i, r := range replicas {
+		processes[i] = r.Process()
+	}
+	signal := func(s syscall.Signal) {
+		for _, p := range processes {
+			_ = p.Signal(s) // it may end meanwhile
+		}
+	}
+	switch f.kind {
+	case restart:
+		signal(syscall.SIGKILL)
+		return func() {}
+	case lapse:
+		c.locksSoon(t, processes[0], f.skip)
+	}
+	signal(syscall.SIGSTOP)
+	heal = onEnd(t, func() { signal(syscall.SIGCONT) })
+	if f.kind == lapse {
+		if c.holdsLock(t) {
+			made["leaders that were paused with the membership lock in hand"]++
+		}
+		c.elected(t, processes[0])
+	}
+	return heal
+}
+
+// elected waits until a replica is, other than that process.
+func (c *cluster) elected(t *testing.T, but *process.Process) (leader *sandbox.Component) {
+	t.Helper()
+	eventually(t, slowly, "a replica of Holdfast elected", func(ctx context.Context) (err error) {
+		if leader, err = c.Elected(ctx); err == nil && leader.Process() == but {
+			err = fmt.Errorf("%s still is", leader.Name)
+		}
+		return err
+	})
+	return leader
+}
+
+// locksSoon waits until a process takes the membership lock, after so many times that it does not count: it is
+// between its look and its change then. If it does not in a while, there may be nothing left to change.
+func (c *cluster) locksSoon(t *testing.T, p *process.Process, skip int) {
+	t.Helper()
+	locked, soon := c.locks(t), time.After(2*attempt)
+	for taken := 0; taken <= skip; {
+		select {
+		case <-soon:
+			return
+		case holder := <-locked:
+			if strings.HasSuffix(holder, fmt.Sprintf("/%d", p.PID())) {
+				taken++
+			}
+		}
+	}
+}
+
+// holdsLock reports whether anybody holds the membership lock.
+func (c *cluster) holdsLock(t *testing.T) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), attempt)
+	defer cancel()
+	got, err := c.etcd.Get(ctx, lockPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return err == nil && got.Count > 0
 }
 
 // onEnd sees to it that a fault is over when the test is.

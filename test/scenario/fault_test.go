@@ -210,6 +210,7 @@ func TestFaults(t *testing.T) {
 type stage string
 
 const (
+	begun    stage = "it begins"
 	added    stage = "a learner is added"
 	started  stage = "the learner started"
 	promoted stage = "the learner is promoted"
@@ -227,7 +228,7 @@ func (c *cluster) reaches(t *testing.T, want stage, old, next string) {
 			return err
 		}
 		host, _ := c.Host(next)
-		is := map[stage]bool{removed: true}
+		is := map[stage]bool{begun: true, removed: true}
 		for _, m := range list {
 			if m.GetName() == old {
 				is[removed] = false

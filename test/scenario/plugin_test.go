@@ -166,7 +166,7 @@ func TestPlugin(t *testing.T) {
 		c.says(t, 0, []string{"escape-hatch", "The hook of Machine master-1 is off for good"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
 		c.gone(t, slowly, "master-1")
 		c.tells(t, "master-1", "EscapeHatchUsed")
-		c.says(t, 0, []string{"escape-hatch", "alice", `"the host burnt down"`}, "audit", c.AuditLog(), "--rule=escape-hatch")
+		c.says(t, 0, []string{"escape-hatch", "alice", `"the host burnt down"`}, "audit", c.AuditLogs()[0], "--rule=escape-hatch")
 		c.says(t, 1, []string{"there is no pod of Holdfast", "--holdfast-namespace"}, "audit")
 	})
 

@@ -46,7 +46,7 @@ type cluster struct {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	s := sandboxtest.Start(t, sandbox.Options{})
+	s := sandboxtest.Start(t, sandbox.Options{HoldfastReplicas: 2})
 	c := &cluster{Sandbox: s, scratch: t.TempDir()}
 	var err error
 	if c.kubectl, err = assets.Path("kubectl"); err != nil {

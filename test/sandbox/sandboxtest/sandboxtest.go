@@ -16,7 +16,8 @@ import (
 const startLimit = 3 * time.Minute
 
 // Start waits for a test slot and starts a sandbox in a directory of the test's own. It ends with the
-// test. If the test fails, the ends of the sandbox's logs are logged.
+// test, which fails if a part has ended without being asked to. If the test fails, the ends of the
+// sandbox's logs are logged.
 func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 	t.Helper()
 	slots.Take(t)
@@ -29,6 +30,11 @@ func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		select {
+		case err := <-s.Failed():
+			t.Error(err)
+		default:
+		}
 		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}

@@ -25,7 +25,7 @@ import (
 )
 
 const usage = `Usage:
-  sandbox up [--replicas 1|3|5] [--mode full|guard] [--without-holdfast] [--dir DIR]
+  sandbox up [--replicas 1|3|5] [--mode full|guard] [--holdfast-replicas N | --without-holdfast] [--dir DIR]
         starts a control plane and keeps it until Ctrl-C
   sandbox power on|off HOST [--dir DIR]
         cuts or restores the power of a host of the sandbox in DIR
@@ -52,6 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&options.Dir, "dir", ".sandbox", "directory of the sandbox")
 	flags.IntVar(&options.Replicas, "replicas", 3, "control-plane Machines: 1, 3 or 5")
 	flags.StringVar(&options.Mode, "mode", "full", "Holdfast's mode: full or guard")
+	flags.IntVar(&options.HoldfastReplicas, "holdfast-replicas", 1, "replicas of Holdfast, which elect one: 1 to 5")
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
 
@@ -141,6 +142,7 @@ Others you may be: kubectl --kubeconfig %[1]s/kubeconfig/NAME, with NAME one of
 alice (a person), argocd-application-controller, machine-api-controllers,
 etcd-operator, holdfast. Logs of each process: %[1]s/logs
 
+A Holdfast that is killed is started again; so is one that loses its election.
 Ctrl-C stops everything.
 `, dir, sandbox.Admin, host)
 }

@@ -29,13 +29,14 @@ func TestMain(m *testing.M) {
 func TestBadInputIsOneSentence(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
-		"":                        "say `sandbox up`",
-		"up --replicas 2":         "replicas must be 1, 3 or 5, not 2",
-		"up --replicas 0":         "replicas must be 1, 3 or 5, not 0",
-		"up --replicas many":      "many",
-		"up --mode strict":        `mode must be full or guard, not "strict"`,
-		"up --no-such-flag":       "--no-such-flag",
-		"power sideways master-0": "sandbox power on|off HOST",
+		"":                         "say `sandbox up`",
+		"up --replicas 2":          "replicas must be 1, 3 or 5, not 2",
+		"up --replicas 0":          "replicas must be 1, 3 or 5, not 0",
+		"up --replicas many":       "many",
+		"up --holdfast-replicas 0": "replicas of Holdfast must be 1 to 5, not 0",
+		"up --mode strict":         `mode must be full or guard, not "strict"`,
+		"up --no-such-flag":        "--no-such-flag",
+		"power sideways master-0":  "sandbox power on|off HOST",
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(strings.Fields(args+" --dir "+dir), &stdout, &stderr); code != 2 {

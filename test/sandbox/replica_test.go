@@ -1,0 +1,123 @@
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/process"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
+	"github.com/holdfast-dev/holdfast/test/slots"
+)
+
+// TestHoldfastIsKilled: somebody kills Holdfast by its process id. The sandbox goes on, says so, and starts it
+// again; it refuses again what it is to refuse.
+func TestHoldfastIsKilled(t *testing.T) {
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{})
+	g := NewWithT(t)
+	c := admin(t, s)
+
+	killed := s.Holdfast.Process()
+	g.Expect(syscall.Kill(killed.PID(), syscall.SIGKILL)).To(Succeed())
+	g.Eventually(killed.Done()).WithTimeout(time.Minute).Should(BeClosed())
+	g.Eventually(s.Holdfast.Process).WithTimeout(time.Minute).ShouldNot(BeIdenticalTo(killed))
+	g.Expect(s.WaitHoldfast(t.Context())).To(Succeed())
+	log, err := os.ReadFile(filepath.Join(s.Logs, "cloud.log"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(log)).To(MatchRegexp(`Holdfast ended.* pid=%d how="signal: killed"`, killed.PID()))
+	refuses(t, c)
+	g.Expect(s.Failed()).NotTo(Receive())
+
+	// One that was stopped stays so, also if it was killed just before.
+	g.Expect(s.Holdfast.Process().Signal(syscall.SIGKILL)).To(Succeed())
+	last := s.Holdfast.Process()
+	g.Expect(s.Holdfast.Stop()).To(Succeed())
+	g.Consistently(s.Holdfast.Process).WithTimeout(2 * time.Second).Should(BeIdenticalTo(last))
+	g.Expect(last.Done()).To(BeClosed())
+
+	// A panic is a defect, and not hidden by another start. SIGQUIT has a Go program end like one.
+	g.Expect(s.Holdfast.Start()).To(Succeed())
+	g.Expect(s.WaitHoldfast(t.Context())).To(Succeed())
+	g.Expect(s.Holdfast.Process().Signal(syscall.SIGQUIT)).To(Succeed())
+	g.Eventually(s.Failed()).WithTimeout(time.Minute).Should(Receive(MatchError(ContainSubstring("exit status 2"))))
+}
+
+// TestHoldfastThatCannotStart fails the sandbox: it never stood.
+func TestHoldfastThatCannotStart(t *testing.T) {
+	t.Parallel()
+	slots.Take(t)
+	options := sandbox.Options{Dir: filepath.Join(t.TempDir(), "s"), Replicas: 1, HoldfastArgs: []string{"--max-deleting=-7"}}
+	s, err := sandbox.Start(t.Context(), options)
+	if err == nil {
+		err = errors.Join(errors.New("it started"), s.Stop())
+		t.Fatal(err)
+	}
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("--max-deleting is -7")))
+}
+
+// TestTwoHoldfasts: one is elected, and both answer at one address. The leader hangs until another leads; when
+// it goes on it finds its lease lost, ends, and is started again.
+func TestTwoHoldfasts(t *testing.T) {
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{HoldfastReplicas: 2})
+	g := NewWithT(t)
+	c := admin(t, s)
+	g.Expect(s.Holdfasts()).To(HaveLen(2))
+
+	old := elected(t, s, nil)
+	hung := old.Process()
+	g.Expect(old.Pause()).To(Succeed())
+	t.Cleanup(func() { _ = hung.Signal(syscall.SIGCONT) })
+	next := elected(t, s, hung)
+	g.Expect(next).NotTo(BeIdenticalTo(old))
+	refuses(t, c) // by the one that does not hang
+
+	g.Expect(old.Resume()).To(Succeed())
+	g.Eventually(hung.Ended).WithTimeout(time.Minute).Should(Equal("exit status 1"))
+	g.Eventually(old.Process).WithTimeout(time.Minute).ShouldNot(BeIdenticalTo(hung))
+	g.Expect(s.WaitHoldfast(t.Context())).To(Succeed())
+	g.Expect(elected(t, s, nil)).To(BeIdenticalTo(next))
+	g.Expect(next.Stop()).To(Succeed()) // its lease is given up, and requests are led to the other
+	g.Expect(elected(t, s, nil)).To(BeIdenticalTo(old))
+	refuses(t, c)
+}
+
+// elected waits for a leader that is not that process.
+func elected(t *testing.T, s *sandbox.Sandbox, but *process.Process) (leader *sandbox.Component) {
+	t.Helper()
+	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) (err error) {
+		if leader, err = s.Elected(ctx); err == nil && leader.Process() == but {
+			err = fmt.Errorf("%s still leads", leader.Name)
+		}
+		return err
+	}).WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(Succeed())
+	return leader
+}
+
+// refuses waits until the deletion of a second Machine would be refused by rule. While no replica answers it would
+// pass, since the hook holds the Machine.
+func refuses(t *testing.T, c client.Client) {
+	t.Helper()
+	remove := func(ctx context.Context, name string, options ...client.DeleteOption) error {
+		m := &machinev1beta1.Machine{}
+		m.Namespace, m.Name = sandbox.MachineNamespace, name
+		return c.Delete(ctx, m, options...)
+	}
+	g := NewWithT(t)
+	g.Expect(remove(t.Context(), "master-0")).To(Succeed())
+	g.Eventually(t.Context(), remove).WithArguments("master-1", client.DryRunAll).WithTimeout(2 * time.Minute).Should(
+		And(Satisfy(apierrors.IsForbidden), MatchError(ContainSubstring(string(quorum.OneTooMany)))))
+}
