@@ -79,7 +79,7 @@ func (v *view) explain(out io.Writer, name string) error {
 	if m.Override != "" {
 		by := "set by " + m.LiftedBy()
 		if rule, _ := quorum.ParseOverride(m.Override); m.LiftedBy() == "" {
-			by = "which lifts nothing, because Holdfast did not see who set it"
+			by = "which lifts nothing, because Holdfast did not see who set it; set it again with another reason"
 		} else if !m.Lifts(rule, v.Now) {
 			by += ", which lifts nothing: it is for one of the rules that can be lifted, with a reason, and for an hour"
 		}
@@ -235,6 +235,12 @@ func (v *view) commands(i int, d *quorum.Decision) []string {
 	switch denied := refused(d); {
 	case m.Deleting() && denied:
 		return []string{"kubectl holdfast status" + n + " --watch"}
+	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayGo(i):
+		return []string{
+			"kubectl holdfast status" + n + " --watch",
+			"kubectl -n " + v.namespace + " annotate machine " + m.Name + " --overwrite " + quorum.OverrideAnnotation + "='" + string(quorum.EscapeHatch) + ": ...'   # etcd cannot do without it: only if it must go all the same, and then",
+			"kubectl holdfast release" + n + " " + m.Name + " --reason '...'",
+		}
 	case m.Deleting():
 		return []string{
 			"kubectl holdfast status" + n + " --watch",

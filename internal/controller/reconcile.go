@@ -173,24 +173,22 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		return outcome{}, fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 	}
 	plan := quorum.Decide(s)
-	r.Metrics.observe(s, &plan)
 	r.settle(s)
-	r.tell(s, plan.Notes)
-	r.tellWanted(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
-	if err := r.keepRecords(ctx, s, plan.Records); errors.As(err, new(notYet)) {
+	unrecorded := r.keepRecords(ctx, s, plan.Records)
+	if errors.As(unrecorded, new(notYet)) {
 		return outcome{again: lookNow}, nil
-	} else if err != nil {
-		return outcome{}, fmt.Errorf("nothing is done without records: %w", err)
 	}
 	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
 	if wrote {
 		return outcome{again: lookNow}, nil // what is recorded is recorded on what was read
 	}
+	plan.Unkept(unrecorded, unkept)
+	r.Metrics.observe(s, &plan)
+	r.tell(s, plan.Notes)
+	r.tellWanted(s)
 	did, err = r.act(ctx, s, &plan, held)
-	if unkept != nil {
-		err = errors.Join(err, fmt.Errorf("no Machine is let go without a release ledger: %w", unkept))
-	}
+	err = errors.Join(unrecorded, unkept, err)
 	if did.hurry {
 		return did, err // what is published and told of members comes after
 	}

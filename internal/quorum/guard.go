@@ -149,8 +149,18 @@ func (p *planner) unwanted(pod *GuardPod) string {
 		return "the budget that it was made for is gone"
 	case !p.wanted(pod):
 		return "no etcd member is on its Node, nor is one to come"
+	case p.forced(pod.Node):
+		return "a person let its Machine go although etcd loses quorum with it, and its Node is cordoned"
 	}
 	return ""
+}
+
+// forced says whether a person's override let the Machine of a cordoned Node go: the budget would keep it from being drained.
+func (p *planner) forced(node string) bool {
+	return slices.ContainsFunc(p.s.Ledger.Entries, func(r Release) bool {
+		i := slices.IndexFunc(p.s.Machines, func(m Machine) bool { return m.UID == r.UID && m.LetGo() })
+		return r.By != "" && i >= 0 && p.cordoned(i) && p.s.Nodes[p.join.Node(i)].Name == node
+	})
 }
 
 // outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain

@@ -124,8 +124,21 @@ func check(s *Snapshot, a Action) error {
 		}
 	case MoveLeader, AddLearner: // neither changes who votes
 	}
-	if a.Kind.Membership() && alive < Size(after) {
-		return violated(I1, "%d healthy of %d voters would be no quorum", alive, after)
+	if !a.Kind.Membership() {
+		return nil
+	}
+	_, answers := s.Ring.Voters() // those of Machines that were let go vote until they are gone
+	switch {
+	case a.Kind == RemoveVoter && member.Healthy:
+		answers--
+	case a.Kind == Promote && member.Healthy:
+		answers++
+	}
+	if answers < Size(after) {
+		return violated(I1, "%d healthy of %d voters would be no quorum", answers, after)
+	}
+	if missing := Size(after) - alive; missing > 0 && missing > Size(voters)-kept(s) {
+		return violated(I1, "%d healthy of %d voters whose Machines stay would be no quorum, and fewer than now", alive, after)
 	}
 	return nil
 }

@@ -48,12 +48,20 @@ func violates(s *q.Snapshot, a q.Action) string {
 	}
 	votersBefore, healthyBefore := tally(before)
 	voters, healthy := tally(after)
+	answer := 0 // also of those that were let go and are still there
+	for _, o := range s.Ring.Members {
+		if votes := !o.Learner && (o.ID != a.Member || a.Kind != q.RemoveVoter) || o.ID == a.Member && a.Kind == q.Promote; votes && o.Healthy {
+			answer++
+		}
+	}
 	etcd := a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease && a.Kind != q.SizeGuard && a.Kind != q.CreateGuardPod && a.Kind != q.DeleteGuardPod
 	switch {
 	case etcd && !s.Ring.Known:
 		return "etcd is changed although it is not known"
-	case etcd && healthy*2 <= voters:
+	case etcd && answer*2 <= voters:
 		return "I1: no quorum is left"
+	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
+		return "I1: fewer are left of those that stay"
 	case a.Kind == q.Promote && (m == nil || m.Hook != q.Ours):
 		return "I2: no hook"
 	case a.Kind == q.ReleaseHook && (m == nil || m.DeletedAt.IsZero()):

@@ -77,15 +77,15 @@ func NewJoin(s *Snapshot) *Join {
 // Node is the index of a Machine's Node, -1 without one.
 func (j *Join) Node(machine int) int { return j.node[machine] }
 
-// nodeOf finds a Machine's Node: by the link that the Machine API wrote, else by provider ID.
+// nodeOf finds a Machine's Node: by the link that the Machine API wrote, if that Node is there, else by provider ID.
 func nodeOf(s *Snapshot, m *Machine) int {
 	for i := range s.Nodes {
 		if m.NodeName != "" && s.Nodes[i].Name == m.NodeName {
 			return i
 		}
 	}
-	if m.NodeName != "" || m.ProviderID == "" {
-		return -1
+	if m.ProviderID == "" {
+		return -1 // a link to a Node that is gone says nothing: the instance may have registered anew
 	}
 	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.ProviderID == m.ProviderID })
 }

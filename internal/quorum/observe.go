@@ -62,6 +62,7 @@ func (p *planner) observe() {
 			p.note(MachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
 		}
 		p.unseen(i)
+		p.undrained(i)
 		if m.Hook == Foreign && p.s.Mode == Guard {
 			p.note(HookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", HookName, m.Name, HookOwner)
 		}
@@ -85,6 +86,11 @@ func (p *planner) observeClaims() {
 
 func (p *planner) noteClaim(m *Machine, is string) {
 	if goes, by := p.s.reached(m); goes != nil {
+		if m.Deleting() {
+			p.note(InstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, stands for the host of control-plane Machine %s as well (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
+				"delete Machine %s to have another in its place", m.Name, goes.Name, by, goes.Name)
+			return
+		}
 		p.note(InstanceClaimedTwice, m.Name, "Machine %s stands for the host of control-plane Machine %s as well (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
 			"take it off that host: kubectl patch machine %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.letGo())
 	}
@@ -102,7 +108,7 @@ func (p *planner) drains() {
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
 		if p.join.guarded(n) && !node.Cordoned && !g.has(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
-			p.note(QuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see the Events beside PodDisruptionBudget holdfast-quorum-guard, and whether a pod has taken the name", node.Name)
+			p.note(QuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
 		}
 	}
 	for i := range g.Pods {
@@ -152,6 +158,24 @@ func (p *planner) unseen(machine int) {
 	}
 	p.note(OperatorSeesNoMember, m.Name, "cluster-etcd-operator finds a member at an InternalIP of its Machine, and deleting Machine %s has none of etcd %s (%s), so it will not remove that member, and the Machine is held. %s",
 		m.Name, member, strings.Join(member.PeerURLs, ", "), then)
+}
+
+// undrained notes that a Machine that was let go is not drained: the machine controller drains no control-plane Node while another
+// one is cordoned, and that one's Machine is not on its way out.
+func (p *planner) undrained(machine int) {
+	m, node := &p.s.Machines[machine], p.join.Node(machine)
+	if !m.LetGo() || m.Mirrored || node < 0 || p.s.Nodes[node].Cordoned {
+		return
+	}
+	for n := range p.s.Nodes {
+		owner := slices.Index(p.join.node, n)
+		if !p.s.Nodes[n].Cordoned || owner >= 0 && p.s.Machines[owner].LetGo() {
+			continue
+		}
+		p.note(DrainBlocked, m.Name, "Machine %s is let go, and is not drained: the machine controller drains no control-plane Node while Node %s is cordoned. If that one stays: kubectl uncordon %s",
+			m.Name, p.s.Nodes[n].Name, p.s.Nodes[n].Name)
+		return
+	}
 }
 
 func nHealthy(n int) string {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // An override is a person's word, set on a Machine beforehand, that one rule does not hold for it. Admission stamps it with who
@@ -20,7 +21,7 @@ func ParseOverride(value string) (rule Rule, reason string) {
 		rule = ""
 	}
 	reason = strings.TrimSpace(reason)
-	if strings.HasPrefix(reason, "<") && strings.HasSuffix(reason, ">") || strings.Trim(reason, ".…") == "" {
+	if strings.HasPrefix(reason, "<") && strings.HasSuffix(reason, ">") || !strings.ContainsFunc(reason, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
 		reason = ""
 	}
 	return rule, reason

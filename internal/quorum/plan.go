@@ -93,6 +93,7 @@ const (
 	EtcdVotersTooMany       Reason = "EtcdVotersTooMany"
 	OneFailureDomain        Reason = "OneFailureDomain"
 	MachineWithoutNode      Reason = "MachineWithoutNode"
+	DrainBlocked            Reason = "DrainBlocked"
 	QuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	QuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
 	QuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
@@ -103,6 +104,7 @@ const (
 	LedgerGarbled           Reason = "LedgerGarbled"
 	MachineUnreadable       Reason = "MachineUnreadable"
 	RecordsGarbled          Reason = "RecordsGarbled"
+	RecordsNotKept          Reason = "RecordsNotKept"
 	InstanceClaimedTwice    Reason = "InstanceClaimedTwice"
 	ClaimsUnknown           Reason = "ClaimsUnknown"
 	InvariantViolated       Reason = "InvariantViolated"
@@ -152,6 +154,18 @@ func Decide(s *Snapshot) Plan {
 	return p.plan
 }
 
+// Unkept notes what of the plan's Records and its Ledger could not be written, nil for nothing. Without records nothing is done, and
+// without a ledger no Machine is let go, for which the ledger that was read is needed anyway.
+func (p *Plan) Unkept(records, ledger error) {
+	if records != nil {
+		p.Actions = nil
+		p.Notes = append(p.Notes, Note{RecordsNotKept, "", clip("nothing is done, because it cannot be written down which Machine hosts which member: "+records.Error(), 1000)})
+	}
+	if ledger != nil {
+		p.Notes = append(p.Notes, Note{RecordsNotKept, "", clip("no Machine whose hook a person took off is let go, because the release ledger cannot be written: "+ledger.Error(), 1000)})
+	}
+}
+
 type planner struct {
 	s    *Snapshot
 	join *Join
@@ -184,10 +198,13 @@ func (p *planner) decide() {
 	steps := []func() []Action{p.hook, p.release, p.finalRelease}
 	if s.Mode == Full {
 		p.plan.Records = p.records()
-		voters, healthy := p.standing()
+		voters, alive := s.Ring.Voters()
+		if _, stay := p.standing(); alive >= Size(voters) && stay < Size(voters) {
+			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy on Machines that stay, and quorum is %d: etcd loses it with the Machines that were let go, unless others vote before", stay, nVoters(voters), Size(voters))
+		}
 		switch {
-		case healthy < Size(voters):
-			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy and stay, and quorum is %d, so etcd's members are left alone", healthy, nVoters(voters), Size(voters))
+		case alive < Size(voters):
+			p.note(EtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", alive, nVoters(voters), Size(voters))
 		case s.OtherDriver != "":
 			p.note(EtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.ForeignLock():
@@ -470,7 +487,7 @@ func (p *planner) removeVoter() []Action {
 			remain = p.serving(k)
 		}
 		spare, now := left-Size(voters-1), healthy-Size(voters)
-		if remain < s.Desired || spare < min(now, Tolerance(s.Desired)) { // neither of these two is below 0
+		if remain < s.Desired || spare < min(now, Tolerance(s.Desired)) || !p.quorate(k) {
 			continue
 		}
 		if best < 0 || p.rank(k, best) < 0 {
@@ -488,6 +505,16 @@ func (p *planner) removeVoter() []Action {
 		a = p.moveLeader(a.Step, best, to, "the leader is about to be removed")
 	}
 	return []Action{a}
+}
+
+// quorate says whether etcd has its quorum of healthy voters without one of them, those on Machines that were let go among them: they
+// vote until they are gone.
+func (p *planner) quorate(without int) bool {
+	voters, alive := p.s.Ring.Voters()
+	if p.s.Ring.Members[without].Healthy {
+		alive--
+	}
+	return alive >= Size(voters-1)
 }
 
 // standing counts the voters, and those of them that are healthy and whose Machines are held.
@@ -688,7 +715,7 @@ func (p *planner) waiting(suits func(machine int) bool) int {
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || len(p.s.Nodes[n].Addresses) == 0 || !suits(i) {
 			continue
 		}
-		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) || !p.s.Guard.has(p.s.Nodes[n].Name) {
+		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) || !p.s.Guard.has(p.s.Nodes[n].Name) || p.doomed(i) {
 			continue
 		}
 		if best < 0 || p.sooner(i, best) {
@@ -699,6 +726,17 @@ func (p *planner) waiting(suits func(machine int) bool) int {
 }
 
 func anyMachine(int) bool { return true }
+
+// doomed says whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
+func (p *planner) doomed(machine int) bool {
+	return slices.ContainsFunc(p.s.Claimants, func(c Machine) bool {
+		if !c.Deleting() {
+			return false
+		}
+		goes, _ := p.s.reached(&c)
+		return goes != nil && goes.Name == p.s.Machines[machine].Name
+	})
+}
 
 func (p *planner) hostsNothing(machine int) bool {
 	is, _ := p.join.Hosting(machine)
@@ -730,7 +768,7 @@ func (p *planner) promote() []Action {
 		if !member.Learner || i < 0 || !p.s.Steady(member) {
 			continue
 		}
-		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == Ours && m.Latch == Ours {
+		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == Ours && m.Latch == Ours && !p.doomed(i) {
 			return []Action{{
 				Kind: Promote, Step: 6, Machine: m.Name, UID: m.UID, Member: member.ID, MemberName: member.Name,
 				Why: fmt.Sprintf("it is %d entries behind the leader, its Machine is hooked, and a seat is free", p.s.Lag(member)),
@@ -848,7 +886,10 @@ func (p *planner) explainWaiting() {
 
 // blocker is what keeps a replacement from getting on.
 func (p *planner) blocker() string {
+	voters, alive := p.s.Ring.Voters()
 	switch {
+	case alive < Size(voters):
+		return fmt.Sprintf("%d of %s are healthy, and quorum is %d", alive, nVoters(voters), Size(voters))
 	case p.s.OtherDriver != "":
 		return "Holdfast leaves etcd's members to cluster-etcd-operator"
 	case p.s.ForeignLock():
@@ -881,9 +922,12 @@ func (p *planner) blocker() string {
 			return why
 		}
 		_, why := p.join.Hosting(i)
-		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, cmp.Or(why, "the leader's peer URL does not say on which port one would listen"))
+		if _, ok := p.peerURL(&p.s.Nodes[p.join.Node(i)]); why == "" && !ok {
+			why = "the leader's peer URL does not say on which port one would listen"
+		}
+		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, cmp.Or(why, "it is added next"))
 	}
-	if voters, _ := p.s.Ring.Voters(); voters > p.s.Desired {
+	if voters > p.s.Desired {
 		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.serving(-1), nVoters(voters), p.s.Desired)
 	}
 	for i := range p.s.Machines {

@@ -823,6 +823,7 @@ func TestCheckPlan(t *testing.T) {
 		actions []q.Action
 		want    q.Invariant
 	}{
+		{"a healthy voter goes beside one that was let go", three + "\n machine master-2 hook=none latch=none deleting \n desired 1", []q.Action{{Kind: q.RemoveVoter, Member: 0xa0}}, q.I1},
 		{"a healthy voter of two goes", three + "\n member a2 dead \n desired 1", []q.Action{{Kind: q.RemoveVoter, Member: 0xa0}}, q.I1},
 		{"a learner goes while there is no quorum", learner + "\n member a2 dead \n member a1 dead", []q.Action{{Kind: q.RemoveLearner, Member: 0xa3}}, q.I1},
 		{"promoted without a hook", learner + "\n machine master-3 hook=foreign", []q.Action{promote}, q.I2},

@@ -109,7 +109,7 @@ func (j *Join) MayGo(machine int) bool {
 // finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
 // round that finds the record.
 func (p *planner) finalRelease() []Action {
-	var next []Action
+	var next, drained []Action
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if !m.Deleting() || m.Mirrored || m.Hook != Absent || m.Latch != Ours {
@@ -126,16 +126,26 @@ func (p *planner) finalRelease() []Action {
 		switch {
 		case p.s.Ledger.has(m.UID):
 			return []Action{a}
-		case next == nil && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
+		case (next == nil || drained == nil && p.cordoned(i)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
 			a.Kind, a.Latch, a.Final = RecordRelease, false, false
 			a.Release = Release{Machine: m.Name, UID: m.UID, Members: p.mayHost(i), At: p.s.Now}
 			if !p.join.spares(i) {
 				a.Release.By = m.LiftedBy()
 			}
 			next = []Action{a}
+			if p.cordoned(i) {
+				drained = next
+			}
 		}
 	}
 	return next
+}
+
+// cordoned says whether a Machine's Node is. One whose hook is off is drained, and the machine controller drains no other one of
+// the control plane's until it is gone.
+func (p *planner) cordoned(machine int) bool {
+	n := p.join.Node(machine)
+	return n >= 0 && p.s.Nodes[n].Cordoned
 }
 
 // mayHost are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
@@ -169,7 +179,7 @@ func (p *planner) heldBack(machine int) {
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.ringWhy()
 	}
-	p.note(ReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once a replacement votes. "+
+	p.note(ReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. "+
 		"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, why, m.Name, OverrideAnnotation, EscapeHatch)
 }
 

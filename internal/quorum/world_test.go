@@ -363,6 +363,10 @@ func (w *world) set(line string) error {
 		default:
 			r := q.Release{Machine: f[1], UID: "uid-" + f[1], At: w.s.Now.Add(-time.Hour)}
 			for _, id := range f[2:] {
+				if by, ok := strings.CutPrefix(id, "by="); ok { // who lifted the rule for it
+					r.By = by
+					continue
+				}
 				n, err := strconv.ParseUint(id, 16, 64)
 				if err != nil {
 					return err
@@ -526,6 +530,8 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.Type = value
 		case "phase":
 			m.Phase = value
+		case "node": // the link that the Machine API wrote
+			m.NodeName = value
 		case "zone":
 			m.Zone = value
 		case "provider":
