@@ -171,13 +171,19 @@ func (r *Request) reaches() bool { return !r.Old.Mirrored && len(r.Old.Reaches(n
 func (r *Request) Claims() bool { return r.New != nil && len(r.claimed()) > 0 }
 
 // claimed are the fields of the new object that name an instance and did not name it before. A Machine that becomes the
-// control plane's is like a new one.
+// control plane's is like a new one, with what it lets go of and gets back because a hook was on it.
 func (r *Request) claimed() []instanceField {
 	fields := r.New.instanceFields()
-	if r.Old == nil || r.becomesGuarded() && !r.Old.Mirrored {
+	if r.Old == nil {
 		return fields
 	}
 	before := r.Old.instanceFields()
+	if r.becomesGuarded() && !r.Old.Mirrored {
+		if r.Old.Held() {
+			fields = append(fields, slices.DeleteFunc(before, func(f instanceField) bool { return slices.ContainsFunc(fields, f.same) })...)
+		}
+		return fields
+	}
 	return slices.DeleteFunc(fields, func(f instanceField) bool { return slices.Contains(before, f) })
 }
 
