@@ -532,6 +532,8 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.Phase = value
 		case "node": // the link that the Machine API wrote
 			m.NodeName = value
+		case "server": // OpenStack's annotation
+			m.Instance[1] = value
 		case "zone":
 			m.Zone = value
 		case "provider":
