@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// hung pauses Holdfast's process: it takes connections and never answers, so every request waits for
-// the webhooks' timeout. Tools still cannot release or delete what nothing holds, people still can
+// hung pauses Holdfast's processes, both: each takes connections and never answers, so every request
+// waits for the webhooks' timeout. Tools still cannot release or delete what nothing holds, people still can
 // act, and once it runs again it makes good what was left. Master-0 is being deleted, and held.
 func (c *cluster) hung(t *testing.T) {
 	ctx := t.Context()
@@ -49,12 +49,14 @@ func (c *cluster) hung(t *testing.T) {
 		}
 	}
 
-	must(t, c.Holdfast.Pause())
-	t.Cleanup(func() {
-		if err := c.Holdfast.Resume(); err != nil {
-			t.Error(err)
-		}
-	})
+	for _, replica := range c.Holdfasts() {
+		must(t, replica.Pause())
+		t.Cleanup(func() {
+			if err := replica.Resume(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	err = timed("a tool's release", 2, func(ctx context.Context) error {
 		return gitops.Patch(ctx, c.get(ctx, t, "master-0"), release)
 	})
@@ -95,7 +97,9 @@ func (c *cluster) hung(t *testing.T) {
 		t.Error(err)
 	}
 
-	must(t, c.Holdfast.Resume())
+	for _, replica := range c.Holdfasts() {
+		must(t, replica.Resume())
+	}
 	// The latch stood, for want of anyone to drop it. Now it goes, and the Machine with it; the other one is held.
 	NewWithT(t).Eventually(ctx, func(ctx context.Context) error {
 		if m := c.get(ctx, t, "master-0"); m.UID != "" {

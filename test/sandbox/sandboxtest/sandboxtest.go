@@ -3,10 +3,14 @@ package sandboxtest
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/slots"
@@ -16,8 +20,8 @@ import (
 const startLimit = 3 * time.Minute
 
 // Start waits for a test slot and starts a sandbox in a directory of the test's own. It ends with the
-// test, which fails if a part has ended without being asked to. If the test fails, the ends of the
-// sandbox's logs are logged.
+// test, which fails if a part has ended without being asked to. If the test fails, the sandbox's logs
+// are kept in bin/logs.
 func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 	t.Helper()
 	slots.Take(t)
@@ -39,19 +43,31 @@ func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 			t.Error(err)
 		}
 		if t.Failed() {
-			logEnds(t, s)
+			keepLogs(t, s)
 		}
 	})
 	return s
 }
 
-func logEnds(t *testing.T, s *sandbox.Sandbox) {
+// keepLogs copies the sandbox's logs to where the next run of this test finds them replaced, and says
+// of each part what it said last. It is little, so that it does not bury what the test itself says.
+func keepLogs(t *testing.T, s *sandbox.Sandbox) {
 	t.Helper()
+	root, err := assets.Root()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	kept := filepath.Join(root, "bin", "logs", strings.ReplaceAll(t.Name(), "/", "-"))
+	if err := errors.Join(os.RemoveAll(kept), os.CopyFS(kept, os.DirFS(s.Logs))); err != nil {
+		t.Error(err)
+	}
 	logs, err := filepath.Glob(filepath.Join(s.Logs, "*.log"))
 	if err != nil {
 		t.Error(err)
 	}
+	t.Logf("the sandbox's logs are kept in %s", kept)
 	for _, log := range logs {
-		t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 40))
+		t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 2))
 	}
 }
