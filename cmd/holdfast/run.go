@@ -203,7 +203,8 @@ func (o *runOptions) run(ctx context.Context) error {
 			s.EtcdNamespace, s.QuorumGuard = o.etcdNamespace, o.guard
 		}
 	}
-	mgr, err := o.manager(config, types, served.server())
+	server := served.server()
+	mgr, err := o.manager(config, types, server)
 	if err != nil {
 		return err
 	}
@@ -288,7 +289,6 @@ func (o *runOptions) run(ctx context.Context) error {
 		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
 		Recorder: &controller.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}
-	server := mgr.GetWebhookServer()
 	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
 	server.Register(webhooks.ValidatePath, o.drain.handler(webhooks.Handler(guard.Validating())))
 	server.Register(webhooks.HomePath, o.drain.handler(webhooks.Handler(guard.Home())))

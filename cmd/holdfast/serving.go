@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 )
 
 // registrationFlags say where API servers find the webhooks and whom they trust there: both for run and
@@ -71,20 +73,22 @@ func (r *registrationFlags) place(o *serving.Options) error {
 // webhookFlags say how run serves the webhooks, and what it does about their registrations.
 type webhookFlags struct {
 	registrationFlags
-	source, certDir string
-	caSecret        string
-	host            string
-	port            int
+	source, certDir  string
+	caSecret, shared string
+	clientCA         string
+	host             string
+	port             int
 
 	changed func(flag string) bool // whether it is on the command line
-	secret  client.ObjectKey       // of caSecret
-	files   string                 // the CA file, "" for none
+	secrets struct{ ca, shared client.ObjectKey }
+	files   string // the CA file, "" for none
 }
 
 const (
 	fromFiles     = "files"
 	fromCA        = "self-signed"
 	defaultSecret = "holdfast-system/holdfast-webhook-ca"
+	defaultShared = "holdfast-system/holdfast-webhook-shared"
 )
 
 func (w *webhookFlags) bind(f *pflag.FlagSet) {
@@ -97,6 +101,8 @@ func (w *webhookFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&w.source, "webhook-cert-source", fromFiles, "where the webhooks' certificate comes from: files (--webhook-cert-dir) or self-signed (from a CA of Holdfast's own in --webhook-ca-secret)")
 	f.StringVar(&w.certDir, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
 	f.StringVar(&w.caSecret, "webhook-ca-secret", defaultSecret, "Secret NAMESPACE/NAME of the CA for --webhook-cert-source=self-signed; it is made if it does not exist")
+	f.StringVar(&w.shared, "webhook-shared-secret", defaultShared, "Secret NAMESPACE/NAME of what replicas that keep the registrations share: the tokens in the webhooks' paths, which API servers learn from the registrations, and the CAs before this one; it is made if it does not exist")
+	f.StringVar(&w.clientCA, "webhook-client-ca-file", "", "file with the CAs, PEM, of the certificates that API servers show the webhooks (their AdmissionConfiguration names them); without one of these certificates nobody is answered. It is read again when it changes. Without the flag no certificate is asked for")
 }
 
 // check finds what is wrong with the flags.
@@ -107,6 +113,16 @@ func (w *webhookFlags) check() error {
 	if w.given() {
 		if err := w.place(new(serving.Options)); err != nil {
 			return err
+		}
+		if err := w.secretNames(); err != nil {
+			return err
+		}
+	} else if w.changed("webhook-shared-secret") {
+		return usage("--webhook-shared-secret is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
+	}
+	if w.clientCA != "" {
+		if _, err := pool(w.clientCA); err != nil {
+			return usage("--webhook-client-ca-file: %v", err)
 		}
 	}
 	switch w.source {
@@ -129,11 +145,6 @@ func (w *webhookFlags) check() error {
 		if w.changed("webhook-cert-dir") {
 			return usage("--webhook-cert-source is self-signed, which has no files: leave out --webhook-cert-dir, or set --webhook-cert-source=files")
 		}
-		namespace, name, ok := strings.Cut(w.caSecret, "/")
-		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return usage("--webhook-ca-secret is %q; it is a Secret NAMESPACE/NAME such as %s", w.caSecret, defaultSecret)
-		}
-		w.secret = client.ObjectKey{Namespace: namespace, Name: name}
 		return nil
 	default:
 		return usage("--webhook-cert-source is %q; it is files or self-signed", w.source)
@@ -159,6 +170,40 @@ func (w *webhookFlags) check() error {
 	return readable("webhook-ca-file", w.files)
 }
 
+// secretNames reads the flags that name Secrets.
+func (w *webhookFlags) secretNames() error {
+	for _, s := range [...]struct {
+		flag, text, usual string
+		into              *client.ObjectKey
+	}{
+		{"webhook-ca-secret", w.caSecret, defaultSecret, &w.secrets.ca},
+		{"webhook-shared-secret", w.shared, defaultShared, &w.secrets.shared},
+	} {
+		namespace, name, ok := strings.Cut(s.text, "/")
+		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return usage("--%s is %q; it is a Secret NAMESPACE/NAME such as %s", s.flag, s.text, s.usual)
+		}
+		*s.into = client.ObjectKey{Namespace: namespace, Name: name}
+	}
+	if w.secrets.ca == w.secrets.shared {
+		return usage("--webhook-ca-secret and --webhook-shared-secret are both %s; they are two Secrets", w.shared)
+	}
+	return nil
+}
+
+// pool reads a file of CAs, PEM.
+func pool(path string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := x509.NewCertPool()
+	if !out.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM", path)
+	}
+	return out, nil
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -172,6 +217,10 @@ type served struct {
 	options *serving.Options // nil where the registrations are not kept
 	hosts   []string         // what the certificate is for, if it is made here
 	source  *serving.Source
+	live    *serving.Live   // nil where the registrations are not kept
+	shared  *serving.Shared // the same
+
+	strangers *webhookserver.Metrics
 }
 
 // prepare reads the flags, which are checked.
@@ -188,22 +237,41 @@ func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
 	return s, err
 }
 
-// server is the webhook server.
+// server is the webhook server. It asks for a certificate and a path when it serves: they are there by then.
 func (s *served) server() webhook.Server {
-	return webhook.NewServer(webhook.Options{Host: s.host, Port: s.port, TLSOpts: []func(*tls.Config){
-		func(c *tls.Config) { c.GetCertificate = s.source.GetCertificate }, // called when it starts: the source is there by then
-	}})
+	s.strangers = webhookserver.NewMetrics()
+	o := webhookserver.Options{
+		Host: s.host, Port: s.port, Metrics: s.strangers, Log: s.log.WithName("server"),
+		Certificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) },
+	}
+	if s.clientCA != "" {
+		o.ClientCAs = func() (*x509.CertPool, error) { return pool(s.clientCA) }
+	}
+	if s.options != nil {
+		o.Known = s.known
+	}
+	return webhookserver.New(o)
+}
+
+// known returns the path of a webhook for that of a request, if it is one that only an API server knows.
+func (s *served) known(path string) (string, bool) {
+	if plain, ok := s.shared.Known(path); ok {
+		return plain, true
+	}
+	return path, s.live.Plain()
 }
 
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is for the elected replica to run.
 func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring) (keeper *serving.Keeper, err error) {
 	meters, err := serving.NewMetrics(metrics.Registry)
+	if err == nil {
+		err = s.strangers.Register(metrics.Registry)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	keeper = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations")}
 	var (
-		live     *serving.Live
 		time     = clock.RealClock{}
 		trust    = serving.NewTrust(time)
 		first    = &serving.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
@@ -222,13 +290,17 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	if s.options == nil {
 		s.source = serving.NewSource(nil, "", time, meters, certLog)
 	} else {
-		live = &serving.Live{API: api, Log: s.log.WithName("registrations")}
-		runnable = append(runnable, live)
+		live := &serving.Live{API: api, Log: s.log.WithName("registrations")}
+		shared := trust
+		if len(s.annotations) > 0 {
+			shared = nil // another operator's
+		}
+		s.live, s.shared = live, serving.NewShared(s.secrets.shared, api, shared, time, s.log.WithName("shared"))
+		runnable = append(runnable, s.live, s.shared)
+		checks["path"] = s.shared.Check
+		keeper.Shared, keeper.Trust = s.shared, shared
 		keeper.Options, keeper.Annotations = s.options, s.annotations
 		keeper.Events, keeper.Proof = tell, serving.SelfCall(api, s.policy.namespace)
-		if len(s.annotations) == 0 {
-			keeper.Trust = trust
-		}
 		s.source = serving.NewSource(live, s.hosts[0], time, meters, certLog)
 		checks["registrations"] = serving.NewVouched(s.source, live, s.hosts[0], time).Check
 	}
@@ -236,7 +308,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	runnable = append(runnable, s.source)
 	if s.webhookFlags.source == fromCA {
 		runnable = append(runnable, &serving.SelfSigned{
-			Secret: s.secret, Config: mgr.GetConfig(), API: mgr.GetAPIReader(), Hosts: s.hosts,
+			Secret: s.secrets.ca, Config: mgr.GetConfig(), API: api, Hosts: s.hosts, Events: tell,
 			Source: s.source, Trust: trust, Clock: time, Log: certLog,
 		})
 	} else {

@@ -38,7 +38,10 @@ type Keeper struct {
 	// Annotations make somebody else fill in caBundle, which is then theirs alone; else it is Trust's.
 	Annotations map[string]string
 	Trust       *Trust
-	Events      events.EventRecorder
+	// Shared has the path under which the webhooks are called, and what another replica is to know of Trust. Nil:
+	// they are called under their own paths.
+	Shared *Shared
+	Events events.EventRecorder
 	// Proof shows that the API server reaches the webhooks, so that what must not pass without them may be
 	// refused: an error says why it is not shown.
 	Proof func(context.Context) error
@@ -50,6 +53,7 @@ type Keeper struct {
 	asked   time.Time         // for Proof
 	limiter *rate.Limiter
 	again   time.Duration // how often it looks, whatever the watch says
+	elected time.Time
 	wake    chan struct{}
 }
 
@@ -77,7 +81,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	defer k.Metrics.forget() // another replica is elected
 	if k.Options != nil {
 		for _, o := range k.objects() {
-			go follow(ctx, k.API, k.Log, o.kind+"List", o.name, func() { kick(k.wake) })
+			go follow(ctx, k.API, k.Log, admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind+"List"), client.ObjectKey{Name: o.name}, func() { kick(k.wake) })
 		}
 	}
 	return every(ctx, k.again, k.wake, func() { k.round(ctx) })
@@ -85,7 +89,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 
 func (k *Keeper) begin() {
 	k.kept, k.proven = map[string]memory{}, map[string]bool{}
-	k.empty, k.unsure, k.asked = false, "", time.Time{}
+	k.empty, k.unsure, k.asked, k.elected = false, "", time.Time{}, time.Now()
 	if k.wake == nil {
 		k.wake = make(chan struct{}, 1)
 		if k.Trust != nil {
@@ -123,6 +127,9 @@ func (k *Keeper) objects() []object {
 // round looks at each registration and puts right what is not. One that cannot be read or written stays
 // as it is until the next round.
 func (k *Keeper) round(ctx context.Context) {
+	if k.Shared != nil {
+		k.Shared.say(ctx, k.Shared.keep(ctx))
+	}
 	for _, o := range k.objects() {
 		there, err := k.read(ctx, o.name, o.live)
 		if err == nil {
@@ -205,15 +212,18 @@ func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) 
 func (k *Keeper) fill(o *object) bool {
 	bundles := map[string][]byte{}
 	closed := map[string]string{} // the place of those that fail closed now
+	plain := false                // a version before this one has registered them
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		for i := range live.Webhooks {
 			bundles[live.Webhooks[i].Name] = live.Webhooks[i].ClientConfig.CABundle
+			plain = plain || !hasToken(live.Webhooks[i].ClientConfig)
 		}
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
 		for i := range live.Webhooks {
 			w := &live.Webhooks[i]
 			bundles[w.Name] = w.ClientConfig.CABundle
+			plain = plain || !hasToken(w.ClientConfig)
 			if w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail && len(w.ClientConfig.CABundle) > 0 {
 				closed[w.Name] = place(w.ClientConfig)
 			}
@@ -221,9 +231,13 @@ func (k *Keeper) fill(o *object) bool {
 	default:
 		return true
 	}
-	if k.Trust != nil {
-		for _, b := range bundles {
-			k.Trust.adopt(b)
+	token := ""
+	if k.Shared != nil {
+		if token = k.Shared.Token(); token == "" {
+			return false
+		}
+		if plain && time.Since(k.elected) < plainAtFirst {
+			token = ""
 		}
 	}
 	bundle := func(name string) []byte {
@@ -235,12 +249,14 @@ func (k *Keeper) fill(o *object) bool {
 	switch want := o.want.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		for i := range want.Webhooks {
+			want.Webhooks[i].ClientConfig = withToken(want.Webhooks[i].ClientConfig, token)
 			want.Webhooks[i].ClientConfig.CABundle = bundle(want.Webhooks[i].Name)
 		}
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
 		k.empty = false
 		for i := range want.Webhooks {
 			w := &want.Webhooks[i]
+			w.ClientConfig = withToken(w.ClientConfig, token)
 			w.ClientConfig.CABundle = bundle(w.Name)
 			if *w.FailurePolicy != admissionregistrationv1.Fail {
 				continue
@@ -259,6 +275,10 @@ func (k *Keeper) fill(o *object) bool {
 	}
 	return k.Trust == nil || k.Trust.Bundle() != nil
 }
+
+// plainAtFirst is how long whoever is elected leaves paths without tokens as they are: a replica of a version before
+// this one, which knows no other, may still be asked.
+const plainAtFirst = time.Minute
 
 // place is where a webhook is called, without the path.
 func place(c admissionregistrationv1.WebhookClientConfig) string {
@@ -341,12 +361,14 @@ func bare(contents any) any {
 	case []admissionregistrationv1.MutatingWebhook:
 		out := slices.Clone(c)
 		for i := range out {
+			out[i].ClientConfig = withToken(out[i].ClientConfig, "")
 			out[i].ClientConfig.CABundle = nil
 		}
 		return out
 	case []admissionregistrationv1.ValidatingWebhook:
 		out := slices.Clone(c)
 		for i := range out {
+			out[i].ClientConfig = withToken(out[i].ClientConfig, "")
 			out[i].ClientConfig.CABundle, out[i].FailurePolicy = nil, nil
 		}
 		return out

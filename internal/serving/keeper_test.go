@@ -324,6 +324,8 @@ func testNewCA(t *testing.T, c *cluster) {
 	trust := NewTrust(later)
 	must(t, trust.Set(authorities[0]))
 	k := c.keeper(t, nobodyURL, trust)
+	must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), sharedSecret())))
+	k.Shared = c.shared(trust, later)
 	held := func() []byte {
 		t.Helper()
 		var config admissionregistrationv1.MutatingWebhookConfiguration
@@ -346,6 +348,7 @@ func testNewCA(t *testing.T, c *cluster) {
 	fresh := NewTrust(later) // a replica that has not seen the old one
 	must(t, fresh.Set(authorities[1]))
 	next := c.keeper(t, nobodyURL, fresh)
+	next.Shared = c.shared(fresh, later)
 	next.round(t.Context())
 	if diff := cmp.Diff(both, held()); diff != "" {
 		t.Error(diff)

@@ -15,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -35,6 +36,7 @@ type Live struct {
 	known   bool
 	absent  string            // a configuration that is not there, "" if both are
 	bundles map[string][]byte // by the webhook's name
+	plain   bool              // a webhook is called without a token
 	changed []func()
 }
 
@@ -52,7 +54,7 @@ func (l *Live) OnChange(f func()) {
 func (l *Live) Start(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	for _, kind := range [...]string{"MutatingWebhookConfigurationList", "ValidatingWebhookConfigurationList"} {
-		go follow(ctx, l.API, l.Log, kind, Name, func() { kick(wake) })
+		go follow(ctx, l.API, l.Log, admissionregistrationv1.SchemeGroupVersion.WithKind(kind), client.ObjectKey{Name: Name}, func() { kick(wake) })
 	}
 	return every(ctx, lookEvery, wake, func() {
 		if err := l.look(ctx); err != nil && ctx.Err() == nil {
@@ -77,15 +79,19 @@ func (l *Live) look(ctx context.Context) error {
 			return fmt.Errorf("read %s %s: %w", kind, Name, err)
 		}
 	}
-	bundles := map[string][]byte{}
+	bundles, plain := map[string][]byte{}, false
+	of := func(name string, c admissionregistrationv1.WebhookClientConfig) {
+		bundles[name] = c.CABundle
+		plain = plain || !hasToken(c)
+	}
 	for i := range mutating.Webhooks {
-		bundles[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
+		of(mutating.Webhooks[i].Name, mutating.Webhooks[i].ClientConfig)
 	}
 	for i := range validating.Webhooks {
-		bundles[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
+		of(validating.Webhooks[i].Name, validating.Webhooks[i].ClientConfig)
 	}
 	l.mu.Lock()
-	l.known, l.absent, l.bundles = true, absent, bundles
+	l.known, l.absent, l.bundles, l.plain = true, absent, bundles, plain
 	changed := slices.Clone(l.changed)
 	l.mu.Unlock()
 	for _, f := range changed {
@@ -128,6 +134,14 @@ func (l *Live) registered() error {
 	return nil
 }
 
+// Plain says whether API servers call a webhook without a token: a version of Holdfast before this one has registered
+// it, and is elected, or was until a moment ago.
+func (l *Live) Plain() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.plain
+}
+
 // uncalled says whether no API server calls this, because nothing is registered.
 func (l *Live) uncalled() bool {
 	l.mu.Lock()
@@ -165,14 +179,14 @@ func every(ctx context.Context, interval time.Duration, wake <-chan struct{}, do
 // follow calls a function whenever the object of that kind and name changes, and when a watch begins,
 // until the context ends: a new watch tells nothing of an object that was deleted before it. Why there is
 // no watch is logged once.
-func follow(ctx context.Context, api client.WithWatch, log logr.Logger, kind, name string, changed func()) {
+func follow(ctx context.Context, api client.WithWatch, log logr.Logger, kind schema.GroupVersionKind, key client.ObjectKey, changed func()) {
 	again := time.NewTicker(2 * time.Second)
 	defer again.Stop()
 	said := ""
 	for {
 		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind(kind))
-		if watcher, err := api.Watch(ctx, list, client.MatchingFields{"metadata.name": name}); err == nil {
+		list.SetGroupVersionKind(kind)
+		if watcher, err := api.Watch(ctx, list, client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name}); err == nil {
 			said = ""
 			changed()
 			for range watcher.ResultChan() {
@@ -181,7 +195,7 @@ func follow(ctx context.Context, api client.WithWatch, log logr.Logger, kind, na
 			watcher.Stop()
 		} else if text := err.Error(); text != said && ctx.Err() == nil {
 			said = text
-			log.Info("a registration cannot be watched, and is only looked at every few seconds", "kind", strings.TrimSuffix(kind, "List"), "name", name, "reason", text)
+			log.Info("it cannot be watched, and is only looked at every few seconds", "kind", strings.TrimSuffix(kind.Kind, "List"), "name", key.Name, "reason", text)
 		}
 		select {
 		case <-ctx.Done():

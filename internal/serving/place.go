@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 )
 
 // ParseService reads NAMESPACE/NAME[:PORT]; without a port it is 443.
@@ -61,4 +64,44 @@ func addresses(hosts []string) (names []string, ips []net.IP) {
 		}
 	}
 	return names, ips
+}
+
+// pathOf is the path under which a webhook is called.
+func pathOf(c *admissionregistrationv1.WebhookClientConfig) string {
+	if c.Service != nil {
+		return ptr.Deref(c.Service.Path, "")
+	}
+	u, err := url.Parse(ptr.Deref(c.URL, ""))
+	if err != nil {
+		return ""
+	}
+	return u.Path
+}
+
+func setPath(c *admissionregistrationv1.WebhookClientConfig, path string) {
+	if c.Service != nil {
+		service := *c.Service
+		service.Path = &path
+		c.Service = &service
+		return
+	}
+	if u, err := url.Parse(ptr.Deref(c.URL, "")); err == nil {
+		u.Path, u.RawPath = path, ""
+		c.URL = new(u.String())
+	}
+}
+
+// hasToken says whether a webhook is called under a path that begins with a token.
+func hasToken(c admissionregistrationv1.WebhookClientConfig) bool {
+	return strings.Count(pathOf(&c), "/") > 1
+}
+
+// withToken has a webhook called under a path that begins with a token, and with no other; "" for none.
+func withToken(c admissionregistrationv1.WebhookClientConfig, token string) admissionregistrationv1.WebhookClientConfig {
+	plain := "/" + path.Base(pathOf(&c))
+	if token != "" {
+		plain = "/" + token + plain
+	}
+	setPath(&c, plain)
+	return c
 }

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -17,7 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -30,8 +33,9 @@ import (
 type SelfSigned struct {
 	Secret client.ObjectKey // the CA's
 	Config *rest.Config
-	API    client.Reader // without a cache
+	API    client.Client // without a cache
 	Hosts  []string      // what the certificate is for
+	Events events.EventRecorder
 	Source *Source
 	Trust  *Trust
 	Clock  clock.PassiveClock
@@ -86,7 +90,9 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 		}
 		leaf, err := s.issue(ctx, ca)
 		if errors.Is(err, authority.ErrCertificateNotAvailable) {
-			continue
+			if err = s.mend(ctx); err == nil {
+				continue
+			}
 		}
 		if err != nil {
 			if text := err.Error(); text != said && ctx.Err() == nil {
@@ -135,4 +141,34 @@ func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) 
 	}
 	s.Source.Offer(certificate)
 	return leaf, nil
+}
+
+// mend deletes the Secret if it cannot be used and, being immutable, cannot be put right either. The authority makes
+// another.
+func (s *SelfSigned) mend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readBound)
+	defer cancel()
+	var secret corev1.Secret
+	if err := s.API.Get(ctx, s.Secret, &secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !ptr.Deref(secret.Immutable, false) || usable(&secret, s.Clock.Now()) {
+		return nil // the authority puts it right, or is about to take it
+	}
+	if err := remove(ctx, s.API, &secret); err != nil {
+		return fmt.Errorf("the webhooks' CA in Secret %s cannot be used, and the Secret is immutable: %w", s.Secret, err)
+	}
+	s.Log.Info("the webhooks' CA could not be used, and its Secret was immutable: the Secret was deleted, and a new CA is made", "secret", s.Secret.String())
+	s.Events.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: s.Secret.Namespace, Name: s.Secret.Name, UID: secret.UID},
+		nil, corev1.EventTypeWarning, "WebhookCAReplaced", "Replace", "The webhooks' CA in Secret %s could not be used, and the Secret was immutable. It was deleted, and a new CA is made.", s.Secret)
+	return nil
+}
+
+// usable says whether the authority takes a Secret's CA as it is.
+func usable(secret *corev1.Secret, now time.Time) bool {
+	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil || !bytes.Equal(secret.Data[corev1.TLSCertKey], secret.Data[corev1.ServiceAccountRootCAKey]) {
+		return false
+	}
+	return pair.Leaf.IsCA && pair.Leaf.NotAfter.Sub(now) >= pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)/3
 }

@@ -19,6 +19,9 @@ import (
 // for longer is not trusted when it is back, until it has.
 const overlap = 24 * time.Hour
 
+// pastMost is how many of those before are trusted at most.
+const pastMost = 3
+
 // Trust is whom the API server is to trust: the CAs in use, and those that they took the place of, for
 // as long as a replica may still serve a certificate of theirs. Every replica keeps one, so that whoever
 // is elected knows what was before. Make it with NewTrust.
@@ -28,6 +31,7 @@ type Trust struct {
 	mu      sync.Mutex
 	current []*x509.Certificate
 	past    []pastCA
+	forgot  time.Time // when those before were forgotten
 	changed []func()
 }
 
@@ -58,8 +62,8 @@ func (t *Trust) Set(bundle []byte) error {
 		return nil
 	}
 	for _, old := range t.current {
-		if !holds(certs, old) {
-			t.past = append(t.past, pastCA{old, t.clock.Now().Add(overlap)})
+		if now := t.clock.Now(); !holds(certs, old) && now.Sub(t.forgot) >= forgetting {
+			t.remember(old, now.Add(overlap))
 		}
 	}
 	t.past = slices.DeleteFunc(t.past, func(p pastCA) bool { return holds(certs, p.cert) })
@@ -70,26 +74,63 @@ func (t *Trust) Set(bundle []byte) error {
 	return nil
 }
 
-// adopt takes what the registrations hold beside the CA in use, as far as it can be the authority's own
-// before that: a process that starts during a rotation has not seen it.
-func (t *Trust) adopt(live []byte) {
-	certs, err := parseCAs(live)
-	if err != nil {
-		return
-	}
+// recall takes the CAs of a record that are not in use as those before.
+func (t *Trust) recall(as []recordedCA) error {
+	var errs []error
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.current) != 1 {
-		return
-	}
-	now, until := t.clock.Now(), t.current[0].NotBefore.Add(overlap)
-	for _, c := range certs {
-		ours := bytes.Equal(c.RawSubject, t.current[0].RawSubject) && c.IsCA && c.CheckSignatureFrom(c) == nil
-		known := holds(t.current, c) || slices.ContainsFunc(t.past, func(p pastCA) bool { return p.cert.Equal(c) })
-		if ours && !known && !c.NotBefore.After(t.current[0].NotBefore) && now.Before(until) && now.Before(c.NotAfter) {
-			t.past = append(t.past, pastCA{c, until})
+	now := t.clock.Now()
+	for _, a := range as {
+		certs, err := parseCAs([]byte(a.Certificate))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		until := now.Add(overlap)
+		if a.Until != nil && a.Until.Before(until) {
+			until = *a.Until
+		}
+		for _, c := range certs {
+			if !holds(t.current, c) {
+				t.remember(c, until)
+			}
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// record is what recall takes.
+func (t *Trust) record() []recordedCA {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []recordedCA
+	for _, c := range t.current {
+		out = append(out, recordedCA{Certificate: string(encode(c))})
+	}
+	for _, p := range t.past {
+		out = append(out, recordedCA{Certificate: string(encode(p.cert)), Until: new(p.until.UTC().Truncate(time.Second))})
+	}
+	return out
+}
+
+// forget has only the CAs in use trusted, and none that is replaced in this minute either.
+func (t *Trust) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.past, t.forgot = nil, t.clock.Now()
+	for _, f := range t.changed {
+		f()
+	}
+}
+
+// remember adds a CA to those before, of which there are a few at most. t.mu is held.
+func (t *Trust) remember(c *x509.Certificate, until time.Time) {
+	if slices.ContainsFunc(t.past, func(p pastCA) bool { return p.cert.Equal(c) }) {
+		return
+	}
+	t.past = append(t.past, pastCA{c, until})
+	slices.SortStableFunc(t.past, func(a, b pastCA) int { return b.until.Compare(a.until) })
+	t.past = t.past[:min(len(t.past), pastMost)]
 }
 
 // Bundle is what the registrations are to hold, PEM; nil while no CA is known.
@@ -101,7 +142,6 @@ func (t *Trust) Bundle() []byte {
 	}
 	now := t.clock.Now()
 	t.past = slices.DeleteFunc(t.past, func(p pastCA) bool { return !now.Before(p.until) || !now.Before(p.cert.NotAfter) })
-	slices.SortStableFunc(t.past, func(a, b pastCA) int { return b.cert.NotBefore.Compare(a.cert.NotBefore) })
 	var out bytes.Buffer
 	for _, c := range t.current {
 		out.Write(encode(c))

@@ -12,14 +12,14 @@ import (
 )
 
 // TestTrust: the CA before stays beside the one in use for a day, or until it expires; what cannot be
-// read changes nothing, and nobody else's CA comes in.
+// read changes nothing, and a person may have those before forgotten.
 func TestTrust(t *testing.T) {
 	authority := func(name string) []byte {
 		ca, err := pki.NewAuthority(name)
 		must(t, err)
 		return ca.CertPEM()
 	}
-	first, second, third, foreign := authority("a"), authority("b"), authority("b"), authority("somebody's")
+	first, second, third := authority("a"), authority("b"), authority("b")
 	at := &testClock{}
 	at.set(time.Now())
 	trust := NewTrust(at)
@@ -48,21 +48,33 @@ func TestTrust(t *testing.T) {
 	must(t, trust.Set(slices.Concat(second, first)))
 	holds("both in the file", second, first)
 	must(t, trust.Set(second))
-	trust.adopt(slices.Concat(foreign, third))
-	if b := trust.Bundle(); bytes.Contains(b, foreign) {
-		t.Error("a foreign CA was adopted")
-	} else if !bytes.Contains(b, third) {
-		t.Error("one under the same name was not adopted")
+	// Another replica, which starts now, is told of both.
+	other := NewTrust(at)
+	must(t, other.recall(trust.record()))
+	must(t, other.Set(second))
+	if diff := cmp.Diff(string(trust.Bundle()), string(other.Bundle())); diff != "" {
+		t.Errorf("told of it: %s", diff)
 	}
 	at.set(at.Now().Add(overlap + time.Second))
 	holds("a day later", second)
-	trust.adopt(third)
-	holds("a day later, again", second)
+	must(t, trust.Set(third))
+	holds("a third", third, second)
+	trust.forget()
+	holds("forgotten", third)
+	must(t, trust.Set(first))
+	holds("replaced in that minute", first)
+	for range pastMost + 2 {
+		at.set(at.Now().Add(forgetting))
+		must(t, trust.Set(authority("more")))
+	}
+	if n := bytes.Count(trust.Bundle(), []byte("BEGIN")); n != 1+pastMost {
+		t.Errorf("%d CAs are trusted, want the one in use and %d before it", n, pastMost)
+	}
 	must(t, trust.Set(third))
 	at.set(time.Now().Add(30 * 24 * time.Hour)) // past all that these CAs are good for
 	holds("a month later", third)
-	if changes != 5 {
-		t.Errorf("%d changes were told of, want 5", changes)
+	if changes != 8+pastMost+2 {
+		t.Errorf("%d changes were told of", changes)
 	}
 }
 

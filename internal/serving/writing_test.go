@@ -259,7 +259,7 @@ func testFollow(t *testing.T, c *cluster) {
 	log := funcr.New(func(string, string) { lines.Add(1) }, funcr.Options{})
 	start := func(api client.WithWatch, log logr.Logger) {
 		run(t, func(ctx context.Context) error {
-			follow(ctx, api, log, "MutatingWebhookConfigurationList", Name, func() { changes.Add(1) })
+			follow(ctx, api, log, admissionregistrationv1.SchemeGroupVersion.WithKind("MutatingWebhookConfigurationList"), client.ObjectKey{Name: Name}, func() { changes.Add(1) })
 			return nil
 		})
 	}

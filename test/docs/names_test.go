@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -83,10 +84,11 @@ func metricNames(t *testing.T) []string {
 	_, err1 := controller.NewMetrics(d)
 	_, err2 := webhooks.NewMetrics(d)
 	_, err3 := serving.NewMetrics(d)
+	err4 := webhookserver.NewMetrics().Register(d)
 	o := audit.NewOptions()
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
-	_, err4 := audit.New(o)
-	for _, err := range []error{err1, err2, err3, err4} {
+	_, err5 := audit.New(o)
+	for _, err := range []error{err1, err2, err3, err4, err5} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -225,6 +225,10 @@ func (f *fixture) upset() {
 		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, serving.Name); return err }).Should(gomega.Succeed())
 		f.must("kubectl", nil, "patch", kind, serving.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
 	}
+	shared := []string{"-n", namespace, "get", "secret", "holdfast-webhook-shared", "-o", "jsonpath={.metadata.uid}"}
+	uid := f.must("kubectl", nil, shared...)
+	f.must("kubectl", nil, "-n", namespace, "patch", "secret", "holdfast-webhook-shared", "--type=merge", `-p={"immutable":true,"data":{"shared.json":"e30="}}`)
+	f.Eventually(func() (string, error) { return f.command("kubectl", nil, shared...) }).ShouldNot(gomega.Or(gomega.Equal(uid), gomega.BeEmpty()))
 	const ledger = `jsonpath={.metadata.uid} {.data}`
 	was := f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", machineapi.LedgerName, "-o", ledger)
 	garble := []string{"-n", sandbox.MachineNamespace, "patch", "configmap", machineapi.LedgerName, "--type=merge", `-p={"data":{"uid":"no JSON"}}`}
@@ -264,6 +268,7 @@ func spareGuard() map[string]string {
 		"list secrets/holdfast-webhook-ca in holdfast-system":            streams,
 		"update configmaps/holdfast-releases in openshift-machine-api":   "a final release, which test/scenario has",
 		"update secrets/holdfast-webhook-ca in holdfast-system":          "the CA is renewed long before it ends, in years",
+		"delete secrets/holdfast-webhook-ca in holdfast-system":          "a CA that cannot be used when a replica starts, and cannot be changed",
 	}
 	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
 		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams
