@@ -235,9 +235,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := mgr.Add(gatherer.Claims); err != nil {
 		return fmt.Errorf("set up the index of Machines: %w", err)
 	}
-	elected := &terms{log: log.WithName("election"), times: usualTimes()}
+	elected := &terms{elected: meters.Elected, log: log.WithName("election"), times: usualTimes()}
 	if o.elect {
-		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr); err != nil {
+		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr, elected.log); err != nil {
 			return fmt.Errorf("set up the election: %w", err)
 		}
 	}
