@@ -90,11 +90,11 @@ func (l *lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return err //nolint:wrapcheck // as above
 }
 
-// held says whether somebody may lead: the Lease has changed within its duration, as far as this replica saw.
-func (l *lease) held() bool {
+// ledAgo is when somebody was last seen to lead: when the Lease changed, as far as this replica saw.
+func (l *lease) ledAgo() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.changed) <= l.duration
+	return time.Since(l.changed)
 }
 
 // short is a text that anybody may have written, for a log.
@@ -156,6 +156,14 @@ func (e *terms) term(ctx context.Context) {
 	} else if elector.IsLeader() {
 		e.release(ctx)
 	}
+}
+
+// ledAgo is when a replica was last seen to lead.
+func (e *terms) ledAgo() time.Duration {
+	if e.lock == nil {
+		return 0
+	}
+	return e.lock.ledAgo()
 }
 
 func (e *terms) work(ctx context.Context) {

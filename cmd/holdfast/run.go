@@ -227,19 +227,19 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	keeper, err := served.setUp(mgr, api, tell, ring)
+	elected := &terms{elected: meters.Elected, log: log.WithName("election"), times: usualTimes()}
+	if o.elect {
+		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr, elected.log); err != nil {
+			return fmt.Errorf("set up the election: %w", err)
+		}
+	}
+	keeper, err := served.setUp(mgr, api, tell, ring, elected)
 	if err != nil {
 		return err
 	}
 	gatherer.Claims = controller.NewClaims(api, o.namespace, log.WithName("claims"))
 	if err := mgr.Add(gatherer.Claims); err != nil {
 		return fmt.Errorf("set up the index of Machines: %w", err)
-	}
-	elected := &terms{elected: meters.Elected, log: log.WithName("election"), times: usualTimes()}
-	if o.elect {
-		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr, elected.log); err != nil {
-			return fmt.Errorf("set up the election: %w", err)
-		}
 	}
 	elected.lead = func(ctx context.Context) error {
 		// Made anew each time that this replica is elected: it knows nothing of the time between.
@@ -261,7 +261,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return reconciler.Run(ctx, api) })
-		group.Go(func() error { return keeper.Start(ctx) })
+		group.Go(func() error { return keeper.Lead(ctx) })
 		return group.Wait()
 	}
 	if err := mgr.Add(elected); err != nil {
