@@ -14,12 +14,14 @@ import (
 	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
@@ -144,6 +146,40 @@ func TestAllIsGone(t *testing.T) {
 	refuses(t, c)
 	t.Logf("all registrations are back after %s, a delete is refused after %s, of which a replica was started again after 1 s", back, time.Since(killed))
 	g.Expect(back).To(BeNumerically("<", 10*time.Second))
+}
+
+// TestEndpointsAreGone: all members that Holdfast was told of have been replaced when it starts. It finds the others by what
+// the Holdfast before it wrote down.
+func TestEndpointsAreGone(t *testing.T) {
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{Replicas: 1})
+	g := NewWithT(t)
+	c := admin(t, s)
+	told := func(ctx context.Context) (*snapshotfile.Ring, error) {
+		cm := &corev1.ConfigMap{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: "holdfast-system", Name: snapshotfile.RingName}, cm); err != nil {
+			return nil, err
+		}
+		return snapshotfile.ParseRing(cm.Data)
+	}
+	known := func(before string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ring, err := told(ctx)
+			if err == nil && (!ring.Snapshot.Ring.Known || ring.By == before) {
+				err = fmt.Errorf("%s: %s", ring.By, ring.Snapshot.Ring.Why)
+			}
+			return err
+		}
+	}
+	g.Eventually(t.Context(), known("")).WithTimeout(time.Minute).Should(Succeed())
+	before, err := told(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.Holdfast.Stop()).To(Succeed())
+
+	next, err := s.SecondHoldfast("--endpoints=https://127.0.0.1:1")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = next.Signal(syscall.SIGKILL); <-next.Done() })
+	g.Eventually(t.Context(), known(before.By)).WithTimeout(time.Minute).Should(Succeed())
 }
 
 // elected waits for a leader that is not that process.
