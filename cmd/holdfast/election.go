@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -21,10 +24,11 @@ import (
 // A Lease does not fence: lead's context ends before another replica can be elected, by this process' clock, and what
 // lead does guards itself besides, with resourceVersions and with the membership lock in etcd.
 type terms struct {
-	lock  resourcelock.Interface          // nil leads at once
-	lead  func(ctx context.Context) error // returns when all that it began has ended
-	log   logr.Logger
-	times electionTimes
+	lock    *lease                          // nil leads at once
+	lead    func(ctx context.Context) error // returns when all that it began has ended
+	elected prometheus.Gauge                // nil for none
+	log     logr.Logger
+	times   electionTimes
 }
 
 // electionTimes are those of a leaderelection.LeaderElectionConfig.
@@ -35,12 +39,66 @@ func usualTimes() electionTimes {
 	return electionTimes{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second}
 }
 
-// newLease is the Lease that replicas stand for.
-func newLease(config *rest.Config, namespace string, times electionTimes, recorders recorder.Provider) (resourcelock.Interface, error) {
-	return election.NewResourceLock(config, recorders, election.Options{
+// lease is the Lease that replicas stand for. Whoever may write it could say in it that it is theirs for years, and
+// nobody would be elected; or for no time, and another replica would be elected while this one leads. So each replica
+// goes by the duration that all of Holdfast's replicas write, from the moment when it saw the Lease change.
+type lease struct {
+	resourcelock.Interface
+	duration time.Duration
+	log      logr.Logger
+
+	mu      sync.Mutex
+	record  []byte
+	changed time.Time // when it was seen to be another one, or this replica began
+}
+
+func newLease(config *rest.Config, namespace string, times electionTimes, recorders recorder.Provider, log logr.Logger) (*lease, error) {
+	lock, err := election.NewResourceLock(config, recorders, election.Options{
 		LeaderElection: true, LeaderElectionID: "holdfast", LeaderElectionNamespace: namespace, RenewDeadline: times.renew,
 	})
+	return &lease{Interface: lock, duration: times.lease, log: log, changed: time.Now()}, err
 }
+
+// Get reads it.
+func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // the elector asks what kind it is
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seconds := int(l.duration / time.Second)
+	if !bytes.Equal(raw, l.record) {
+		l.record, l.changed = raw, time.Now()
+		if record.LeaseDurationSeconds != seconds && record.HolderIdentity != "" {
+			l.log.Info("the election's Lease says another duration than Holdfast writes: somebody has edited it. It counts for as long as Holdfast's own",
+				"holder", short(record.HolderIdentity), "seconds", record.LeaseDurationSeconds, "own", seconds)
+		}
+	}
+	record.LeaseDurationSeconds = seconds
+	return record, raw, nil
+}
+
+// Update writes it.
+func (l *lease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Update(ctx, record)
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.changed = time.Now()
+	}
+	return err //nolint:wrapcheck // as above
+}
+
+// ledAgo is when somebody was last seen to lead: when the Lease changed, as far as this replica saw.
+func (l *lease) ledAgo() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.changed)
+}
+
+// short is a text that anybody may have written, for a log.
+func short(text string) string { return text[:min(len(text), 100)] }
 
 // Start stands for election, again and again, until the context ends.
 func (e *terms) Start(ctx context.Context) error {
@@ -67,6 +125,7 @@ func (e *terms) term(ctx context.Context) {
 				}
 			},
 			OnStoppedLeading: func() {},
+			OnNewLeader:      func(who string) { e.log.Info("the election's Lease has a holder", "holder", short(who)) },
 		},
 	})
 	if err != nil {
@@ -99,7 +158,19 @@ func (e *terms) term(ctx context.Context) {
 	}
 }
 
+// ledAgo is when a replica was last seen to lead.
+func (e *terms) ledAgo() time.Duration {
+	if e.lock == nil {
+		return 0
+	}
+	return e.lock.ledAgo()
+}
+
 func (e *terms) work(ctx context.Context) {
+	if e.elected != nil {
+		e.elected.Set(1)
+		defer e.elected.Set(0)
+	}
 	if err := e.lead(ctx); err != nil && ctx.Err() == nil {
 		e.log.Error(err, "what runs on the elected replica has failed, and begins anew")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,7 +77,7 @@ func TestTerms(t *testing.T) {
 			leading.Add(-1)
 			return nil
 		}}
-		e.lock, err = newLease(config, "holdfast-system", times, mgr)
+		e.lock, err = newLease(config, "holdfast-system", times, mgr, logr.Discard())
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -110,4 +113,61 @@ func TestTerms(t *testing.T) {
 	one.stop()
 	g.Expect(one.leads.Load()).To(BeFalse())
 	g.Expect(overlap.Load()).To(BeFalse(), "two led at once")
+}
+
+// TestForeignLease: what a stranger writes into the Lease costs Holdfast its leader for one lease duration, not for
+// as long as the stranger says.
+func TestForeignLease(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	env := apiserver.Start(t)
+	admin, err := client.New(env.Config, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "holdfast-system"}})).To(Succeed())
+	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	times := electionTimes{lease: 2 * time.Second, renew: time.Second, retry: 100 * time.Millisecond}
+	lock, err := newLease(env.Config, "holdfast-system", times, mgr, logr.Discard())
+	g.Expect(err).NotTo(HaveOccurred())
+	var leads atomic.Bool
+	e := &terms{times: times, log: logr.Discard(), lock: lock, lead: func(ctx context.Context) error {
+		leads.Store(true)
+		<-ctx.Done()
+		leads.Store(false)
+		return nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Start(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+
+	for name, edit := range map[string]string{
+		"for 68 years":        `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2147483647}}`,
+		"renewed in a future": `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2147483647,"renewTime":"2999-01-01T00:00:00.000000Z"}}`,
+		"in no time":          `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":1}}`,
+	} {
+		g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue(), name)
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast"}}
+		g.Expect(admin.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(edit)))).To(Succeed())
+		g.Eventually(leads.Load, "10s", "10ms").Should(BeFalse(), name)
+		g.Expect(lock.ledAgo()).To(BeNumerically("<", times.lease), name)
+		g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue(), name)
+	}
+
+	// One who keeps renewing it leads, as far as can be seen.
+	renew, end := context.WithCancel(t.Context())
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		for n := 0; renew.Err() == nil; n++ {
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast"}}
+			_ = admin.Patch(renew, lease, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","leaseTransitions":%d}}`, n)))
+		}
+	}()
+	g.Eventually(leads.Load, "10s", "10ms").Should(BeFalse())
+	g.Consistently(leads.Load, 2*times.lease, "10ms").Should(BeFalse())
+	g.Expect(lock.ledAgo()).To(BeNumerically("<", times.lease))
+	end()
+	<-renewed
+	g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue())
 }

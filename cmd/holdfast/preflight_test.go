@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
 	configv1 "github.com/openshift/api/config/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
@@ -71,6 +77,7 @@ func TestPreflight(t *testing.T) {
 		t.Fatal(err)
 	}
 	testDiscover(t, c, func() (int, string) { return run("--custodians=etcd-keeper") }, &endpoints)
+	testSearch(t, c)
 
 	testBesideOperator(t, env.Config, c, func(more ...string) (int, string) {
 		return run(append(more, "--custodians=etcd-keeper", "--quorum-guard=false")...)
@@ -158,5 +165,63 @@ func testDiscover(t *testing.T, c client.Client, run func() (int, string), endpo
 	want := []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379", "https://10.0.0.3:2379", "https://[fd00::1]:2379"}
 	if got, err := discover(t.Context(), c); err != nil || !slices.Equal(got, want) {
 		t.Errorf("etcd is looked for at %q: %v", got, err)
+	}
+}
+
+// learned is an etcd client that has not met etcd.
+type learned []string
+
+func (l *learned) Learn(urls []string) { *l = urls }
+func (*learned) Answered() time.Time   { return time.Time{} }
+
+// testSearch: etcd is looked for wherever somebody wrote down where it is, with the port of the endpoints that were given.
+func testSearch(t *testing.T, c client.Client) {
+	t.Helper()
+	o := &runOptions{endpoints: []string{"https://10.9.9.9:12379"}, electNamespace: "holdfast-system", etcdNamespace: "openshift-etcd"}
+	looks := func() []string {
+		t.Helper()
+		var l learned
+		o.search(c, &l, logr.Discard()).once(t.Context())
+		return l
+	}
+	nodes := []string{"https://10.0.0.1:12379", "https://10.0.0.2:12379", "https://10.0.0.3:12379", "https://[fd00::1]:12379"}
+	if got := looks(); !slices.Equal(got, nodes) {
+		t.Errorf("on Nodes alone it is looked for at %q", got)
+	}
+	ring := &quorum.Snapshot{Ring: quorum.Ring{Known: true, Members: []quorum.Member{
+		{ClientURLs: []string{"https://10.0.0.7:2379", "https://etcd.example:2379"}}, {ClientURLs: []string{"https://10.0.0.8:2379"}, Learner: true},
+	}}}
+	data, err := snapshotfile.RingData(ring, "a", nil)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	ring.Ring = quorum.Ring{}
+	data, err = snapshotfile.RingData(ring, "b", data) // what was known stays while it is not
+	must(err)
+	many := map[string]string{}
+	for i := range 100 {
+		many[strconv.Itoa(i)] = "10.0.1." + strconv.Itoa(i)
+	}
+	for _, cm := range []*corev1.ConfigMap{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast-ring"}, Data: data},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd", Name: "etcd-endpoints"}, Data: map[string]string{"a": "10.0.0.5", "b": "fd00::5", "c": "[fd00::6]"}},
+	} {
+		must(client.IgnoreAlreadyExists(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cm.Namespace}})))
+		must(c.Create(t.Context(), cm))
+		defer func() { must(c.Delete(context.WithoutCancel(t.Context()), cm)) }()
+	}
+	want := slices.Concat([]string{
+		"https://10.0.0.7:2379", "https://etcd.example:2379", "https://10.0.0.5:12379", "https://[fd00::5]:12379", "https://[fd00::6]:12379",
+	}, nodes)
+	if got := looks(); !slices.Equal(got, want) {
+		t.Errorf("etcd is looked for at %q", got)
+	}
+	must(c.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd", Name: "etcd-endpoints"}, Data: many}))
+	if got := looks(); len(got) != 2+8+len(nodes) || !slices.Equal(got[10:], nodes) {
+		t.Errorf("of many that somebody wrote down it takes %q", got)
 	}
 }

@@ -91,7 +91,7 @@ and leaves the members alone should that operator come back.`,
 	o.bind(f)
 	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
-	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; later ones are learned from the ring")
+	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; later ones are learned from the ring, and while none answers from what was written down of it and from the Nodes")
 	o.etcdFiles.bind(f)
 	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
@@ -208,6 +208,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := mgr.Add(o.search(mgr.GetAPIReader(), ring, log)); err != nil {
+		return fmt.Errorf("set up the search for etcd: %w", err)
+	}
 	if err := o.etcdFiles.keep(mgr, log); err != nil {
 		return err
 	}
@@ -228,19 +231,19 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	keeper, err := served.setUp(mgr, api, tell, ring)
+	elected := &terms{elected: meters.Elected, log: log.WithName("election"), times: usualTimes()}
+	if o.elect {
+		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr, elected.log); err != nil {
+			return fmt.Errorf("set up the election: %w", err)
+		}
+	}
+	keeper, err := served.setUp(mgr, api, tell, ring, elected)
 	if err != nil {
 		return err
 	}
 	gatherer.Claims = controller.NewClaims(api, o.namespace, log.WithName("claims"))
 	if err := mgr.Add(gatherer.Claims); err != nil {
 		return fmt.Errorf("set up the index of Machines: %w", err)
-	}
-	elected := &terms{log: log.WithName("election"), times: usualTimes()}
-	if o.elect {
-		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr); err != nil {
-			return fmt.Errorf("set up the election: %w", err)
-		}
 	}
 	elected.lead = func(ctx context.Context) error {
 		// Made anew each time that this replica is elected: it knows nothing of the time between.
@@ -262,7 +265,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return reconciler.Run(ctx, api) })
-		group.Go(func() error { return keeper.Start(ctx) })
+		group.Go(func() error { return keeper.Lead(ctx) })
 		return group.Wait()
 	}
 	if err := mgr.Add(elected); err != nil {
@@ -322,7 +325,7 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 				return err
 			}
 		}
-		ring, err = etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity()})
+		ring, err = etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity(), Logger: log.WithName("etcd")})
 		if err != nil {
 			return usageError{err}
 		}
@@ -330,6 +333,9 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 			ring.Close()
 			return err
 		}
+		// Before etcd is asked for the first time: one of another cluster may have the address of a founder that is gone, and
+		// is noticed only beside those of this one.
+		o.search(direct, ring, log).once(ctx)
 		return nil
 	})
 	return ring, err

@@ -94,7 +94,7 @@ const (
 func (w *webhookFlags) bind(f *pflag.FlagSet) {
 	w.registrationFlags.bind(f)
 	w.changed = f.Changed
-	f.Lookup("webhook-service").Usage += ". With it or --webhook-url the elected replica keeps the registrations and policies that `holdfast manifests` prints: it makes them, and puts them back when they are changed or deleted"
+	f.Lookup("webhook-service").Usage += ". With it or --webhook-url the replicas keep the registrations and policies that `holdfast manifests` prints: each makes those that are absent, the elected one puts them back when they are changed"
 	f.Lookup("webhook-ca-file").Usage += ", for the registrations' caBundle; ca.crt in --webhook-cert-dir if that exists"
 	f.StringVar(&w.host, "webhook-host", "", "address that the webhooks listen on; all if empty")
 	f.IntVar(&w.port, "webhook-port", 9443, "port that the webhooks listen on")
@@ -261,8 +261,9 @@ func (s *served) known(path string) (string, bool) {
 	return path, s.live.Plain()
 }
 
-// setUp has the manager run what serves, and ask whether this replica is ready. keeper is for the elected replica to run.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring) (keeper *serving.Keeper, err error) {
+// setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
+// when this replica is elected.
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring, elected *terms) (keeper *serving.Keeper, err error) {
 	meters, err := serving.NewMetrics(metrics.Registry)
 	if err == nil {
 		err = s.strangers.Register(metrics.Registry)
@@ -270,13 +271,13 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	keeper = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations")}
+	keeper = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
 	var (
 		time     = clock.RealClock{}
 		trust    = serving.NewTrust(time)
 		first    = &serving.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
 		certLog  = s.log.WithName("certificate")
-		runnable = []manager.Runnable{first}
+		runnable = []manager.Runnable{first, keeper}
 		checks   = map[string]func(*http.Request) error{
 			"webhooks": func(r *http.Request) error {
 				if err := s.source.Loaded(r); err != nil {

@@ -30,7 +30,7 @@ func telling(t *testing.T, ring string, at time.Time, change func(*quorum.Snapsh
 	if change != nil {
 		change(v.Snapshot)
 	}
-	data, err := snapshotfile.RingData(v.Snapshot, "holdfast-5d8f-x2x/1")
+	data, err := snapshotfile.RingData(v.Snapshot, "holdfast-5d8f-x2x/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 // name now, leaves no series behind. Before the first look, and so on replicas that are not elected,
 // there are none of these: rules take the maximum over replicas and meet no zeros.
 type Metrics struct {
+	Elected prometheus.Gauge // 1 while this replica is elected: every replica tells
+
 	actions *prometheus.CounterVec
 	refused *prometheus.CounterVec
 	phases  *prometheus.HistogramVec
@@ -74,6 +76,9 @@ func newGauges() gauges {
 // NewMetrics registers the reconciler's metrics.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
+		Elected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_elected", Help: "1 if this replica is elected, or runs without an election, else 0.",
+		}),
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_plan_actions_total", Help: "Actions of the plan, by kind and result (done, not-yet, failed).",
 		}, []string{"kind", "result"}),
@@ -90,7 +95,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	for _, invariant := range [...]quorum.Invariant{quorum.I1, quorum.I2, quorum.I3, quorum.I4, quorum.I5, quorum.I6, quorum.I7} {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
-	for _, c := range []prometheus.Collector{m.actions, m.refused, m.phases, m} {
+	for _, c := range []prometheus.Collector{m.Elected, m.actions, m.refused, m.phases, m} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("reconciler metrics: %w", err)
 		}

@@ -71,30 +71,28 @@ func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) error {
 
 // write puts the look into the object, as it was written last, or as it is read now.
 func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
-	data, err := snapshotfile.RingData(s, v.By)
-	if err != nil {
-		return err
-	}
 	key := client.ObjectKey{Namespace: v.Namespace, Name: snapshotfile.RingName}
-	object := v.stands
+	object, write := v.stands, "update"
 	if object == nil {
 		object = &corev1.ConfigMap{}
-		err := v.API.Get(ctx, key, object)
-		if apierrors.IsNotFound(err) {
-			object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: data}
-			if err := v.Client.Create(ctx, object); err != nil {
-				return fmt.Errorf("create ConfigMap %s: %w", key, err)
-			}
-			v.stands = object
-			return nil
-		}
-		if err != nil {
+		if err := v.API.Get(ctx, key, object); apierrors.IsNotFound(err) {
+			object, write = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, "create"
+		} else if err != nil {
 			return fmt.Errorf("read ConfigMap %s: %w", key, err)
 		}
 	}
+	data, err := snapshotfile.RingData(s, v.By, object.Data)
+	if err != nil {
+		return err
+	}
 	object.Data, object.BinaryData = data, nil
-	if err := v.Client.Update(ctx, object); err != nil {
-		return fmt.Errorf("update ConfigMap %s: %w", key, err)
+	if write == "create" {
+		err = v.Client.Create(ctx, object)
+	} else {
+		err = v.Client.Update(ctx, object)
+	}
+	if err != nil {
+		return fmt.Errorf("%s ConfigMap %s: %w", write, key, err)
 	}
 	v.stands = object
 	return nil

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,6 +96,11 @@ func TestRingView(t *testing.T) {
 	step(0, true, "etcd is away", func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })
 	if got := ring(); got.Ring.Known || got.Ring.Why != "no answer in time" {
 		t.Errorf("told %+v", got.Ring)
+	}
+	restarted := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/2"}
+	must(t, restarted.tell(ctx, look(func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "where is it?"} })))
+	if got := snapshotfile.RingEndpoints(held().Data); !slices.Equal(got, []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379", "https://10.0.0.3:2379"}) {
+		t.Errorf("while etcd is away it is to be found at %q", got)
 	}
 	step(time.Second, false, "other words for it, at once", func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no leader"} })
 

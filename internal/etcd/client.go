@@ -56,6 +56,8 @@ type Client struct {
 	cluster uint64                      // ID of the etcd that this client is about, from its first good read
 	voters  []string                    // client URLs of the voters in the last good read
 	last    string                      // the endpoint that answered it: asked first next time
+	at      time.Time                   // when that was
+	learned []string                    // client URLs that may be etcd's, until a good read says which are
 	roots   *x509.CertPool
 	rootAt  time.Time // modification time of the file that roots were read from
 }
@@ -222,12 +224,54 @@ func (c *Client) conn(raw string) (*clientv3.Client, error) {
 	return conn, nil
 }
 
-// endpoints are where to ask, in this order: the one that answered last, the voters, the seeds.
+// maxLearned is how many endpoints are learned at most: whoever wrote them down might have written any number.
+const maxLearned = 32
+
+// Learn takes client URLs at which etcd may answer, in the place of those learned before: they are asked besides those
+// that are known, until a read is good. They say where to ask and nothing else. Who answers proves by its certificate that
+// it is an etcd of this CA. If it is of another cluster than this client's, the answer does not count; if this client
+// has met none yet, all that answer must be of one, or the ring is unknown.
+func (c *Client) Learn(urls []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var learned []string
+	for _, raw := range urls {
+		u, err := target(raw)
+		if err == nil && len(learned) < maxLearned && !slices.Contains(learned, u) && !slices.Contains(c.seeds, u) {
+			learned = append(learned, u)
+		}
+	}
+	if slices.Equal(learned, c.learned) {
+		return
+	}
+	c.cfg.Logger.Info("Asking for etcd elsewhere, too", "endpoints", learned, "before", c.learned)
+	c.learned = learned
+	c.keepOnly(slices.Concat(c.seeds, c.voters, learned))
+}
+
+// Answered is when the last good read was, zero if there was none.
+func (c *Client) Answered() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// keepOnly closes the connections to other endpoints. c.mu is held.
+func (c *Client) keepOnly(urls []string) {
+	for u, conn := range c.conns {
+		if !slices.Contains(urls, u) {
+			_ = conn.Close()
+			delete(c.conns, u)
+		}
+	}
+}
+
+// endpoints are where to ask, in this order: the one that answered last, the voters, the seeds, what was learned.
 func (c *Client) endpoints() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []string
-	for _, u := range slices.Concat([]string{c.last}, c.voters, c.seeds) {
+	for _, u := range slices.Concat([]string{c.last}, c.voters, c.seeds, c.learned) {
 		if u != "" && !slices.Contains(out, u) {
 			out = append(out, u)
 		}
@@ -260,16 +304,11 @@ func (c *Client) follow(answered string, members []quorum.Member) {
 		c.cfg.Logger.Info("Following etcd's voters", "endpoints", voters, "before", c.voters)
 		c.voters = voters
 	}
-	c.last = answered
+	c.last, c.at, c.learned = answered, time.Now(), nil
 	if !slices.Contains(keep, answered) {
 		c.last = "" // a member that has left the list may still know no better for a moment
 	}
-	for u, conn := range c.conns {
-		if !slices.Contains(keep, u) {
-			_ = conn.Close()
-			delete(c.conns, u)
-		}
-	}
+	c.keepOnly(keep)
 }
 
 // headStart is how long an endpoint is asked alone before the next one is asked as well.

@@ -199,6 +199,47 @@ func TestOneVoter(t *testing.T) {
 
 func second[A, B any](_ A, b B) B { return b }
 
+// TestLearned: endpoints that were learned are asked besides those that were given, and say nothing of who answers there.
+func TestLearned(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := startRing(t, 1)
+	cfg := configFor(r)
+	nobody := r.Ports.ClientURL(r.Block.Addr(9).String())
+	cfg.Endpoints = []string{nobody}
+	client := func() *Client {
+		c, err := New(cfg)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(c.Close)
+		return c
+	}
+	c := client()
+	g.Expect(c.Read(t.Context()).Known).To(BeFalse())
+	g.Expect(c.Answered()).To(BeZero())
+	c.Learn([]string{"http://127.0.0.1:1", "nothing", nobody, r.Members[0].ClientURL()})
+	g.Expect(c.Read(t.Context()).Known).To(BeTrue())
+	g.Expect(c.Answered()).To(BeTemporally("~", time.Now(), time.Minute))
+	g.Expect(c.endpoints()).To(Equal([]string{r.Members[0].ClientURL(), nobody}))
+
+	// Another etcd, with a certificate of the same CA: who has met etcd asks it in vain, who has not decides for neither.
+	spec := r.Next("other")
+	spec.Existing, spec.InitialCluster = false, map[string]string{spec.Name: r.Ports.PeerURL(spec.Address)}
+	other, err := ring.StartMember(r.CA, spec)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = other.Kill() })
+	g.Expect(ring.WaitHealthy(t.Context(), r.Config, other)).To(Succeed())
+	both := client()
+	both.Learn([]string{other.ClientURL(), r.Members[0].ClientURL()})
+	g.Expect(both.Read(t.Context()).Why).To(ContainSubstring("are of two etcd clusters"))
+	both.Learn([]string{r.Members[0].ClientURL()})
+	g.Expect(both.Read(t.Context()).Known).To(BeTrue(), "it goes by what was learned last")
+
+	g.Expect(r.Members[0].Kill()).To(Succeed())
+	g.Expect(c.Read(t.Context()).Known).To(BeFalse())
+	c.Learn([]string{other.ClientURL()})
+	g.Expect(c.Read(t.Context()).Why).To(ContainSubstring("it is of another etcd cluster"))
+}
+
 // TestReplacement replaces the member that the client was told of, as Holdfast does it.
 func TestReplacement(t *testing.T) {
 	t.Parallel()

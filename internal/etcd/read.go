@@ -91,11 +91,12 @@ func (c *Client) list(ctx context.Context, within time.Duration) (*clientv3.Memb
 	return c.meet(ctx, call)
 }
 
-// meet is list for the first time: all seeds are asked, and those that answer must be of one cluster.
+// meet is list for the first time: all endpoints are asked, and those that answer must be of one cluster.
 func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.Client) (*clientv3.MemberListResponse, error)) (*clientv3.MemberListResponse, string, error) {
-	lists, errs := make([]*clientv3.MemberListResponse, len(c.seeds)), make([]error, len(c.seeds))
+	urls := c.endpoints()
+	lists, errs := make([]*clientv3.MemberListResponse, len(urls)), make([]error, len(urls))
 	var asked sync.WaitGroup
-	for i, u := range c.seeds {
+	for i, u := range urls {
 		asked.Go(func() {
 			conn, err := c.conn(u)
 			if err == nil {
@@ -108,7 +109,7 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 
 	var failed failures
 	first := -1
-	for i, u := range c.seeds {
+	for i, u := range urls {
 		switch {
 		case errs[i] != nil:
 			failed = append(failed, failure{u, errs[i]})
@@ -116,7 +117,7 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 			first = i
 		case lists[i].Header.GetClusterId() != lists[first].Header.GetClusterId():
 			return nil, "", fmt.Errorf("%s and %s are of two etcd clusters, %x and %x",
-				c.seeds[first], u, lists[first].Header.GetClusterId(), lists[i].Header.GetClusterId())
+				urls[first], u, lists[first].Header.GetClusterId(), lists[i].Header.GetClusterId())
 		}
 	}
 	if first < 0 {
@@ -124,8 +125,12 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cluster = lists[first].Header.GetClusterId()
-	return lists[first], c.seeds[first], nil
+	id := lists[first].Header.GetClusterId()
+	if c.cluster != 0 && c.cluster != id {
+		return nil, "", fmt.Errorf("%s is of another etcd cluster, %x instead of %x, which another read has met meanwhile", urls[first], id, c.cluster)
+	}
+	c.cluster = id
+	return lists[first], urls[first], nil
 }
 
 // answer is what a member said of itself.

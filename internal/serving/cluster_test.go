@@ -123,8 +123,20 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 		Options: &Options{URL: url, MachineNamespace: namespace, Identities: quorum.DefaultIdentities(holdfast)},
 		Proof:   SelfCall(c.api, namespace),
 	}
+	k.LedAgo, k.Lease = func() time.Duration { return 0 }, 15*time.Second
 	k.begin()
+	k.since = time.Now()
+	k.elected.Store(true)
 	return keeper{k, recorder, registry}
+}
+
+// round is one look at each.
+func (k keeper) round(ctx context.Context) {
+	for _, o := range k.objects() {
+		k.look(ctx, o.key())
+	}
+	k.prove(ctx)
+	k.look(ctx, validatingKey)
 }
 
 // value is what a metric of one label value or none says.

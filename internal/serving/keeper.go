@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,8 +26,12 @@ import (
 
 // Keeper keeps the registrations as the flags have them: the webhook configurations, the policies and
 // their bindings. Neither a webhook nor a policy sees its own removal. It looks when one of them changes
-// and every few seconds, and writes only where something of Holdfast's differs: other people's labels and
-// annotations stay. It runs on the elected replica, each time that it is elected.
+// and every few seconds, at each on its own, and writes only where something of Holdfast's differs: other
+// people's labels and annotations stay. Every replica runs it.
+//
+// The elected replica decides what they are like. Replicas may be of two versions or have other flags, as in
+// an upgrade, and must not fight. So one that is not elected makes what is absent, and puts back what
+// is edited only while nobody is elected, and only if it was right for this replica when somebody was last.
 //
 // Without Options it only looks, and tells which are there.
 type Keeper struct {
@@ -35,6 +41,9 @@ type Keeper struct {
 
 	// What follows is for keeping.
 	Options *Options
+	// LedAgo is when another replica was last seen to be elected. It may still be until Lease after that, and no longer.
+	LedAgo func() time.Duration
+	Lease  time.Duration
 	// Annotations make somebody else fill in caBundle, which is then theirs alone; else it is Trust's.
 	Annotations map[string]string
 	Trust       *Trust
@@ -43,25 +52,30 @@ type Keeper struct {
 	Shared *Shared
 	Events events.EventRecorder
 	// Proof shows that the API server reaches the webhooks, so that what must not pass without them may be
-	// refused: an error says why it is not shown.
+	// refused: an error says why it is not shown. The elected replica asks for it.
 	Proof func(context.Context) error
 
-	kept    map[string]memory // by kind
-	proven  map[string]bool   // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
-	empty   bool              // the injector has not filled in the caBundle of one that is to fail closed
-	unsure  string            // why there is no proof, as it was said last
-	asked   time.Time         // for Proof
-	limiter *rate.Limiter
+	elected atomic.Bool
 	again   time.Duration // how often it looks, whatever the watch says
-	elected time.Time
-	wake    chan struct{}
+	once    sync.Once
+	wakes   map[string]chan struct{} // of the loops, by kind and name
+	ask     chan struct{}            // wakes prove
+
+	mu     sync.Mutex        // for what follows; not held while the API server is asked
+	kept   map[string]memory // by kind and name
+	proven map[string]bool   // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
+	empty  bool              // the injector has not filled in the caBundle of one that is to fail closed
+	unsure string            // why there is no proof, as it was said last
+	asked  time.Time         // for Proof
+	since  time.Time         // when this replica was elected last
 }
 
 // memory is what a kind and name was like when it was right.
 type memory struct {
-	want     any  // what was asked for, without what others write
-	got      any  // what the API server made of it
-	right    bool // it has been right
+	limiter  *rate.Limiter // of what is put back
+	want     any           // what was asked for, without what others write
+	got      any           // what the API server made of it
+	right    bool          // it has been right
 	failed   string
 	reported time.Time
 }
@@ -75,30 +89,66 @@ type object struct {
 
 func (o *object) key() string { return o.kind + "/" + o.name }
 
-// Start looks, and keeps, until the context ends. It may be called again then, and remembers nothing of the time before.
+// called says whether it has the API server call somebody.
+func (o *object) called() bool {
+	return o.kind == "MutatingWebhookConfiguration" || o.kind == "ValidatingWebhookConfiguration"
+}
+
+// NeedLeaderElection says that every replica runs it.
+func (*Keeper) NeedLeaderElection() bool { return false }
+
+// Start looks, and keeps, until the context ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.begin()
-	defer k.Metrics.forget() // another replica is elected
-	if k.Options != nil {
-		for _, o := range k.objects() {
-			go follow(ctx, k.API, k.Log, admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind+"List"), client.ObjectKey{Name: o.name}, func() { kick(k.wake) })
+	var loops sync.WaitGroup
+	for _, o := range k.objects() {
+		wake := k.wakes[o.key()]
+		if k.Options != nil {
+			go follow(ctx, k.API, k.Log, admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind+"List"), client.ObjectKey{Name: o.name}, func() { kick(wake) })
 		}
+		loops.Go(func() { _ = every(ctx, k.again, wake, func() { k.look(ctx, o.key()) }) })
 	}
-	return every(ctx, k.again, k.wake, func() { k.round(ctx) })
+	loops.Go(func() { _ = every(ctx, k.again, k.ask, func() { k.prove(ctx) }) })
+	loops.Wait()
+	return nil
+}
+
+// Lead has it keep as the elected replica until the context ends.
+func (k *Keeper) Lead(ctx context.Context) error {
+	k.begin()
+	k.mu.Lock()
+	k.unsure, k.asked, k.since = "", time.Time{}, time.Now()
+	k.mu.Unlock()
+	k.elected.Store(true)
+	k.wake()
+	<-ctx.Done()
+	k.elected.Store(false)
+	k.Metrics.reached.Reset() // another replica tells
+	return nil
 }
 
 func (k *Keeper) begin() {
-	k.kept, k.proven = map[string]memory{}, map[string]bool{}
-	k.empty, k.unsure, k.asked, k.elected = false, "", time.Time{}, time.Now()
-	if k.wake == nil {
-		k.wake = make(chan struct{}, 1)
-		if k.Trust != nil {
-			k.Trust.OnChange(func() { kick(k.wake) })
+	k.once.Do(func() {
+		k.again = cmp.Or(k.again, lookEvery)
+		k.kept, k.proven = map[string]memory{}, map[string]bool{}
+		k.wakes, k.ask = map[string]chan struct{}{}, make(chan struct{}, 1)
+		for _, o := range k.objects() {
+			// Whoever keeps changing a registration is answered, but not in a hot loop.
+			k.kept[o.key()] = memory{limiter: rate.NewLimiter(rate.Every(time.Second), 16)}
+			k.wakes[o.key()] = make(chan struct{}, 1)
 		}
+		if k.Trust != nil {
+			k.Trust.OnChange(k.wake)
+		}
+	})
+}
+
+// wake has each of them looked at.
+func (k *Keeper) wake() {
+	for _, wake := range k.wakes {
+		kick(wake)
 	}
-	// Whoever keeps changing a registration is answered, but not in a hot loop.
-	k.limiter = rate.NewLimiter(rate.Every(time.Second), 16)
-	k.again = cmp.Or(k.again, lookEvery)
+	kick(k.ask)
 }
 
 // objects are the registrations, as they are wanted where they are kept.
@@ -124,37 +174,55 @@ func (k *Keeper) objects() []object {
 	return out
 }
 
-// round looks at each registration and puts right what is not. One that cannot be read or written stays
-// as it is until the next round.
-func (k *Keeper) round(ctx context.Context) {
-	if k.Shared != nil {
-		k.Shared.say(ctx, k.Shared.keep(ctx))
-	}
-	for _, o := range k.objects() {
-		there, err := k.read(ctx, o.name, o.live)
-		if err == nil {
-			if k.Options != nil {
-				there, err = k.keep(ctx, &o, there)
-			}
-			k.tell(&o, there)
+// look looks at a registration and puts right what is not. One that cannot be read or written stays as it is until the
+// next look.
+func (k *Keeper) look(ctx context.Context, key string) {
+	all := k.objects()
+	o := all[slices.IndexFunc(all, func(o object) bool { return o.key() == key })]
+	there, err := k.read(ctx, o.name, o.live)
+	if err == nil {
+		if k.Options != nil {
+			there, err = k.keep(ctx, &o, there)
 		}
-		k.report(&o, err)
+		k.tell(&o, there)
 	}
-	k.prove(ctx)
+	k.report(&o, err)
+	if o.key() == validatingKey {
+		kick(k.ask)
+	}
+}
+
+// validatingKey is that of the webhooks that may fail closed.
+const validatingKey = "ValidatingWebhookConfiguration/" + Name
+
+// remembered is what a registration was like when it was right.
+func (k *Keeper) remembered(o *object) memory {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kept[o.key()]
+}
+
+// remember changes that.
+func (k *Keeper) remember(o *object, change func(*memory)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m := k.kept[o.key()]
+	change(&m)
+	k.kept[o.key()] = m
 }
 
 // report says that something went wrong, when it is something else or some minutes later.
 func (k *Keeper) report(o *object, err error) {
-	m := k.kept[o.key()]
-	if err == nil || apierrors.IsConflict(err) {
-		if err == nil {
-			m.failed = ""
+	k.remember(o, func(m *memory) {
+		if err == nil || apierrors.IsConflict(err) {
+			if err == nil {
+				m.failed = ""
+			}
+		} else if text := err.Error(); text != m.failed || time.Since(m.reported) > time.Minute {
+			m.failed, m.reported = text, time.Now()
+			k.Log.Error(err, "a registration is not looked after", "kind", o.kind, "name", o.name)
 		}
-	} else if text := err.Error(); text != m.failed || time.Since(m.reported) > time.Minute {
-		m.failed, m.reported = text, time.Now()
-		k.Log.Error(err, "a registration is not looked after", "kind", o.kind, "name", o.name)
-	}
-	k.kept[o.key()] = m
+	})
 }
 
 func (k *Keeper) read(ctx context.Context, name string, into client.Object) (there bool, err error) {
@@ -170,21 +238,44 @@ func (k *Keeper) read(ctx context.Context, name string, into client.Object) (the
 // keep puts a registration right, and says whether it is there then: o.live is what is there, whether it
 // could be written or not.
 func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) {
-	if !k.fill(o) {
+	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
+		k.Shared.say(ctx, k.Shared.keep(ctx))
+	}
+	k.mu.Lock()
+	filled := k.fill(o)
+	k.mu.Unlock()
+	if !filled {
 		return there, nil
 	}
-	was, want, have := k.kept[o.key()], contents(o.want), contents(o.live)
+	was, want, have, elected := k.remembered(o), contents(o.want), contents(o.live), k.elected.Load()
 	if there && k.annotated(o.live) {
 		if equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, was.want) && equality.Semantic.DeepEqual(have, was.got) {
-			k.kept[o.key()] = memory{want: want, got: have, right: true}
+			// Not while the elected replica may be gone: what another one has made since is not known to be right. The rest of
+			// the Lease is for that other one to see what this one saw.
+			confirmed := elected || k.LedAgo() < k.Lease/3
+			k.remember(o, func(m *memory) { m.want, m.got, m.right = want, have, confirmed || m.right })
+			return true, nil
+		}
+	}
+	if there && !elected {
+		if k.LedAgo() <= k.Lease {
+			k.remember(o, func(m *memory) { m.right = false }) // the elected replica's doing, or for it to put back
+			return true, nil
+		}
+		if !was.right {
 			return true, nil
 		}
 	}
 	// It was right, and it is gone, or nothing else is wanted since, or it differs in what never changes:
 	// somebody has changed it.
 	restored := was.right && (!there || equality.Semantic.DeepEqual(want, was.want) || !equality.Semantic.DeepEqual(bare(have), bare(was.got)))
-	if restored && !k.limiter.Allow() {
-		return there, nil // the next look is soon
+	if restored {
+		turn := was.limiter.Reserve()
+		if wait := turn.Delay(); wait > 0 {
+			turn.Cancel()
+			time.AfterFunc(wait, func() { kick(k.wakes[o.key()]) })
+			return there, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
@@ -202,7 +293,8 @@ func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) 
 		return there, fmt.Errorf("write %s %s: %w", o.kind, o.name, err)
 	}
 	o.live = next
-	k.kept[o.key()] = memory{want: want, got: contents(o.live), right: true}
+	// What a replica has made that is not elected is not right for that: another one may have seen it otherwise.
+	k.remember(o, func(m *memory) { m.want, m.got, m.right = want, contents(o.live), elected || m.right })
 	k.wrote(o, there, restored)
 	return true, nil
 }
@@ -236,7 +328,7 @@ func (k *Keeper) fill(o *object) bool {
 		if token = k.Shared.Token(); token == "" {
 			return false
 		}
-		if plain && time.Since(k.elected) < plainAtFirst {
+		if plain && (!k.elected.Load() || time.Since(k.since) < plainAtFirst) {
 			token = ""
 		}
 	}
@@ -439,19 +531,22 @@ const askAgain = time.Minute
 
 var errEmpty = errors.New("the operator that the annotations name has not filled in the caBundle yet")
 
-// prove has the webhooks that are to fail closed do so from the next round on, once it is shown that the
+// prove has the webhooks that are to fail closed do so from the next look on, once it is shown that the
 // API server reaches them. From then on it tells whether it still does, and lowers nothing.
 func (k *Keeper) prove(ctx context.Context) {
-	proven := k.proven[ClosedWebhook] && k.proven[HomeWebhook]
-	if k.Options == nil || !k.kept["ValidatingWebhookConfiguration/"+Name].right || proven && time.Since(k.asked) < askAgain {
+	k.mu.Lock()
+	proven, empty := k.proven[ClosedWebhook] && k.proven[HomeWebhook], k.empty
+	if k.Options == nil || !k.elected.Load() || !k.kept[validatingKey].right || proven && time.Since(k.asked) < askAgain {
+		k.mu.Unlock()
 		return
 	}
 	k.asked = time.Now()
+	k.mu.Unlock()
 	err := errEmpty
-	if !k.empty {
+	if !empty {
 		err = k.Proof(ctx)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !k.elected.Load() {
 		return
 	}
 	if errors.Is(err, errNoMachine) {
@@ -459,6 +554,8 @@ func (k *Keeper) prove(ctx context.Context) {
 	} else {
 		k.Metrics.reached.WithLabelValues(ClosedWebhook).Set(one(err == nil))
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err != nil {
 		if text := err.Error(); text != k.unsure {
 			k.unsure = text
@@ -476,14 +573,5 @@ func (k *Keeper) prove(ctx context.Context) {
 	}
 	k.proven[ClosedWebhook], k.proven[HomeWebhook] = true, true
 	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
-	for _, o := range k.objects() {
-		if o.kind == "ValidatingWebhookConfiguration" {
-			there, err := k.read(ctx, o.name, o.live)
-			if err == nil {
-				there, err = k.keep(ctx, &o, there)
-				k.tell(&o, there)
-			}
-			k.report(&o, err)
-		}
-	}
+	kick(k.wakes[validatingKey])
 }

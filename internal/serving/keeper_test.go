@@ -5,11 +5,13 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
+	"golang.org/x/time/rate"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +31,7 @@ func TestKeeping(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"kept": testKept, "at rest": testRest, "injector": testInjector, "proof": testProof, "only looking": testLooking, "new CA": testNewCA,
 		"unwritable": testUnwritable, "moved": testMoved, "another injector": testOtherInjector, "entry removed": testEntryRemoved, "reached": testReached, "followed": testFollow,
+		"standby": testStandby, "versions": testVersions, "apart": testApart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)
@@ -57,18 +60,6 @@ func testKept(t *testing.T, c *cluster) {
 		eventually(t, func() bool { return c.get(t, o) }).Should(gomega.BeTrue(), o.key())
 		want[o.key()] = contents(o.live)
 	}
-	narrow := func(o client.Object) {
-		switch o := o.(type) {
-		case *admissionregistrationv1.MutatingWebhookConfiguration:
-			o.Webhooks[0].MatchConditions = append(o.Webhooks[0].MatchConditions, admissionregistrationv1.MatchCondition{Name: "never", Expression: "false"})
-		case *admissionregistrationv1.ValidatingWebhookConfiguration:
-			o.Webhooks = o.Webhooks[1:]
-		case *admissionregistrationv1.ValidatingAdmissionPolicy:
-			o.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "where"}}
-		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-			o.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
-		}
-	}
 	for _, o := range k.objects() {
 		restored := func() float64 { return k.value(t, "holdfast_registration_restored_total", o.kind, o.name) }
 		right := func() string {
@@ -86,8 +77,8 @@ func testKept(t *testing.T, c *cluster) {
 		patch := client.MergeFrom(o.live.DeepCopyObject().(client.Object))
 		o.live.SetAnnotations(map[string]string{"somebody": "else"})
 		o.live.SetLabels(map[string]string{"some": "label"})
-		narrow(o.live)
 		must(t, c.api.Patch(t.Context(), o.live, patch))
+		c.narrow(t, &o)
 		eventually(t, right).Should(gomega.BeEmpty(), o.key())
 		eventually(t, restored).Should(gomega.Equal(2.0), o.key())
 		if o.live.GetAnnotations()["somebody"] != "else" || o.live.GetLabels()["some"] != "label" {
@@ -357,5 +348,194 @@ func testNewCA(t *testing.T, c *cluster) {
 	next.round(t.Context())
 	if diff := cmp.Diff(authorities[1], held()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// standby is a replica that is not elected, of a version that wants another thing of each object if other is set.
+func (c *cluster) standby(t *testing.T, trust *Trust, ledAgo *atomic.Int64, other bool) keeper {
+	t.Helper()
+	k := c.keeper(t, nobodyURL, trust)
+	k.elected.Store(false)
+	k.LedAgo = func() time.Duration { return time.Duration(ledAgo.Load()) }
+	for _, m := range k.kept {
+		m.limiter.SetLimit(rate.Inf)
+	}
+	if other {
+		k.Options.Identities.MachineAPI = append(k.Options.Identities.MachineAPI, "system:serviceaccount:other:version")
+		k.Options.URL = "https://127.0.0.1:2"
+	}
+	return k
+}
+
+// narrow edits a registration as somebody would who wants to get by it.
+func (c *cluster) narrow(t *testing.T, o *object) {
+	t.Helper()
+	patch := client.MergeFrom(o.live.DeepCopyObject().(client.Object))
+	switch o := o.live.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		o.Webhooks[0].MatchConditions = append(o.Webhooks[0].MatchConditions, admissionregistrationv1.MatchCondition{Name: "never", Expression: "false"})
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		o.Webhooks = o.Webhooks[1:]
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		o.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "where"}}
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		o.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+	}
+	must(t, c.api.Patch(t.Context(), o.live, patch))
+}
+
+// versions are those of all that is registered.
+func (c *cluster) versions(t *testing.T, k keeper) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, o := range k.objects() {
+		if c.get(t, o) {
+			out[o.key()] = o.live.GetResourceVersion()
+		}
+	}
+	return out
+}
+
+// testStandby: what a replica does that is not elected.
+func testStandby(t *testing.T, c *cluster) {
+	var ledAgo atomic.Int64
+	trust := trusted(t)
+	k := c.standby(t, trust, &ledAgo, false)
+	k.round(t.Context())
+	made := c.versions(t, k)
+	if len(made) != 8 {
+		t.Fatalf("it makes %v", made)
+	}
+	k.round(t.Context()) // right, as somebody left it who was elected
+
+	// Deleted, it comes back at once.
+	for _, o := range k.objects() {
+		c.get(t, o)
+		must(t, c.api.Delete(t.Context(), o.live))
+		k.round(t.Context())
+		if !c.get(t, o) {
+			t.Errorf("%s is not made anew", o.key())
+		}
+		if n := k.value(t, "holdfast_registration_restored_total", o.kind, o.name); n != 1 {
+			t.Errorf("%s: %v are told to be put back", o.key(), n)
+		}
+	}
+	// Edited while nobody is elected, it is put back.
+	ledAgo.Store(int64(time.Hour))
+	for _, o := range k.objects() {
+		c.get(t, o)
+		right := contents(o.live)
+		c.narrow(t, &o)
+		k.round(t.Context())
+		c.get(t, o)
+		if diff := cmp.Diff(right, contents(o.live)); diff != "" {
+			t.Errorf("%s: %s", o.key(), diff)
+		}
+	}
+	// Edited while somebody may be elected, it is that one's to put back, also later.
+	ledAgo.Store(0)
+	k.round(t.Context())
+	for _, o := range k.objects() {
+		c.get(t, o)
+		c.narrow(t, &o)
+	}
+	edited := c.versions(t, k)
+	k.round(t.Context())
+	ledAgo.Store(int64(time.Hour))
+	k.round(t.Context())
+	if diff := cmp.Diff(edited, c.versions(t, k)); diff != "" {
+		t.Errorf("it changed what another may have changed: %s", diff)
+	}
+	if n := k.value(t, "holdfast_registration_present", "webhook", ClosedWebhook); n != 0 {
+		t.Error("it does not tell what is missing")
+	}
+	// Elected, it puts all right.
+	k.elected.Store(true)
+	k.round(t.Context())
+	for _, o := range k.objects() {
+		c.get(t, o)
+		k.fill(&o)
+		if diff := cmp.Diff(contents(o.want), contents(o.live)); diff != "" {
+			t.Errorf("%s: %s", o.key(), diff)
+		}
+	}
+}
+
+// testVersions: replicas of two versions do not fight, whoever was elected, whatever is edited or deleted.
+func testVersions(t *testing.T, c *cluster) {
+	var ledAgo atomic.Int64
+	trust := trusted(t)
+	ours, theirs := c.standby(t, trust, &ledAgo, false), c.standby(t, trust, &ledAgo, true)
+	both := func() {
+		for range 3 {
+			ours.round(t.Context())
+			theirs.round(t.Context())
+		}
+	}
+	rest := func(when string) {
+		t.Helper()
+		both()
+		before := c.versions(t, ours)
+		both()
+		if diff := cmp.Diff(before, c.versions(t, ours)); diff != "" || len(before) != 8 {
+			t.Errorf("%s: they fight: %s", when, diff)
+		}
+	}
+	each := func(do func(*object)) {
+		for _, o := range ours.objects() {
+			c.get(t, o)
+			o.live.SetName(o.name)
+			do(&o)
+		}
+	}
+	rest("at the start")
+	for _, elected := range []keeper{ours, theirs, ours} {
+		ledAgo.Store(0)
+		elected.elected.Store(true)
+		rest("one is elected")
+		elected.elected.Store(false)
+		for _, ago := range []time.Duration{0, 10 * time.Second, time.Hour} {
+			ledAgo.Store(int64(ago))
+			rest("nobody is elected")
+			each(func(o *object) { c.narrow(t, o) })
+			rest("edited")
+			each(func(o *object) { must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), o.live))) })
+			rest("deleted")
+			each(func(o *object) { must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), o.live))) })
+			theirs.round(t.Context())
+			rest("deleted, and made by the other")
+		}
+	}
+}
+
+// testApart: one that somebody keeps changing, and one that the API server does not tell of, delay no other.
+func testApart(t *testing.T, c *cluster) {
+	k := c.keeper(t, nobodyURL, trusted(t))
+	k.again = time.Hour // the watch alone
+	k.API = interceptor.NewClient(c.api, interceptor.Funcs{Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, ok := o.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return api.Get(ctx, key, o, opts...)
+	}})
+	run(t, k.Start)
+	objects := k.objects()
+	fought, gone := objects[0], objects[len(objects)-1]
+	eventually(t, func() bool { return c.get(t, fought) && c.get(t, gone) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_ = c.api.Patch(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: Name}},
+				client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)))
+		}
+	}()
+	defer func() { end(); <-ended }()
+	eventually(t, func() float64 { return k.value(t, "holdfast_registration_restored_total", fought.kind) }).WithTimeout(time.Minute).Should(gomega.BeNumerically(">", 16))
+	for range 3 {
+		must(t, c.api.Delete(t.Context(), gone.live))
+		eventually(t, func() bool { return c.get(t, gone) }).WithTimeout(1500 * time.Millisecond).Should(gomega.BeTrue())
 	}
 }

@@ -127,9 +127,9 @@ func (l *Live) registered() error {
 	case !l.known:
 		return errUnread
 	case l.absent != "":
-		return fmt.Errorf("%s does not exist yet; the elected replica makes it", l.absent)
+		return fmt.Errorf("%s does not exist yet; Holdfast makes it", l.absent)
 	case len(l.bundles) == 0:
-		return errors.New("no webhook is registered; the elected replica puts them back")
+		return errors.New("no webhook is registered; Holdfast puts them back")
 	}
 	return nil
 }

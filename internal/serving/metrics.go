@@ -49,13 +49,6 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// forget takes back what the elected replica tells.
-func (m *Metrics) forget() {
-	m.present.Reset()
-	m.enforced.Reset()
-	m.reached.Reset()
-}
-
 func one(yes bool) float64 {
 	if yes {
 		return 1

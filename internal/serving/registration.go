@@ -2,20 +2,20 @@
 // requests it calls them, and the policies that it evaluates itself. It is generated from the flags that quorum decides by, so that
 // the two agree (Registrations, Policies).
 //
-// A running manager keeps all that in the cluster (Keeper, on the elected replica), and serves the
-// webhooks with a certificate that the registrations vouch for:
+// A running manager keeps all that in the cluster and serves the webhooks with a certificate that the
+// registrations vouch for. Every replica runs:
 //
-//	Files, SelfSigned   where certificate and CA come from; every replica
+//	Keeper              keeps the registrations, above all on the elected replica
+//	Files, SelfSigned   where certificate and CA come from
 //	Trust               whom the registrations are to trust: the CA in use, and the one before for a day
-//	Live                what the registrations hold now; every replica
-//	Source              serves a new certificate only once they vouch for it; every replica
+//	Live                what the registrations hold now
+//	Source              serves a new certificate only once they vouch for it
 //	SelfCall            shows that the API server reaches the webhooks, so that they may fail closed
 //	Vouched, FirstRead  whether a replica is ready
 //
-// The first replica is elected and registers itself before it is ready: an election does not wait for
-// readiness, and a Service routes to no pod that is not ready. So readiness waits for the registrations,
-// and not for the self-call, which needs a ready replica; until it has come back, everything is
-// registered to be passed by while nobody answers.
+// The first replica registers itself before it is ready, since a Service routes to no pod that is not ready. So
+// readiness waits for the registrations, and not for the self-call, which needs a ready replica; until it has come
+// back, everything is registered to be passed by while nobody answers.
 package serving
 
 import (

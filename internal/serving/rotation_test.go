@@ -227,7 +227,7 @@ func TestReadiness(t *testing.T) {
 	must(t, source.Loaded(nil))
 	says("nothing read", ready.Check(nil), "not been read", "API server")
 	must(t, live.look(t.Context()))
-	says("nothing registered", ready.Check(nil), "WebhookConfiguration holdfast does not exist", "elected")
+	says("nothing registered", ready.Check(nil), "WebhookConfiguration holdfast does not exist")
 
 	k := c.keeper(t, nobodyURL, trusted(t)) // another CA
 	k.round(t.Context())
@@ -261,7 +261,7 @@ func TestReadiness(t *testing.T) {
 	// Nothing registered is nobody's call: only a replica that never was vouched for waits for it.
 	at.set(at.Now().Add(patience + time.Second))
 	must(t, ready.Check(nil))
-	says("cleared, and started after it", NewVouched(source, live, "127.0.0.1", at).Check(nil), "does not exist", "elected")
+	says("cleared, and started after it", NewVouched(source, live, "127.0.0.1", at).Check(nil), "does not exist")
 
 	at.set(time.Now().Add(365 * 24 * time.Hour))
 	says("expired", source.Loaded(nil), "expired at")

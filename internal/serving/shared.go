@@ -40,7 +40,8 @@ type Shared struct {
 	Clock  clock.PassiveClock
 	Log    logr.Logger
 
-	mu          sync.Mutex
+	writing     sync.Mutex
+	mu          sync.Mutex // for what follows
 	record      record
 	uid         types.UID            // of the Secret that was read last, "" before
 	seen        map[string]time.Time // since when this replica knows a token of the record
@@ -225,8 +226,10 @@ func (s *Shared) forget(uid types.UID) {
 	s.uid = uid
 }
 
-// keep is the elected replica's: it has the Secret hold what is to be registered, before it is.
+// keep is the elected replica's, or of whoever finds no Secret: it has the Secret hold what is to be registered, before it is.
 func (s *Shared) keep(ctx context.Context) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	secret, err := s.read(ctx)
 	if secret == nil && err != nil {
 		return err

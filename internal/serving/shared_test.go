@@ -290,7 +290,7 @@ func testPlainAtFirst(t *testing.T, c *cluster) {
 		}
 	}
 	plain(true, "at first")
-	k.elected = time.Now().Add(-plainAtFirst)
+	k.since = time.Now().Add(-plainAtFirst)
 	plain(false, "a minute later")
 	if n := k.value(t, "holdfast_registration_restored_total"); n != 0 {
 		t.Errorf("%v registrations are said to be put back", n)

@@ -3,6 +3,7 @@ package snapshotfile
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -16,8 +17,9 @@ const RingName = "holdfast-ring"
 
 // The keys of its data.
 const (
-	ringKey = "snapshot.yaml" // a File without Machines, Nodes, records and quorum guard
-	byKey   = "by"            // which process wrote it
+	ringKey      = "snapshot.yaml" // a File without Machines, Nodes, records and quorum guard
+	byKey        = "by"            // which process wrote it
+	endpointsKey = "endpoints"     // client URLs of the voters, each on a line, as they were when the ring was last known
 )
 
 // Ring is what that ConfigMap says.
@@ -27,16 +29,34 @@ type Ring struct {
 	Snapshot *quorum.Snapshot
 }
 
-// RingData is what the ConfigMap holds after a look at the cluster by a process.
-func RingData(s *quorum.Snapshot, by string) (map[string]string, error) {
+// RingData is what the ConfigMap holds after a look at the cluster by a process. stands is what it held before, or nil:
+// while the ring is unknown its endpoints stay.
+func RingData(s *quorum.Snapshot, by string, stands map[string]string) (map[string]string, error) {
 	raw, err := yaml.Marshal(Of(&quorum.Snapshot{
 		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Ring: s.Ring, Limits: s.Limits,
 	}, ""))
 	if err != nil {
 		return nil, fmt.Errorf("write the ring down: %w", err)
 	}
-	return map[string]string{ringKey: string(raw), byKey: by}, nil
+	data := map[string]string{ringKey: string(raw), byKey: by}
+	endpoints := stands[endpointsKey]
+	if s.Ring.Known {
+		var urls []string
+		for i := range s.Ring.Members {
+			if m := &s.Ring.Members[i]; !m.Learner {
+				urls = append(urls, m.ClientURLs...)
+			}
+		}
+		endpoints = strings.Join(urls, "\n")
+	}
+	if endpoints != "" {
+		data[endpointsKey] = endpoints
+	}
+	return data, nil
 }
+
+// RingEndpoints are the client URLs that the ConfigMap holds, if it holds any. Whoever may write it may have written them.
+func RingEndpoints(data map[string]string) []string { return strings.Fields(data[endpointsKey]) }
 
 // ParseRing reads what the ConfigMap holds. Whoever may write the ConfigMap may have written anything: an
 // error is a sentence of one line, and a ring that is known has voters and a time.

@@ -18,7 +18,7 @@ func TestRingRoundTrip(t *testing.T) {
 	all := generator()
 	rapid.Check(t, func(t *rapid.T) {
 		s := all.Draw(t, "snapshot")
-		data, err := snapshotfile.RingData(&s, "holdfast-0/1")
+		data, err := snapshotfile.RingData(&s, "holdfast-0/1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,6 +48,10 @@ func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, 
 	if err != nil {
 		return process.Spec{}, err
 	}
+	args := s.options.HoldfastArgs
+	if s.options.KeepsRegistrations {
+		args = append([]string{"--webhook-url=https://" + joinPort(s.holdfastHost, s.webhookPort)}, args...)
+	}
 	return process.Spec{
 		Name: name, Path: path, Log: s.logFile(name),
 		Args: append([]string{
@@ -61,7 +65,7 @@ func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, 
 			"--health-probe-bind-address=" + joinPort(s.holdfastHost, ports.probe),
 			"--leader-elect=" + strconv.FormatBool(len(s.holdfasts) > 1), "--audit-log-path=" + s.auditLog(name),
 			"--quorum-guard-image=holdfast",
-		}, s.options.HoldfastArgs...),
+		}, args...),
 	}, nil
 }
 
@@ -100,6 +104,7 @@ func (s *Sandbox) StartHoldfast(ctx context.Context) error {
 // --webhook-url in HoldfastArgs, where Holdfast has its callers look for it and needs the CA beside.
 func (s *Sandbox) prepareCertificate() (registersItself bool, err error) {
 	leaf := pki.Leaf{CommonName: "holdfast", Hosts: []string{s.holdfastHost}}
+	registersItself = s.options.KeepsRegistrations
 	for _, arg := range s.options.HoldfastArgs {
 		if at, ok := strings.CutPrefix(arg, "--webhook-url="); ok {
 			u, err := url.Parse(at)

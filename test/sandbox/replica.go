@@ -176,8 +176,8 @@ func (s *Sandbox) saysItLeads(ctx context.Context, r *replica) (bool, error) {
 }
 
 // SecondHoldfast starts another replica of Holdfast, which runs the reconciler as well, without an election:
-// what two leaders do for a moment. Its webhooks are registered nowhere. The caller stops it.
-func (s *Sandbox) SecondHoldfast() (*process.Process, error) {
+// what two leaders do for a moment. Its webhooks are registered nowhere. The flags replace the sandbox's. The caller stops it.
+func (s *Sandbox) SecondHoldfast(flags ...string) (*process.Process, error) {
 	ports, err := s.freeHoldfastPorts()
 	if err != nil {
 		return nil, err
@@ -186,6 +186,9 @@ func (s *Sandbox) SecondHoldfast() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Args = append(spec.Args, "--leader-elect=false") // of a flag that is repeated the last counts
+	for _, flag := range append(flags, "--leader-elect=false") {
+		name, _, _ := strings.Cut(flag, "=")
+		spec.Args = append(slices.DeleteFunc(spec.Args, func(arg string) bool { return strings.HasPrefix(arg, name+"=") }), flag)
+	}
 	return process.Start(spec)
 }

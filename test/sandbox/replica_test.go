@@ -6,16 +6,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
@@ -92,6 +98,88 @@ func TestTwoHoldfasts(t *testing.T) {
 	g.Expect(next.Stop()).To(Succeed()) // its lease is given up, and requests are led to the other
 	g.Expect(elected(t, s, nil)).To(BeIdenticalTo(old))
 	refuses(t, c)
+}
+
+// TestAllIsGone is the worst that can happen to the registrations: all are deleted, and every replica is killed at once.
+// They are back as soon as a process has started, which does not wait for the Lease of the dead to run out.
+func TestAllIsGone(t *testing.T) {
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{HoldfastReplicas: 2, KeepsRegistrations: true})
+	g := NewWithT(t)
+	c := admin(t, s)
+	kinds := []client.ObjectList{
+		&admissionregistrationv1.MutatingWebhookConfigurationList{}, &admissionregistrationv1.ValidatingWebhookConfigurationList{},
+		&admissionregistrationv1.ValidatingAdmissionPolicyList{}, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
+	}
+	registered := func(ctx context.Context) (all []client.Object) {
+		for _, list := range kinds {
+			g.Expect(c.List(ctx, list)).To(Succeed())
+			g.Expect(meta.EachListItem(list, func(o runtime.Object) error {
+				if o := o.(client.Object); strings.HasPrefix(o.GetName(), "holdfast") {
+					all = append(all, o)
+				}
+				return nil
+			})).To(Succeed())
+		}
+		return all
+	}
+	elected(t, s, nil)
+	refuses(t, c)
+	all := registered(t.Context())
+	g.Expect(all).To(HaveLen(8))
+
+	for _, replica := range s.Holdfasts() {
+		g.Expect(replica.Pause()).To(Succeed())
+	}
+	for _, o := range all {
+		g.Expect(c.Delete(t.Context(), o)).To(Succeed())
+	}
+	g.Expect(registered(t.Context())).To(BeEmpty())
+	killed := time.Now()
+	for _, replica := range s.Holdfasts() {
+		g.Expect(replica.Process().Signal(syscall.SIGKILL)).To(Succeed())
+	}
+	g.Eventually(t.Context(), registered).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(HaveLen(len(all)))
+	back := time.Since(killed)
+	_, err := s.Elected(t.Context())
+	g.Expect(err).To(HaveOccurred(), "it did not wait for an election")
+	refuses(t, c)
+	t.Logf("all registrations are back after %s, a delete is refused after %s, of which a replica was started again after 1 s", back, time.Since(killed))
+	g.Expect(back).To(BeNumerically("<", 10*time.Second))
+}
+
+// TestEndpointsAreGone: all members that Holdfast was told of have been replaced when it starts. It finds the others by what
+// the Holdfast before it wrote down.
+func TestEndpointsAreGone(t *testing.T) {
+	t.Parallel()
+	s := sandboxtest.Start(t, sandbox.Options{Replicas: 1})
+	g := NewWithT(t)
+	c := admin(t, s)
+	told := func(ctx context.Context) (*snapshotfile.Ring, error) {
+		cm := &corev1.ConfigMap{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: "holdfast-system", Name: snapshotfile.RingName}, cm); err != nil {
+			return nil, err
+		}
+		return snapshotfile.ParseRing(cm.Data)
+	}
+	known := func(before string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ring, err := told(ctx)
+			if err == nil && (!ring.Snapshot.Ring.Known || ring.By == before) {
+				err = fmt.Errorf("%s: %s", ring.By, ring.Snapshot.Ring.Why)
+			}
+			return err
+		}
+	}
+	g.Eventually(t.Context(), known("")).WithTimeout(time.Minute).Should(Succeed())
+	before, err := told(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.Holdfast.Stop()).To(Succeed())
+
+	next, err := s.SecondHoldfast("--endpoints=https://127.0.0.1:1")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = next.Signal(syscall.SIGKILL); <-next.Done() })
+	g.Eventually(t.Context(), known(before.By)).WithTimeout(time.Minute).Should(Succeed())
 }
 
 // elected waits for a leader that is not that process.

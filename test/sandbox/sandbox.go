@@ -60,6 +60,8 @@ type Options struct {
 	// HoldfastReplicas is the number of Holdfast's replicas; zero means 1. Several elect the one that runs
 	// the reconciler, and their webhooks are registered at one address, which leads to those that are ready.
 	HoldfastReplicas int
+	// KeepsRegistrations has Holdfast make its registrations and put them back, at the address of its replicas.
+	KeepsRegistrations bool
 	// HoldfastArgs are more flags for holdfast run, each as one string with an
 	// equals sign; a repeated flag replaces the sandbox's. With --webhook-url
 	// among them Holdfast keeps its registrations, and the sandbox makes none.

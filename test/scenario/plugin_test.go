@@ -182,7 +182,7 @@ func TestPlugin(t *testing.T) {
 				return err
 			}
 			told.Snapshot.Now = told.Snapshot.Now.Add(-2 * time.Minute)
-			if cm.Data, err = snapshotfile.RingData(told.Snapshot, told.By); err != nil {
+			if cm.Data, err = snapshotfile.RingData(told.Snapshot, told.By, cm.Data); err != nil {
 				return err
 			}
 			return c.as(sandbox.Holdfast).Update(ctx, cm) // nobody else may
