@@ -23,14 +23,14 @@ const (
 // Ring is what that ConfigMap says.
 type Ring struct {
 	By string // the process that read etcd, a pod's name and a number mostly
-	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, OtherDriver, Lock, Ring and Limits alone.
+	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, OtherDriver, Lock, Failures, Ring and Limits alone.
 	Snapshot *quorum.Snapshot
 }
 
 // RingData is what the ConfigMap holds after a look at the cluster by a process.
 func RingData(s *quorum.Snapshot, by string) (map[string]string, error) {
 	raw, err := yaml.Marshal(Of(&quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}, ""))
 	if err != nil {
 		return nil, fmt.Errorf("write the ring down: %w", err)
@@ -63,6 +63,6 @@ func ParseRing(data map[string]string) (*Ring, error) {
 		return nil, errors.New(byKey + ": it is too long or no text")
 	}
 	return &Ring{By: data[byKey], Snapshot: &quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -86,7 +87,8 @@ func metricNames(t *testing.T) []string {
 	o := audit.NewOptions()
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
 	_, err4 := audit.New(o)
-	for _, err := range []error{err1, err2, err3, err4} {
+	_, err5 := controller.NewAlarms(nil, d, logr.Discard())
+	for _, err := range []error{err1, err2, err3, err4, err5} {
 		if err != nil {
 			t.Fatal(err)
 		}
