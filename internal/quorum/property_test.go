@@ -363,6 +363,7 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
 	}
 	next := old
 	r.New = &next
+	r.ByWebhook = chance(t, 15, "by a webhook")
 	if chance(t, 50, "strip") {
 		next.Hook, next.Latch = one(t, "hook", q.Absent, q.Absent, q.Foreign, q.Ours), one(t, "latch", q.Absent, q.Ours, q.Foreign)
 	}
@@ -438,7 +439,7 @@ func TestAdmit(t *testing.T) {
 			t.Error("a decision without words")
 		}
 		class := ids.Classify(r.User)
-		if r.Operation == q.Update && class == q.Person && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
+		if r.Operation == q.Update && class == q.Person && !r.ByWebhook && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
 			if d.Repairs.Hook != q.AsRequested || r.Old.Latch == q.Ours && r.New.Latch != q.Ours && d.Repairs.Latch != q.AsOld {
 				t.Errorf("a person takes the hook off, and nothing else: %s", d.Describe())
 			}
@@ -491,6 +492,8 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	switch {
 	case (unhooked || freed) && class == q.Automation:
 		t.Error("automation released a hook")
+	case unhooked && class == q.Person && r.ByWebhook:
+		t.Error("a webhook took the hook off")
 	case unhooked && class == q.Person && !was.Deleting():
 		t.Error("a person took the hook off a live Machine")
 	case freed && was.Latch == q.Ours && class == q.Person:
