@@ -241,6 +241,14 @@ func (g *guard) records() []record {
 	return slices.Clone(g.recorded)
 }
 
+// findings are what was recorded, rules and verdicts.
+func (g *guard) findings() (out []string) {
+	for _, r := range g.records() {
+		out = append(out, fmt.Sprintf("%s %s", r.Rule, r.Verdict))
+	}
+	return out
+}
+
 func (g *guard) total() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

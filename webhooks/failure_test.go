@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,64 @@ func (f *fixture) testUndone(t *testing.T) {
 			t.Errorf("stored %q", got)
 		}
 	})
+}
+
+// testNotAsked has another webhook take the hook off a deleting Machine, in a request by a person about something else. That is no
+// escape hatch. A removal that the person asked for is one, whatever the webhook does, and in whatever form it is asked for.
+func (f *fixture) testNotAsked(t *testing.T) {
+	for name, again := range map[string]admissionregistrationv1.ReinvocationPolicyType{
+		"aa-stripper-3": admissionregistrationv1.NeverReinvocationPolicy, // before Holdfast's
+		"zz-stripper-3": admissionregistrationv1.IfNeededReinvocationPolicy,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := f.machine(t, "not-asked-"+name, state{deleting: true})
+			f.stripper(t, name, again)
+			f.guard.set(ring())
+			err := f.client(t, person, nil).Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(touch)))
+			want := &verdictCase{recorded: []string{"automation-release repaired"}}
+			if strings.HasPrefix(name, "zz") {
+				want.recorded = []string{"automation-release denied"}
+				if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "kubectl get mutatingwebhookconfigurations") {
+					t.Error(err)
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			if got := f.guard.findings(); !slices.Equal(got, want.recorded) {
+				t.Errorf("recorded %q, want %q", got, want.recorded)
+			}
+			if got := describe(f.get(t, m.Name)); got != protected+" deleting" {
+				t.Errorf("stored %q", got)
+			}
+
+			f.guard.set(ring())
+			must(t, f.client(t, person, nil).Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`))))
+			if got := f.guard.findings(); !slices.Equal(got, []string{"escape-hatch allowed"}) {
+				t.Errorf("asked for, and recorded as %q", got)
+			}
+		})
+	}
+	for name, patch := range map[string]client.Patch{
+		"all-hooks":  client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`)),
+		"empty-list": client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":{"preDrain":[]}}}`)),
+		"json-patch": client.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`)),
+		"put":        nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := f.machine(t, "asked-"+name, state{deleting: true})
+			f.guard.set(ring())
+			human := f.client(t, person, nil)
+			if patch == nil {
+				m.Spec.LifecycleHooks.PreDrain = nil
+				must(t, human.Update(t.Context(), m))
+			} else {
+				must(t, human.Patch(t.Context(), m, patch))
+			}
+			if got := f.guard.findings(); !slices.Equal(got, []string{"escape-hatch allowed"}) {
+				t.Errorf("recorded %q", got)
+			}
+		})
+	}
 }
 
 // testDown stops the webhook server. What the hook cannot make good is refused; a person can act.

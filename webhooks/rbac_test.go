@@ -59,7 +59,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 		"patch machines.machine.openshift.io/m openshift-machine-api", "watch nodes", "patch nodes/n",
 		"get configmaps/cluster-config-v1 kube-system", "update configmaps/holdfast-members openshift-machine-api", "create configmaps openshift-machine-api",
 		"create events.events.k8s.io openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
-		"update configmaps/etcd-membership openshift-etcd", "update configmaps/etcd-endpoints openshift-etcd", "create configmaps openshift-etcd",
+		"update configmaps/etcd-membership openshift-etcd", "delete configmaps/etcd-membership openshift-etcd", "update configmaps/etcd-endpoints openshift-etcd", "create configmaps openshift-etcd",
 		"get clusteroperators.config.openshift.io/holdfast", "create clusteroperators.config.openshift.io", "update clusteroperators.config.openshift.io/holdfast/status",
 		"get validatingwebhookconfigurations.admissionregistration.k8s.io/holdfast", "get validatingadmissionpolicybindings.admissionregistration.k8s.io/holdfast-machines",
 		"update endpointslices.discovery.k8s.io/etcd-ipv4 openshift-etcd", "create endpointslices.discovery.k8s.io openshift-etcd",
@@ -75,7 +75,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 		"update configmaps/other openshift-machine-api", "get secrets/s holdfast-system", "get leases.coordination.k8s.io/holdfast openshift-machine-api", "get leases.coordination.k8s.io/other holdfast-system",
 		"update clusteroperators.config.openshift.io/etcd/status", "update clusteroperators.config.openshift.io/holdfast", "delete clusteroperators.config.openshift.io/holdfast",
 		"get validatingwebhookconfigurations.admissionregistration.k8s.io/other",
-		"update configmaps/other openshift-etcd", "delete configmaps/etcd-membership openshift-etcd", "update endpointslices.discovery.k8s.io/other openshift-etcd",
+		"update configmaps/other openshift-etcd", "delete configmaps/other openshift-etcd", "update endpointslices.discovery.k8s.io/other openshift-etcd",
 		"get namespaces/other", "update poddisruptionbudgets.policy/other openshift-etcd", "update deployments.apps/other openshift-etcd", "list deployments.apps openshift-etcd",
 		"create pods openshift-machine-api", "create deployments.apps openshift-etcd", "delete pods/p openshift-machine-api", "get secrets/other openshift-etcd", "list secrets openshift-etcd",
 	} {

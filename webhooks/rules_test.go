@@ -346,6 +346,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("server-side apply drops what it owned", f.testApply)
 	t.Run("not called", f.testNotCalled)
 	t.Run("undone by another webhook", f.testUndone)
+	t.Run("not asked for", f.testNotAsked)
 	t.Run("deletecollection of several", f.testCollection)
 	t.Run("keepers", f.testKeepers)
 	t.Run("rbac", f.testRBAC)

@@ -178,6 +178,9 @@ func decode(req *admission.Request) (*review, error) {
 	default:
 		err = fmt.Errorf("Holdfast does not know the operation %q", req.Operation)
 	}
+	if err == nil && r.request.Operation == quorum.Update && r.request.Drops() {
+		r.request.ByWebhook = machineapi.TakenByWebhook(r.next, r.request.Old.Hook != quorum.Ours)
+	}
 	return &r, err
 }
 

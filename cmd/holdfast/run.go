@@ -227,6 +227,13 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	alarms, err := controller.NewAlarms(ring, metrics.Registry, log.WithName("alarms"))
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	if err := mgr.Add(alarms); err != nil {
+		return fmt.Errorf("set up the look for etcd's alarms: %w", err)
+	}
 	api, err := uncached(mgr)
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)

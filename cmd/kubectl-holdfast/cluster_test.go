@@ -43,6 +43,8 @@ func TestSnapshots(t *testing.T) {
 		"status-sick":        "status -f sick",
 		"status-unknown":     "status -f unknown",
 		"status-released":    "status -f released",
+		"status-failing":     "status -f failing",
+		"status-alarm":       "status -f alarm",
 		"status-yaml":        "status -o yaml -f waiting",
 		"explain-live":       "explain master-0 -f rest",
 		"explain-json":       "explain master-0 -o json -f sick",
@@ -53,11 +55,13 @@ func TestSnapshots(t *testing.T) {
 		"explain-last":       "explain master-1 -f last",
 		"explain-unknown":    "explain master-1 -f unknown",
 		"explain-bare":       "explain master-2 -f unknown",
+		"explain-failing":    "explain master-2 -f failing",
 		"explain-released":   "explain master-1 -f released",
 		"simulate-rest":      "simulate -f rest",
 		"simulate-replacing": "simulate -f replacing",
 		"simulate-sick":      "simulate -f sick",
 		"simulate-unknown":   "simulate -f unknown",
+		"simulate-failing":   "simulate -o json -f failing",
 		"simulate-json":      "simulate -o json -f waiting",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,6 +58,9 @@ type simulatedAction struct {
 	Kind   string `json:"kind"`
 	Action string `json:"action"`
 	Why    string `json:"why"`
+
+	FailsSince string `json:"failsSince,omitempty"` // the elected Holdfast tries it, and says why not
+	Fails      string `json:"fails,omitempty"`
 }
 
 type simulatedNote struct {
@@ -87,7 +90,11 @@ func (v *view) planData() ([]simulatedAction, []simulatedNote) {
 		return actions, notes // Holdfast knows more
 	}
 	for _, a := range v.plan.Actions {
-		actions = append(actions, simulatedAction{a.Step, a.Kind.String(), a.Describe(), a.Why})
+		one := simulatedAction{Step: a.Step, Kind: a.Kind.String(), Action: a.Describe(), Why: a.Why}
+		if f := v.Failing(a); f != nil {
+			one.FailsSince, one.Fails = at(f.Since), f.Why
+		}
+		actions = append(actions, one)
 	}
 	for _, n := range v.plan.Notes {
 		notes = append(notes, simulatedNote(n))

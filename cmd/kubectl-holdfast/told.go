@@ -59,7 +59,7 @@ func (c *cluster) told(ctx context.Context) told {
 	}
 	switch age := c.clock.Since(ring.Snapshot.Now); {
 	case age > oldest:
-		return told{ring, fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), running}
+		return told{ring, fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), running + ". If it is, does etcd take writes? etcdctl alarm list"}
 	case age < -oldest:
 		return told{ring, fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), "See whether the clocks of the cluster's hosts are right"}
 	}
@@ -127,7 +127,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
 	}
 	if fresh {
-		s.OtherDriver, s.Lock = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock
+		s.OtherDriver, s.Lock, s.Failures = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock, heard.ring.Snapshot.Failures
 	}
 	if fresh && c.ring == nil {
 		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows

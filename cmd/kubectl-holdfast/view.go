@@ -204,7 +204,11 @@ func (v *view) waits(i int) string {
 	}
 	for _, a := range v.plan.Actions {
 		if a.Machine == m.Name {
-			out = append(out, fmt.Sprintf("step %d: %s", a.Step, a.Kind))
+			word := fmt.Sprintf("step %d: %s", a.Step, a.Kind)
+			if v.Failing(a) != nil {
+				word += ", which fails"
+			}
+			out = append(out, word)
 		}
 	}
 	for _, n := range v.plan.Notes {
@@ -244,6 +248,9 @@ func (v *view) next(out io.Writer) {
 	}
 	for _, a := range v.plan.Actions {
 		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))
+		if f := v.Failing(a); f != nil {
+			fmt.Fprintf(out, "  This has failed since %s, for %s: %s\n", at(f.Since), v.age(f.Since), plain(f.Why))
+		}
 	}
 	for _, n := range v.plan.Notes {
 		fmt.Fprintf(out, "%s: %s\n", n.Reason, plain(n.Message))

@@ -143,6 +143,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 	if err := change(&m); err != nil {
 		return err
 	}
+	was, wanted := machineapi.Machine(before), machineapi.Machine(&m)
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	err := r.Client.Patch(ctx, &m, patch)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || errors.Is(err, context.DeadlineExceeded) {
@@ -150,6 +151,11 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 	}
 	if err != nil {
 		return fmt.Errorf("change Machine %s: %w", a.Machine, err)
+	}
+	stored := machineapi.Machine(&m)
+	if wanted.Hook != was.Hook && stored.Hook != wanted.Hook || wanted.Latch != was.Latch && stored.Latch != wanted.Latch ||
+		wanted.EvidenceRaw != was.EvidenceRaw && stored.EvidenceRaw != wanted.EvidenceRaw {
+		return fmt.Errorf("the API server took the change of Machine %s, and a webhook has undone it: see which change Machines (kubectl get mutatingwebhookconfigurations)", a.Machine)
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.Guard, s.OtherDriver = guard, driver
+	s.Failures = append(r.attempts.failures(), r.Publisher.failures()...)
 	if lock.Key != r.lock.Key {
 		r.lock = lock
 		r.lock.Since = s.Now

@@ -19,9 +19,9 @@ type lull struct {
 
 const longestLull = time.Second
 
-// rests begins a lull, if a plan leaves nothing to do.
-func (r *Reconciler) rests(s *quorum.Snapshot, plan *quorum.Plan) {
-	if _, steadying := s.SteadyIn(); plan.Moving && len(plan.Actions) == 0 && s.Ring.Known && !steadying {
+// rests begins a lull, where a round had nothing to do.
+func (r *Reconciler) rests(s *quorum.Snapshot, plan *quorum.Plan, tried bool) {
+	if _, steadying := s.SteadyIn(); !tried && plan.Moving && s.Ring.Known && !steadying {
 		r.lull = lull{shape(&s.Ring, s.Limits), s.Now.Add(longestLull)}
 	}
 }
@@ -47,7 +47,7 @@ func (r *Reconciler) lasts(ctx context.Context) bool {
 func shape(ring *quorum.Ring, limits quorum.Limits) string {
 	var b strings.Builder
 	s := quorum.Snapshot{Ring: *ring, Limits: limits}
-	fmt.Fprintln(&b, ring.Known, ring.Leader, ring.Version)
+	fmt.Fprintln(&b, ring.Known, ring.Leader, ring.Version, ring.Alarms)
 	for i := range ring.Members {
 		m := &ring.Members[i]
 		fmt.Fprintln(&b, m.ID, m.Name, m.PeerURLs, m.ClientURLs, m.Learner, m.Healthy, s.CaughtUp(m))

@@ -25,7 +25,7 @@ func TestLull(t *testing.T) {
 	begin := func(plan quorum.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
 		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
 		r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{Limits: limits, Clock: now}}
-		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan)
+		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan, len(plan.Actions) > 0)
 		return r, ring, now
 	}
 

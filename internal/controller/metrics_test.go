@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -172,6 +173,9 @@ func TestRestart(t *testing.T) {
 func TestMonitored(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	if _, err := NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewAlarms(nil, registry, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := webhooks.NewMetrics(registry); err != nil {

@@ -15,7 +15,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,8 +37,7 @@ type Publisher struct {
 	Namespace string
 	Log       logr.Logger
 
-	backoff workqueue.TypedRateLimiter[string]
-	pauses  map[string]time.Time // until when an object is left alone after failures, or their reading
+	attempts attempts
 }
 
 // published is what is read, compared and written.
@@ -51,7 +49,14 @@ type published struct {
 // Publish brings the objects up to date. Where cluster-etcd-operator is here, the objects are that operator's. snapshot
 // reads the cluster anew, before anything is written. An error asks for another round.
 func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) error {
-	if p == nil || s.Mode != quorum.Full || s.OtherDriver != "" || !s.Ring.Known || p.pausing(everything, s.Now) {
+	if p == nil {
+		return nil
+	}
+	if s.Mode != quorum.Full || s.OtherDriver != "" {
+		p.attempts = attempts{} // that operator's, too
+		return nil
+	}
+	if !s.Ring.Known || p.pausing(everything, s.Now) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*apiBound)
@@ -60,8 +65,14 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if err != nil {
 		return p.after(everything, s.Now, err)
 	}
-	if wanted, err := render(stands, s); err == nil && len(p.due(stands, wanted, s.Now)) == 0 {
-		return p.after(everything, s.Now, nil)
+	if wanted, err := render(stands, s); err == nil {
+		stale := changes(stands, wanted)
+		p.attempts.keep(func(what string) bool {
+			return what == everything || slices.ContainsFunc(stale, func(o client.Object) bool { return nameOf(o) == what })
+		})
+		if len(p.due(stands, wanted, s.Now)) == 0 {
+			return p.after(everything, s.Now, nil)
+		}
 	}
 	fresh, err := snapshot(ctx)
 	if err == nil && !fresh.Ring.Known {
@@ -78,10 +89,18 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 }
 
 // everything is what a failure is about that is not about one object.
-const everything = "all"
+const everything = "publish etcd's membership"
+
+// failures are what is not published.
+func (p *Publisher) failures() []quorum.Failure {
+	if p == nil {
+		return nil
+	}
+	return p.attempts.failures()
+}
 
 // pausing says whether it is too early to try again.
-func (p *Publisher) pausing(what string, now time.Time) bool { return now.Before(p.pauses[what]) }
+func (p *Publisher) pausing(what string, now time.Time) bool { return p.attempts.pausing(what, now) }
 
 // due are the changes that are to be written now.
 func (p *Publisher) due(stands, wanted *published, now time.Time) []client.Object {
@@ -90,20 +109,16 @@ func (p *Publisher) due(stands, wanted *published, now time.Time) []client.Objec
 
 func nameOf(o client.Object) string {
 	name := fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
-	return name[strings.LastIndex(name, ".")+1:]
+	return "write " + name[strings.LastIndex(name, ".")+1:]
 }
 
 // after sets when to try again after a failure, or forgets those before.
 func (p *Publisher) after(what string, now time.Time, err error) error {
-	if p.backoff == nil {
-		p.backoff, p.pauses = newBackoff[string](), map[string]time.Time{}
-	}
+	p.attempts.after(quorum.Failure{Reason: quorum.MembershipNotPublished, What: what}, now, err, false)
 	if err == nil {
-		p.backoff.Forget(what)
 		return nil
 	}
-	p.pauses[what] = now.Add(p.backoff.When(what))
-	return fmt.Errorf("etcd's membership and endpoints are not published: %w", err)
+	return fmt.Errorf("etcd's membership and endpoints are not published: %s: %w", what, err)
 }
 
 // read reads the objects as they stand; one without resourceVersion is not there.
@@ -231,17 +246,32 @@ func (p *Publisher) write(ctx context.Context, changed []client.Object, now time
 	for _, object := range changed {
 		name := nameOf(object)
 		var err error
-		if object.GetResourceVersion() == "" {
+		cm, is := object.(*corev1.ConfigMap)
+		switch {
+		case object.GetResourceVersion() == "":
 			err = p.Client.Create(ctx, object)
-		} else {
+		case is && ptr.Deref(cm.Immutable, false):
+			p.Log.Info("somebody made it immutable, so it is made anew", "what", name)
+			err = p.replace(ctx, cm)
+		default:
 			err = p.Client.Update(ctx, object)
 		}
 		if err == nil {
-			p.Log.V(1).Info("published", "object", name)
-		} else {
-			err = fmt.Errorf("write %s: %w", name, err)
+			p.Log.V(1).Info("published", "what", name)
 		}
 		failed = errors.Join(failed, p.after(name, now, err))
 	}
 	return failed
+}
+
+// replace makes a ConfigMap anew that was made immutable. Until then no replacement gets on, and nobody but a person could end that. What
+// others put beside the data goes along, as the mark of a bootstrap member does. Whoever reads it in between finds none and
+// waits, and a Holdfast that ends in between leaves none, which the next one makes.
+func (p *Publisher) replace(ctx context.Context, cm *corev1.ConfigMap) error {
+	if err := p.Client.Delete(ctx, cm, client.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion}); err != nil {
+		return err
+	}
+	anew := &corev1.ConfigMap{Data: cm.Data, BinaryData: cm.BinaryData}
+	anew.Namespace, anew.Name, anew.Labels, anew.Annotations, anew.OwnerReferences = cm.Namespace, cm.Name, cm.Labels, cm.Annotations, cm.OwnerReferences
+	return p.Client.Create(ctx, anew)
 }

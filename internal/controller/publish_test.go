@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -193,6 +194,45 @@ func TestPublish(t *testing.T) {
 	}
 	if !publish(ringOf(now, 1, 2, 3)) || environments().Data["master-2"] != first.Data["master-2"] || len(environments().Data) != 3 {
 		t.Errorf("after an edit: %q", environments().Data)
+	}
+
+	// What somebody made immutable is made anew, with what others put beside.
+	var fixed corev1.ConfigMap
+	must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &fixed))
+	fixed.Immutable, fixed.Annotations = new(true), map[string]string{BootstrapAnnotation: "10.0.0.9"}
+	must(t, api.Update(ctx, &fixed))
+	seen.snapshot = ringOf(now, 1, 2)
+	if !publish(ringOf(now, 1, 2)) || p.failures() != nil {
+		t.Errorf("an immutable one: %v, %v", failed, p.failures())
+	}
+	wantEndpoints(map[string]string{"1": "10.0.0.1", "2": "10.0.0.2"}, true, true)
+	must(t, api.Get(ctx, client.ObjectKeyFromObject(&fixed), &fixed))
+	if fixed.Immutable != nil || fixed.Annotations[BootstrapAnnotation] != "10.0.0.9" {
+		t.Errorf("made anew: %+v", fixed)
+	}
+
+	// What cannot be written is told, with since when, until it is written or need not be.
+	p.Client = interceptor.NewClient(api, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if o.GetName() == membership.Name {
+				return errors.New("exceeded quota")
+			}
+			return c.Update(ctx, o, opts...)
+		},
+	})
+	since := now
+	for range 3 {
+		seen.snapshot = ringOf(now, 1, 2, 3)
+		publish(ringOf(now, 1, 2, 3))
+		now = now.Add(lookLater)
+	}
+	want := []quorum.Failure{{Reason: quorum.MembershipNotPublished, What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
+	if diff := cmp.Diff(want, p.failures()); diff != "" {
+		t.Error(diff)
+	}
+	seen.snapshot = ringOf(now, 1, 2)
+	if publish(ringOf(now, 1, 2)); p.failures() != nil {
+		t.Errorf("it stands as it should: %v", p.failures())
 	}
 }
 

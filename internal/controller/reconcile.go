@@ -64,6 +64,7 @@ type Reconciler struct {
 	patience patience
 	unsure   []quorum.Action // whose answers got lost
 	lull     lull
+	attempts attempts    // of the plan's actions
 	lock     quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
 	stirred  atomic.Bool // something that is watched has changed since the last look
 }
@@ -197,7 +198,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	unpublished := r.Publisher.Publish(ctx, s, r.snapshot)
 	if unpublished == nil {
-		r.rests(s, &plan)
+		r.rests(s, &plan, did.tried)
 	}
 	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
 	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.Full && steadying && left <= lookSoon && !s.ForeignLock() {
@@ -223,6 +224,7 @@ func (r *Reconciler) unread(ctx context.Context) {
 // outcome is what came of a round.
 type outcome struct {
 	again time.Duration // when to look again
+	tried bool          // an action was
 	hurry bool          // something was done that another change of members usually follows
 	keep  *etcd.Held    // the membership lock for that one, for the next round
 }
@@ -239,13 +241,21 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 			did.again = lookAgain
 		}
 	}
+	r.attempts.keep(func(what string) bool {
+		return slices.ContainsFunc(plan.Actions, func(a quorum.Action) bool { return a.Describe() == what })
+	})
 	for _, a := range plan.Actions {
+		if r.attempts.pausing(a.Describe(), s.Now) {
+			continue
+		}
 		var err error
+		did.tried = true
 		if a.Kind.Membership() || a.Final && s.Mode == quorum.Full && s.Ring.Known {
 			did.keep, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)
 		}
+		r.attempts.after(quorum.Failure{Reason: quorum.ActionFails, What: a.Describe(), Machine: a.Machine}, s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
 			r.done(a)
@@ -261,6 +271,9 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", a.Describe(), err))
 		}
+	}
+	if len(plan.Actions) > 0 && !did.tried && !plan.Moving {
+		did.again = r.attempts.resume(s.Now)
 	}
 	return did, failed
 }

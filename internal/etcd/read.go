@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		ring.Why = fmt.Sprintf("etcd gave no linearizable answer: %v", err)
 		return ring, ""
 	}
+	readAt := ring.ReadAt
 	ring.Known = true
 	for _, m := range list.Members {
 		ring.Members = append(ring.Members, quorum.Member{
@@ -56,7 +58,45 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
+	if why := alarms(&ring, answers); why != "" {
+		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""
+	}
 	return ring, sum(&ring, answers)
+}
+
+// alarms writes those that stand into the ring. A member whose data are corrupt answers, and is no healthy one. An alarm that could
+// not be read, or that names no member although one is corrupt, makes the ring unknown, and says why: any member may be that one.
+func alarms(ring *quorum.Ring, answers []answer) (why string) {
+	told := false // each has them all
+	for _, a := range answers {
+		if a.alarmsErr != nil {
+			why = fmt.Sprintf("etcd has raised an alarm that cannot be read: %v", a.alarmsErr)
+		}
+		if a.alarms == nil {
+			continue
+		}
+		told = true
+		for _, raised := range a.alarms.Alarms {
+			one := quorum.Alarm{Kind: raised.GetAlarm().String(), Member: raised.GetMemberID()}
+			if !slices.Contains(ring.Alarms, one) {
+				ring.Alarms = append(ring.Alarms, one)
+			}
+		}
+	}
+	if told {
+		why = ""
+	}
+	for _, a := range ring.Alarms {
+		if a.Kind != quorum.Corrupt {
+			continue
+		}
+		if m := ring.Member(a.Member); m != nil {
+			m.Healthy, m.Why = false, "etcd has raised alarm CORRUPT: its data differ from the others'"
+		} else if a.Member == 0 {
+			why = "etcd has raised alarm CORRUPT and cannot tell which member's data are"
+		}
+	}
+	return why
 }
 
 // list is the member list by a linearizable read, which is what MemberList asks for by default: the
@@ -137,6 +177,9 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 type answer struct {
 	url    string
 	status *clientv3.StatusResponse // nil without an answer
+
+	alarms    *clientv3.AlarmResponse // nil where there are none to ask for
+	alarmsErr error
 }
 
 // visit asks a member at its own endpoint how it is, and writes that into m.
@@ -175,6 +218,16 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		return answer{}
 	}
 	m.Applied, m.Leader = status.RaftAppliedIndex, status.Leader
+	out := answer{url: at, status: status}
+
+	// A status has alarms as texts alone, beside the one that there is no leader. The list of them goes through raft.
+	if hints := len(status.Errors); !m.Learner && (hints > 1 || hints == 1 && status.Leader != 0) {
+		conn, err := c.conn(at)
+		if err == nil {
+			out.alarms, err = conn.AlarmList(ctx)
+		}
+		out.alarmsErr = err
+	}
 
 	// A learner refuses linearizable reads. Of a voter one is asked, of the key that etcdctl's
 	// endpoint health reads; being told that one may not read it is an answer too.
@@ -185,11 +238,11 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
 			m.Why = failure{at, err}.Error()
-			return answer{at, status}
+			return out
 		}
 	}
 	m.Healthy = true
-	return answer{at, status}
+	return out
 }
 
 // connectBound is how long a read waits for a learner that does not take the connection.

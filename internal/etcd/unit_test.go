@@ -133,7 +133,7 @@ func TestRefused(t *testing.T) {
 func TestSum(t *testing.T) {
 	t.Parallel()
 	say := func(term, leader, index uint64, version string) answer {
-		return answer{"https://" + version, &clientv3.StatusResponse{Header: &pb.ResponseHeader{}, RaftTerm: term, Leader: leader, RaftIndex: index, Version: version}}
+		return answer{url: "https://" + version, status: &clientv3.StatusResponse{Header: &pb.ResponseHeader{}, RaftTerm: term, Leader: leader, RaftIndex: index, Version: version}}
 	}
 	for name, tc := range map[string]struct {
 		answers []answer

@@ -25,6 +25,9 @@ type Request struct {
 	Namespace string
 	At        time.Time // when it came
 	Old, New  *Machine  // New is nil for Delete, Old is nil for Create
+
+	// ByWebhook: what Drops was taken off by a mutating webhook, and not by User.
+	ByWebhook bool
 }
 
 // Need is what a decision wants to know beyond the request.
@@ -127,9 +130,9 @@ func (r *Request) guarded() bool {
 	}
 }
 
-// drops says whether the request takes off what holds the Machine: the hook, or where there is none, the latch of a
+// Drops says whether the request takes off what holds the Machine: the hook, or where there is none, the latch of a
 // deleting Machine.
-func (r *Request) drops() bool {
+func (r *Request) Drops() bool {
 	if r.Old == nil || r.New == nil {
 		return false
 	}
@@ -152,7 +155,7 @@ func (ids Identities) Needs(r *Request) Need {
 		case r.reaches():
 			return NeedHosts
 		}
-	case r.guarded() && r.drops():
+	case r.guarded() && r.Drops():
 		switch class := ids.Classify(r.User); {
 		case class == Custodian, class == Person && r.Old.Deleting():
 			return NeedRing
@@ -373,7 +376,7 @@ func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
 		d.add(NoRegain, Repaired, noRegain(r)...)
 	}
 	switch {
-	case r.drops():
+	case r.Drops():
 		admitRelease(d, r, s, class)
 	case r.Old.Hook != Ours: // the latch stands
 	case r.New.Hook == Foreign:
@@ -386,6 +389,10 @@ func admitHookDeleting(d *Decision, r *Request, s *Snapshot, class Class) {
 
 // admitRelease are the rules about who may let a deleting Machine go.
 func admitRelease(d *Decision, r *Request, s *Snapshot, class Class) {
+	if class == Person && r.ByWebhook {
+		d.holdHook(r, AutomationRelease, webhookRelease(r))
+		return
+	}
 	switch class {
 	case Automation:
 		d.holdHook(r, AutomationRelease, automationRelease(r))
@@ -481,7 +488,7 @@ func admitEvidence(d *Decision, r *Request, class Class) {
 		return
 	}
 	d.Repairs.Evidence = AsOld
-	if !r.drops() { // else the hook's own Warning says it all
+	if !r.Drops() { // else the hook's own Warning says it all
 		d.add(KeepHook, Repaired, keepEvidence(r)...)
 	}
 }

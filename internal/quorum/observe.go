@@ -21,7 +21,8 @@ func (p *planner) observe() {
 		case !member.Learner && !member.Healthy:
 			p.note(EtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
 		case member.Learner:
-			p.plan.Moving = true
+			// A warm learner that waits for a seat is at rest.
+			p.plan.Moving = p.plan.Moving || !p.s.Steady(member) || p.seat()
 			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
 				p.note(LearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
 			}
@@ -185,7 +186,7 @@ func nHealthy(n int) string {
 	return fmt.Sprintf("%d healthy voters remain", n)
 }
 
-// number notes that etcd has another number of voters than wanted, where nothing is on its way to change that.
+// number notes that etcd has another number of voters than wanted, and what that waits for.
 func (p *planner) number() {
 	voters, _ := p.s.Ring.Voters()
 	stays := true // all of them, on Machines
@@ -193,12 +194,17 @@ func (p *planner) number() {
 		stays = stays && !p.leaving(k) && p.join.Hosts[k].Machine() >= 0
 	}
 	switch {
-	case p.s.Desired == 0 || p.hasLearner():
+	case p.s.Desired == 0 || voters == p.s.Desired:
+	case voters < p.s.Desired && p.hasLearner():
+		p.note(ReplacementWaits, "", "etcd has %s, and %d are wanted: %s", nVoters(voters), p.s.Desired, p.blocker())
 	case voters < p.s.Desired && p.s.Mode == Guard:
 		p.note(EtcdVotersMissing, "", "etcd has %s, and %d are wanted: cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; see whether there is one, and that operator's log", nVoters(voters), p.s.Desired)
 	case voters < p.s.Desired:
 		p.note(EtcdVotersMissing, "", "etcd has %s, and %d are wanted: %s", nVoters(voters), p.s.Desired, p.blocker())
-	case voters > p.s.Desired && stays:
+	case !stays && len(p.plan.Notes) > 0: // these say why
+	case !stays:
+		p.note(EtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", nVoters(voters), p.s.Desired)
+	default:
 		p.note(EtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no control-plane Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", nVoters(voters), p.s.Desired)
 	}
 }

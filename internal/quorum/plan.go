@@ -110,6 +110,10 @@ const (
 	InvariantViolated       Reason = "InvariantViolated"
 	ReplacementWaits        Reason = "ReplacementWaits"
 	LearnerBehind           Reason = "LearnerBehind"
+	EtcdNoSpace             Reason = "EtcdNoSpace"
+	EtcdCorrupt             Reason = "EtcdCorrupt"
+	ActionFails             Reason = "ActionFails"
+	MembershipNotPublished  Reason = "MembershipNotPublished"
 )
 
 // Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
@@ -179,16 +183,26 @@ func (p *planner) note(reason Reason, machine, format string, args ...any) {
 // decide fills the plan: the first step that applies.
 func (p *planner) decide() {
 	s := p.s
+	p.plan.Notes = s.Ring.AlarmNotes()
+	p.failures()
 	switch {
 	case !s.Ring.Known:
 		p.note(EtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.ringWhy())
-		p.plan.Actions = p.finalRelease()
+		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
+			p.plan.Actions = nil
+		}
 		return
 	case s.Ring.Leader == 0:
 		p.note(EtcdNoLeader, "", "etcd has no leader, so nothing is changed")
 		return
 	}
 	p.observe()
+	if len(s.Ring.Alarms) > 0 { // etcd refuses every write, the API server's among them
+		p.finalRelease() // tells what is held
+		p.explainWaiting()
+		p.plan.Moving = false
+		return
+	}
 	p.plan.Ledger = p.ledger()
 	if !s.functional() {
 		p.note(MachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.whyNotFunctional())
@@ -215,13 +229,16 @@ func (p *planner) decide() {
 			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
 		}
 	}
+	acts := false
 	for _, step := range steps {
-		if p.plan.Actions = step(); len(p.plan.Actions) > 0 {
-			p.plan.Moving = true
+		actions := step()
+		p.plan.Actions = append(p.plan.Actions, actions...)
+		if acts = len(actions) > 0 && !p.stuck(actions); acts {
+			p.plan.Moving = p.plan.Moving || slices.ContainsFunc(actions, func(a Action) bool { return p.s.Failing(a) == nil })
 			break
 		}
 	}
-	if len(p.plan.Actions) == 0 {
+	if !acts {
 		p.explainWaiting()
 		p.number()
 	}
@@ -798,7 +815,10 @@ func (p *planner) addLearner() []Action {
 	if p.hasLearner() {
 		return nil
 	}
-	i := p.waiting(p.hostsNothing)
+	// A Machine that cannot be hooked gets no member: see stuck.
+	i := p.waiting(func(i int) bool {
+		return p.hostsNothing(i) && p.s.Machines[i].Hook == Ours && p.s.Machines[i].Latch == Ours
+	})
 	if i < 0 {
 		return nil
 	}
@@ -865,15 +885,16 @@ func (p *planner) leaderURL() (*url.URL, bool) {
 
 // explainWaiting says what every deletion that is not finished waits for, where nothing is to be done now.
 func (p *planner) explainWaiting() {
-	if p.s.Mode != Full {
-		return
-	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if !m.Deleting() || m.Mirrored || m.Hook == Absent { // without a hook: finalRelease tells
 			continue
 		}
 		k := p.join.Voter(i)
+		if p.s.Mode == Guard {
+			p.note(ReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log", m.Name)
+			continue
+		}
 		if k < 0 {
 			if is, why := p.join.Hosting(i); is == HostsUnknown {
 				p.note(ReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
@@ -888,6 +909,8 @@ func (p *planner) explainWaiting() {
 func (p *planner) blocker() string {
 	voters, alive := p.s.Ring.Voters()
 	switch {
+	case len(p.s.Ring.Alarms) > 0:
+		return "etcd refuses every write until its alarm is disarmed"
 	case alive < Size(voters):
 		return fmt.Sprintf("%d of %s are healthy, and quorum is %d", alive, nVoters(voters), Size(voters))
 	case p.s.OtherDriver != "":
@@ -913,6 +936,8 @@ func (p *planner) blocker() string {
 			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
+		case p.s.Machines[i].Hook != Ours || p.s.Machines[i].Latch != Ours:
+			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, p.s.Machines[i].Name)
 		case p.seat() && p.holdsPromotion():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}
@@ -922,7 +947,9 @@ func (p *planner) blocker() string {
 			return why
 		}
 		_, why := p.join.Hosting(i)
-		if _, ok := p.peerURL(&p.s.Nodes[p.join.Node(i)]); why == "" && !ok {
+		if m := &p.s.Machines[i]; m.Hook != Ours || m.Latch != Ours {
+			why = "it has to be hooked first"
+		} else if _, ok := p.peerURL(&p.s.Nodes[p.join.Node(i)]); why == "" && !ok {
 			why = "the leader's peer URL does not say on which port one would listen"
 		}
 		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, cmp.Or(why, "it is added next"))

@@ -41,6 +41,9 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	if chance(t, 10, "bootstrap") {
 		s.Bootstrap = address(rapid.IntRange(0, 6).Draw(t, "bootstrap at"))
 	}
+	if chance(t, 5, "alarm") {
+		s.Ring.Alarms = []q.Alarm{{Kind: one(t, "alarm kind", q.NoSpace, q.Corrupt), Member: one(t, "alarm member", uint64(0), 0xa0, 0xdead)}}
+	}
 	s.Ring.Version = one(t, "version", "3.7.3", "3.6.0", "")
 	s.Ledger = one(t, "ledger", s.Ledger, s.Ledger, s.Ledger, q.Ledger{}, q.Ledger{Version: "2", CreatedAt: noon()}, q.Ledger{Version: "3", Why: "no JSON"})
 	for range rapid.IntRange(0, 2).Draw(t, "releases") {
@@ -174,53 +177,90 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	return m
 }
 
+// TestDecideKeepsTheInvariants: also where what it decided has failed since, and it goes on with what it can.
 func TestDecideKeepsTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
-		before := fmt.Sprintf("%+v", *s)
-		p := q.Decide(s)
-		if after := fmt.Sprintf("%+v", *s); after != before {
-			t.Fatalf("the Snapshot was changed:\n%s\n%s", before, after)
-		}
-		if again := q.Decide(s); fmt.Sprint(again) != fmt.Sprint(p) {
-			t.Fatalf("decided another time:\n%s\n%s", p.Describe(), again.Describe())
-		}
-		if i := slices.IndexFunc(p.Notes, func(n q.Note) bool { return n.Reason == q.InvariantViolated }); i >= 0 {
-			t.Fatal(p.Notes[i].Message)
-		}
-		for _, n := range p.Notes {
-			if n.Message == "" || len(n.Message) > 1100 || strings.Contains(n.Message, "\n") {
-				t.Errorf("%s says %q", n.Reason, n.Message)
+		for range 3 {
+			for _, a := range decideAndCheck(t, s) {
+				if s.Failing(a) == nil {
+					s.Failures = append(s.Failures, q.Failure{Reason: q.ActionFails, What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused"})
+				}
 			}
-		}
-		if !s.Ring.Known && len(p.Records)+len(p.Ledger) > 0 {
-			t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
-		}
-		changes := 0
-		for _, a := range p.Actions {
-			if problem := violates(s, a); problem != "" {
-				t.Errorf("%s: %s", a.Describe(), problem)
-			}
-			if a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
-				changes++
-			}
-			if !s.Ring.Known && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
-				t.Errorf("etcd is not known, and still: %s", a.Describe())
-			}
-			if s.Mode == q.Guard && (changes > 0 || a.Hook) {
-				t.Errorf("guard mode: %s", a.Describe())
-			}
-			if m := machineOf(s, a.Machine); m != nil && m.Mirrored {
-				t.Errorf("mirrored: %s", a.Describe())
-			}
-			if a.Why == "" || strings.ContainsAny(a.Why+a.Describe(), "%\n") {
-				t.Errorf("%s: why: %q", a.Describe(), a.Why)
-			}
-		}
-		if changes > 1 {
-			t.Errorf("I7: %d changes in one round", changes)
 		}
 	})
+}
+
+func decideAndCheck(t *rapid.T, s *q.Snapshot) []q.Action {
+	before := fmt.Sprintf("%+v", *s)
+	p := q.Decide(s)
+	if after := fmt.Sprintf("%+v", *s); after != before {
+		t.Fatalf("the Snapshot was changed:\n%s\n%s", before, after)
+	}
+	if again := q.Decide(s); fmt.Sprint(again) != fmt.Sprint(p) {
+		t.Fatalf("decided another time:\n%s\n%s", p.Describe(), again.Describe())
+	}
+	if i := slices.IndexFunc(p.Notes, func(n q.Note) bool { return n.Reason == q.InvariantViolated }); i >= 0 {
+		t.Fatal(p.Notes[i].Message)
+	}
+	for _, n := range p.Notes {
+		if n.Message == "" || len(n.Message) > 1100 || strings.Contains(n.Message, "\n") {
+			t.Errorf("%s says %q", n.Reason, n.Message)
+		}
+	}
+	if !s.Ring.Known && len(p.Records)+len(p.Ledger) > 0 {
+		t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
+	}
+	changes := 0
+	for _, a := range p.Actions {
+		if problem := violates(s, a); problem != "" {
+			t.Errorf("%s: %s", a.Describe(), problem)
+		}
+		if a.Kind != q.AddHook && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
+			changes++
+		}
+		if !s.Ring.Known && a.Kind != q.ReleaseHook && a.Kind != q.RecordRelease {
+			t.Errorf("etcd is not known, and still: %s", a.Describe())
+		}
+		if s.Mode == q.Guard && (changes > 0 || a.Hook) {
+			t.Errorf("guard mode: %s", a.Describe())
+		}
+		if m := machineOf(s, a.Machine); m != nil && m.Mirrored {
+			t.Errorf("mirrored: %s", a.Describe())
+		}
+		if a.Why == "" || strings.ContainsAny(a.Why+a.Describe(), "%\n") {
+			t.Errorf("%s: why: %q", a.Describe(), a.Why)
+		}
+	}
+	if changes > 1 {
+		t.Errorf("I7: %d changes in one round", changes)
+	}
+	if len(s.Ring.Alarms) > 0 && len(p.Actions) > 0 {
+		t.Errorf("etcd refuses every write, and still:\n%s", p.Describe())
+	}
+	if len(p.Actions)+len(p.Notes) == 0 {
+		if problem := amiss(s); problem != "" {
+			t.Errorf("nothing is said, and %s", problem)
+		}
+	}
+	return p.Actions
+}
+
+// amiss says what is wrong, or waited for, where nothing should be.
+func amiss(s *q.Snapshot) string {
+	voters, healthy := s.Ring.Voters()
+	switch {
+	case healthy < voters:
+		return fmt.Sprintf("%d of %d voters are healthy", healthy, voters)
+	case voters != s.Desired:
+		return fmt.Sprintf("%d of %d voters are there", voters, s.Desired)
+	}
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.Deleting() && !m.Mirrored && m.Held() {
+			return "Machine " + m.Name + " is deleting and held"
+		}
+	}
+	return ""
 }
 
 // TestOrderDoesNotMatter shuffles what the API server and etcd list in an order of their own. Where
@@ -323,6 +363,7 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *q.Request {
 	}
 	next := old
 	r.New = &next
+	r.ByWebhook = chance(t, 15, "by a webhook")
 	if chance(t, 50, "strip") {
 		next.Hook, next.Latch = one(t, "hook", q.Absent, q.Absent, q.Foreign, q.Ours), one(t, "latch", q.Absent, q.Ours, q.Foreign)
 	}
@@ -398,7 +439,7 @@ func TestAdmit(t *testing.T) {
 			t.Error("a decision without words")
 		}
 		class := ids.Classify(r.User)
-		if r.Operation == q.Update && class == q.Person && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
+		if r.Operation == q.Update && class == q.Person && !r.ByWebhook && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.Ours && r.New.Hook == q.Absent {
 			if d.Repairs.Hook != q.AsRequested || r.Old.Latch == q.Ours && r.New.Latch != q.Ours && d.Repairs.Latch != q.AsOld {
 				t.Errorf("a person takes the hook off, and nothing else: %s", d.Describe())
 			}
@@ -451,6 +492,8 @@ func checkUpdated(t *rapid.T, r *q.Request, s *q.Snapshot, class q.Class) {
 	switch {
 	case (unhooked || freed) && class == q.Automation:
 		t.Error("automation released a hook")
+	case unhooked && class == q.Person && r.ByWebhook:
+		t.Error("a webhook took the hook off")
 	case unhooked && class == q.Person && !was.Deleting():
 		t.Error("a person took the hook off a live Machine")
 	case freed && was.Latch == q.Ours && class == q.Person:

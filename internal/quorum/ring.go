@@ -59,7 +59,20 @@ type Ring struct {
 	Leader  uint64   // member ID, 0 without a leader
 	Index   uint64   // the leader's raft index (committed)
 	Version string   // the lowest server version that answered, such as "3.7.3"; "" if none did
+	Alarms  []Alarm  // those that stand, also where the ring is not known for them
 }
+
+// Alarm is one that etcd raised and nobody has disarmed. While any stands, etcd refuses every write.
+type Alarm struct {
+	Kind   string // as etcd names it: NoSpace or Corrupt
+	Member uint64 // who is short of space, or whose data differ; 0 if etcd cannot tell
+}
+
+// The alarms that etcd knows.
+const (
+	NoSpace = "NOSPACE"
+	Corrupt = "CORRUPT"
+)
 
 // Voters counts the voting members, and those of them that are healthy.
 func (r *Ring) Voters() (voters, healthy int) {

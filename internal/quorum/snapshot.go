@@ -58,6 +58,9 @@ type Snapshot struct {
 
 	Lock Lock // full mode
 
+	// Failures are what the elected reconciler tries, and does not get done. Nothing is decided by them but what is tried beside.
+	Failures []Failure
+
 	Limits Limits
 }
 

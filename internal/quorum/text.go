@@ -223,6 +223,15 @@ func automationRelease(r *Request) []string {
 	}
 }
 
+// webhookRelease says that it was not the person who took the hook off.
+func webhookRelease(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: not you took it off, but a mutating webhook.", AutomationRelease, r.holder(), r.name()),
+		"See which webhooks change Machines: kubectl get mutatingwebhookconfigurations",
+		fmt.Sprintf("To let the Machine go, take the hook off yourself: kubectl holdfast release %s", r.name()),
+	}
+}
+
 // escaped says what comes of a hook that a person took off, or of a latch that stood alone.
 func escaped(r *Request, s *Snapshot, l *loss) []string {
 	what := fmt.Sprintf("Holdfast (%s): hook %s of Machine %s is off for good.", EscapeHatch, HookName, r.name())

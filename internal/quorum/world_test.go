@@ -377,6 +377,25 @@ func (w *world) set(line string) error {
 		}
 	case "driver":
 		w.s.OtherDriver = rest
+	case "alarm": // none, or its kind and the member's ID
+		w.s.Ring.Alarms = nil
+		if f[1] != "none" {
+			w.s.Ring.Alarms = []q.Alarm{{Kind: f[1], Member: hex(f[2])}}
+		}
+	case "fails": // <for how long> <Machine or -> <what>: <why>, or none
+		w.s.Failures = nil
+		if f[1] == "none" {
+			break
+		}
+		lasts, err := time.ParseDuration(f[1])
+		if err != nil {
+			return err
+		}
+		what, why, _ := strings.Cut(strings.Join(f[3:], " "), ": ")
+		w.s.Failures = []q.Failure{{Reason: q.ActionFails, What: what, Machine: strings.Trim(f[2], "-"), Since: w.s.Now.Add(-lasts), Why: why}}
+		if strings.HasPrefix(what, "write ") {
+			w.s.Failures[0].Reason = q.MembershipNotPublished
+		}
 	case "lock": // none, or <key>, or <key> leased <for how long> <holder>
 		switch {
 		case f[1] == "none":

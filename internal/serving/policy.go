@@ -118,7 +118,7 @@ func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
-		// quorum.Request.drops
+		// quorum.Request.Drops
 		{Name: "releases", Expression: some(
 			"(variables.hadHook && !variables.hasEntry)",
 			"(!variables.hadHook && variables.deleting && variables.hadLatch && !variables.hasLatch)",

@@ -38,7 +38,9 @@ type File struct {
 	Ledger         *Ledger `json:"releaseLedger,omitempty"` // without it there is none
 	Guard          *Guard  `json:"quorumGuard,omitempty"`
 	Lock           *Lock   `json:"membershipLock,omitempty"` // without it nobody has it
-	Limits         *Limits `json:"limits,omitempty"`         // the default limits without it
+	// Failures are what Holdfast tries, and does not get done.
+	Failures []Failure `json:"failures,omitempty"`
+	Limits   *Limits   `json:"limits,omitempty"` // the default limits without it
 }
 
 // Lock is quorum.Lock.
@@ -49,6 +51,15 @@ type Lock struct {
 	Since  string `json:"since,omitempty"`
 }
 
+// Failure is quorum.Failure.
+type Failure struct {
+	Reason  string `json:"reason"`
+	What    string `json:"what"`
+	Machine string `json:"machine,omitempty"`
+	Since   string `json:"since,omitempty"`
+	Why     string `json:"why,omitempty"`
+}
+
 // Etcd is quorum.Ring.
 type Etcd struct {
 	Known   bool     `json:"known"`
@@ -57,7 +68,14 @@ type Etcd struct {
 	Leader  string   `json:"leader,omitempty"`
 	Index   uint64   `json:"index,omitempty"`
 	Version string   `json:"version,omitempty"`
+	Alarms  []Alarm  `json:"alarms,omitempty"`
 	Members []Member `json:"members,omitempty"`
+}
+
+// Alarm is quorum.Alarm.
+type Alarm struct {
+	Kind   string `json:"kind"`
+	Member string `json:"member,omitempty"` // etcd cannot tell which without it
 }
 
 // Member is quorum.Member.

@@ -53,6 +53,14 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 	if f.Desired < 0 {
 		r.fail("desired", "%d is negative", f.Desired)
 	}
+	for i, a := range f.Etcd.Alarms {
+		s.Ring.Alarms = append(s.Ring.Alarms, quorum.Alarm{Kind: a.Kind, Member: r.id(fmt.Sprintf("etcd.alarms[%d].member", i), a.Member)})
+	}
+	for i, e := range f.Failures {
+		s.Failures = append(s.Failures, quorum.Failure{
+			Reason: quorum.Reason(e.Reason), What: e.What, Machine: e.Machine, Since: r.time(fmt.Sprintf("failures[%d].since", i), e.Since), Why: e.Why,
+		})
+	}
 	for i := range f.Etcd.Members {
 		s.Ring.Members = append(s.Ring.Members, r.member(fmt.Sprintf("etcd.members[%d]", i), &f.Etcd.Members[i]))
 	}

@@ -25,7 +25,7 @@ const (
 // Ring is what that ConfigMap says.
 type Ring struct {
 	By string // the process that read etcd, a pod's name and a number mostly
-	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, OtherDriver, Lock, Ring and Limits alone.
+	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, OtherDriver, Lock, Failures, Ring and Limits alone.
 	Snapshot *quorum.Snapshot
 }
 
@@ -33,7 +33,7 @@ type Ring struct {
 // while the ring is unknown its endpoints stay.
 func RingData(s *quorum.Snapshot, by string, stands map[string]string) (map[string]string, error) {
 	raw, err := yaml.Marshal(Of(&quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}, ""))
 	if err != nil {
 		return nil, fmt.Errorf("write the ring down: %w", err)
@@ -83,6 +83,6 @@ func ParseRing(data map[string]string) (*Ring, error) {
 		return nil, errors.New(byKey + ": it is too long or no text")
 	}
 	return &Ring{By: data[byKey], Snapshot: &quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}}, nil
 }

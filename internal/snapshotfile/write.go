@@ -57,6 +57,13 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 			f.Ledger.Releases = append(f.Ledger.Releases, out)
 		}
 	}
+	for _, a := range s.Ring.Alarms {
+		f.Etcd.Alarms = append(f.Etcd.Alarms, Alarm{Kind: a.Kind, Member: formatID(a.Member)})
+	}
+	for i := range s.Failures {
+		e := &s.Failures[i]
+		f.Failures = append(f.Failures, Failure{Reason: string(e.Reason), What: e.What, Machine: e.Machine, Since: formatTime(e.Since), Why: e.Why})
+	}
 	if l := &s.Lock; *l != (quorum.Lock{}) {
 		f.Lock = &Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: formatTime(l.Since)}
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -88,7 +89,8 @@ func metricNames(t *testing.T) []string {
 	o := audit.NewOptions()
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
 	_, err5 := audit.New(o)
-	for _, err := range []error{err1, err2, err3, err4, err5} {
+	_, err6 := controller.NewAlarms(nil, d, logr.Discard())
+	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,62 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Alarms tells etcd's in the metrics and the log, on every replica: while one stands etcd refuses every write, an elected replica
+// cannot renew its Lease, and soon there is none that would tell. Make it with NewAlarms.
+type Alarms struct {
+	etcd  Ring
+	log   logr.Logger
+	gauge *prometheus.GaugeVec
+	last  string
+}
+
+// alarmEvery is how soon etcd is asked again: an alarm goes only by a person's hand.
+const alarmEvery = 15 * time.Second
+
+// NewAlarms registers the metric.
+func NewAlarms(etcd Ring, registry prometheus.Registerer, log logr.Logger) (*Alarms, error) {
+	a := &Alarms{etcd: etcd, log: log, gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "holdfast_etcd_alarms", Help: "1 for each alarm that stands in etcd, by alarm (NOSPACE, CORRUPT) and member ID, 0 for one that etcd cannot tell. Every replica serves it.",
+	}, []string{"alarm", "id"})}
+	if err := registry.Register(a.gauge); err != nil {
+		return nil, fmt.Errorf("metric of etcd's alarms: %w", err)
+	}
+	return a, nil
+}
+
+// Start asks etcd until the context ends.
+func (a *Alarms) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, a.look, alarmEvery)
+	return nil
+}
+
+// NeedLeaderElection says that every replica runs it.
+func (a *Alarms) NeedLeaderElection() bool { return false }
+
+func (a *Alarms) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, etcdBound)
+	defer cancel()
+	ring := a.etcd.Read(ctx)
+	if !ring.Known && len(ring.Alarms) == 0 {
+		return // what was seen last stands
+	}
+	a.gauge.Reset()
+	for _, one := range ring.Alarms {
+		a.gauge.WithLabelValues(one.Kind, fmt.Sprintf("%x", one.Member)).Set(1)
+	}
+	if now := fmt.Sprint(ring.Alarms); now != a.last {
+		a.last = now
+		for _, n := range ring.AlarmNotes() {
+			a.log.Info(n.Message, "reason", n.Reason)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package machineapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// TakenByWebhook says whether the hook, or instead the latch, which the new object lacks, was taken off by a mutating webhook and not by who sent the
+// request. The API server notes in metadata.managedFields who claims what before admission: what the requester took off nobody claims any
+// more, and what is claimed and not there went later. Of an entry that nobody claimed before it cannot tell, and says no.
+func TakenByWebhook(next *Object, theLatch bool) bool {
+	k := hook
+	if theLatch {
+		k = latch
+	}
+	var managers []struct {
+		Fields struct {
+			Spec struct {
+				Hooks map[string]map[string]json.RawMessage `json:"f:lifecycleHooks"`
+			} `json:"f:spec"`
+		} `json:"fieldsV1"`
+	}
+	if utiljson.Unmarshal(next.managedFields, &managers) != nil {
+		return false
+	}
+	element := fmt.Sprintf(`k:{"name":%q}`, k.ours().Name)
+	for i := range managers {
+		if _, claimed := managers[i].Fields.Spec.Hooks["f:"+k.list()][element]; claimed {
+			return true
+		}
+	}
+	return false
+}
