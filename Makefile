@@ -2,7 +2,7 @@
 SHELL := bash
 export CGO_ENABLED ?= 0
 
-REAL     := etcd etcdctl kube-apiserver kube-controller-manager kube-scheduler kubectl
+REAL     := etcd etcdctl etcdutl kube-apiserver kube-controller-manager kube-scheduler kubectl
 BIN      := $(CURDIR)/bin
 # What is shipped is built with these. grpcnotrace leaves out grpc's request traces, which nothing reads. They print by
 # html/template, which calls methods by name: for that the linker would keep every method of every type, 38 MiB of them.
@@ -78,7 +78,7 @@ parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
 	@cd test/machineapi && $(PROGRESS) machine-api go build -v -trimpath -o $(BIN)/machine-api .
 
 .PHONY: binaries
-binaries: ## Build the control plane's parts, kubectl, etcd and etcdctl (minutes the first time)
+binaries: ## Build the control plane's parts, kubectl, etcd, etcdctl and etcdutl (minutes the first time)
 	@$(if $(MISSING),test/binaries/build.sh $(BIN) $(MISSING),:)
 
 .PHONY: docs-check

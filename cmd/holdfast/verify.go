@@ -60,14 +60,17 @@ func verifyMembershipCommand() *cobra.Command {
 		Long: `Wait until etcd may start on this host, and make its data directory ready for that.
 
 etcd may start when a live, linearizable member list names this host's peer URL, when that list and
-the expected members (ETCD_MEMBER_IDS) agree, and when the data directory holds this member's data,
-or nothing if the member never started. While the host is not listed yet this command waits, with
-progress, until --timeout.
+the expected members (ETCD_MEMBER_IDS) agree, and when the data directory holds this member's data
+of this ring, or nothing if the member never started. While the host is not listed yet this command
+waits, with progress, until --timeout.
 
   - An older member's data directory is archived before a new member starts: renamed to a sibling,
     DIR-removed-TIME. Nothing is deleted. It is refused while an etcd uses the directory, where the
-    rename would cross file systems, and where less room is left than the ring's data take.
+    rename would cross file systems, and where less room is left than the ring's data take. Data of
+    a member that etcd lists are never archived.
   - A member that has started before does not start without its data.
+  - Data from before etcd was restored from a snapshot do not start. Restore with a new
+    --initial-cluster-token: with the old one members and cluster keep their IDs.
   - If etcd gives no linearizable answer for --quorum-wait, a member whose own data are here and that
     is expected starts all the same: after a power cut of all hosts there is no quorum to ask.
 
@@ -119,7 +122,7 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 	}
 	f.StringVar(&peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
 	f.StringVar(&data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
-	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait until etcd may start")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long this may take, waiting until etcd may start included")
 	f.DurationVar(&quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
 	return cmd
 }

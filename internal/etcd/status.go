@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -11,9 +12,14 @@ import (
 // Status is what one member says of itself.
 type Status struct {
 	Member  uint64 // its ID
+	Cluster uint64 // its cluster's ID
 	Leader  uint64 // the leader's ID, 0 if it knows of none
 	Learner bool
 	DBSize  int64 // of its database file, in bytes
+
+	Term     uint64 // raft's
+	Commit   uint64 // raft's committed index, read after Revision
+	Revision int64  // of the keys
 }
 
 // Status asks the member at a client URL about itself. The answer is the member's own view, which may
@@ -28,7 +34,10 @@ func (c *Client) Status(ctx context.Context, at string) (Status, error) {
 	if err != nil {
 		return Status{}, failure{at, err}
 	}
-	return Status{Member: s.Header.GetMemberId(), Leader: s.Leader, Learner: s.IsLearner, DBSize: s.DbSize}, nil
+	return Status{
+		Member: s.Header.GetMemberId(), Cluster: s.Header.GetClusterId(), Leader: s.Leader, Learner: s.IsLearner, DBSize: s.DbSize,
+		Term: s.RaftTerm, Commit: s.RaftIndex, Revision: s.Header.GetRevision(),
+	}, nil
 }
 
 // Linearizable asks the member at a client URL for a linearizable read, for which it must hear from
@@ -44,4 +53,25 @@ func (c *Client) Linearizable(ctx context.Context, at string) error {
 		return failure{at, err}
 	}
 	return nil
+}
+
+// Past is a key as it was at a revision, by the data of the member at a client URL alone; nil if there
+// was none. told is false if that member does not say, because it compacted the revision or does not
+// let this client read.
+func (c *Client) Past(ctx context.Context, at string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error) {
+	conn, err := c.conn(at)
+	if err != nil {
+		return nil, false, err
+	}
+	got, err := conn.Get(ctx, string(key), clientv3.WithRev(revision), clientv3.WithSerializable())
+	if err != nil {
+		if quiet(err) {
+			return nil, false, failure{at, err}
+		}
+		return nil, false, nil // it answered that it does not say
+	}
+	if len(got.Kvs) == 0 {
+		return nil, true, nil
+	}
+	return got.Kvs[0], true, nil
 }

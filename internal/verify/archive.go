@@ -20,15 +20,9 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Reason + "\n" + r.Advice }
 
-// archive puts a data directory aside as a sibling and leaves an empty one in its place. It may end
-// between any two steps and be run again. step is told of each one that is done, for tests.
+// archive puts a data directory that is locked aside as a sibling and leaves an empty one in its place.
+// It may end between any two steps and be run again. step is told of each one that is done, for tests.
 func archive(dir string, now time.Time, step func(done string)) (aside string, err error) {
-	unlock, err := lockData(dir)
-	if err != nil {
-		return "", err
-	}
-	// Held over the rename: an etcd that starts now finds its files locked.
-	defer unlock()
 	if err := renamable(dir); err != nil {
 		return "", err
 	}
@@ -36,16 +30,26 @@ func archive(dir string, now time.Time, step func(done string)) (aside string, e
 	if aside, err = sibling(dir, now); err != nil {
 		return "", err
 	}
-	if err := os.Rename(dir, aside); err != nil {
+	switch err := os.Rename(dir, aside); {
+	case errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV): // a bind mount is of its parent's file system
+		return "", mountPoint(dir)
+	case err != nil:
 		return "", fmt.Errorf("archive the data directory: %w", err)
 	}
 	step("renamed")
 	return aside, makeDir(dir, step)
 }
 
+func mountPoint(dir string) *Refusal {
+	return &Refusal{
+		Reason: fmt.Sprintf("Data directory %s is a mount point, so it cannot be renamed to a sibling.", dir),
+		Advice: "Use a directory inside what is mounted there as data directory, or move what is in it aside by hand.",
+	}
+}
+
 // makeDir makes the data directory if there is none, so that it is there after a power cut.
 func makeDir(dir string, step func(done string)) error {
-	if err := os.MkdirAll(filepath.Dir(filepath.Clean(dir)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
 	// What a rename did before is made to last first.
@@ -76,7 +80,7 @@ func syncDir(dir string) error {
 
 // sibling is a free name beside the data directory.
 func sibling(dir string, now time.Time) (string, error) {
-	name := filepath.Clean(dir) + "-removed-" + now.UTC().Format("20060102T150405Z")
+	name := dir + "-removed-" + now.UTC().Format("20060102T150405Z")
 	for i := range 100 {
 		try := name
 		if i > 0 {
@@ -103,29 +107,26 @@ func renamable(dir string) error {
 			Advice: "Give the directory itself as --data-dir.",
 		}
 	}
-	if err := syscall.Stat(filepath.Dir(filepath.Clean(dir)), &parent); err != nil {
+	if err := syscall.Stat(filepath.Dir(dir), &parent); err != nil {
 		return fmt.Errorf("the parent of data directory %s: %w", dir, err)
 	}
 	if self.Dev != parent.Dev {
-		return &Refusal{
-			Reason: fmt.Sprintf("Data directory %s is a file system of its own, so it cannot be renamed to a sibling.", dir),
-			Advice: "Use a directory inside that file system as data directory, or move what is in it aside by hand.",
-		}
+		return mountPoint(dir)
 	}
 	return nil
 }
 
 // lockData takes etcd's own locks and one on the directory, so that neither an etcd nor another run
-// of this command is at work there. The locks go with the process.
-func lockData(dir string) (unlock func(), err error) {
-	var held []interface{ Close() error }
+// of this command is at work there. The locks go with the process. busy is why another run comes first.
+func lockData(dir string) (unlock func(), busy string, err error) {
+	var held []*os.File
 	release := func() {
 		for _, f := range held {
 			_ = f.Close()
 		}
 	}
 	defer func() {
-		if err != nil {
+		if unlock == nil {
 			release()
 		}
 	}()
@@ -137,35 +138,49 @@ func lockData(dir string) (unlock func(), err error) {
 		held = append(held, f)
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
-	if err := flock(dir); err != nil {
-		return nil, inUse(dir, err)
+	const another = "Another run of this command is at work on the data directory."
+	switch err := flock(dir); {
+	case errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist):
+		return nil, another, nil
+	case err != nil:
+		return nil, "", fmt.Errorf("lock %s: %w", dir, err)
 	}
 	// bbolt's lock on its file.
 	db := filepath.Join(dir, "member", "snap", "db")
 	if err := flock(db); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, inUse(db, err)
+		return nil, "", inUse(db, err)
 	}
 	// The newest file of the log: etcd locks it, in another way, before it opens its database.
 	files, err := logFiles(dir)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if len(files) > 0 {
 		newest := files[len(files)-1]
 		f, err := fileutil.TryLockFile(newest, os.O_RDWR, 0o600)
-		if err != nil {
-			return nil, inUse(newest, err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, "", inUse(newest, err)
 		}
-		held = append(held, f)
+		if err == nil {
+			held = append(held, f.File)
+		}
 	}
-	return release, nil
+	// What is locked may have been put aside by another run before that.
+	locked, err := held[0].Stat()
+	if err != nil {
+		return nil, "", fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if now, err := os.Stat(dir); err != nil || !os.SameFile(locked, now) {
+		return nil, another, nil
+	}
+	return release, "", nil
 }
 
 func inUse(path string, err error) error {
 	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fileutil.ErrLocked) {
 		return &Refusal{
 			Reason: fmt.Sprintf("The data directory is in use: another process holds a lock on %s.", path),
-			Advice: "Stop the etcd that runs on it, or wait for the other run of this command, then try again.",
+			Advice: "Stop the etcd that runs on it, then try again.",
 		}
 	}
 	return fmt.Errorf("lock %s: %w", path, err)

@@ -3,7 +3,9 @@ package verify
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -45,7 +54,11 @@ type canned struct {
 
 func (c canned) Read(context.Context) quorum.Ring                    { return c.ring }
 func (c canned) Status(context.Context, string) (etcd.Status, error) { return c.status, c.err }
-func (c canned) Linearizable(context.Context, string) error          { return c.err }
+func (c canned) Contacts(context.Context) []etcd.Contact             { return nil }
+func (c canned) Past(context.Context, string, []byte, int64) (*mvccpb.KeyValue, bool, error) {
+	return nil, false, c.err
+}
+func (c canned) Linearizable(context.Context, string) error { return c.err }
 
 // newcomer is the check of a host whose member 1 was just added to the ring of member 2.
 func newcomer(dir string) *Membership {
@@ -58,7 +71,7 @@ func newcomer(dir string) *Membership {
 				{ID: 1, Learner: true, PeerURLs: []string{"https://10.0.0.1:2380"}},
 				{ID: 2, Name: "b", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}},
 			}},
-			status: etcd.Status{Member: 2, Leader: 2, DBSize: 20 << 10},
+			status: etcd.Status{Member: 2, Cluster: 77, Leader: 2, DBSize: 20 << 10, Term: 3, Commit: 40, Revision: 20},
 		},
 		Environment: membership.Environment{State: membership.Existing, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
 		PeerURL:     "https://10.0.0.1:2380", DataDir: dir, Timeout: 5 * time.Second, QuorumWait: time.Second, Out: &bytes.Buffer{},
@@ -82,21 +95,25 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// writeLog begins a log as etcd does: a checksum of nothing, then who writes it.
-func writeLog(t *testing.T, dir string, id byte) {
+// writeLog makes a log of member id of cluster 77, by etcd's own hand, that ends at index 9 in term 2.
+func writeLog(t *testing.T, dir string, id uint64) {
 	t.Helper()
-	frame := func(message ...byte) []byte {
-		pad := (8 - len(message)%8) % 8
-		head := make([]byte, 8)
-		head[0] = byte(len(message))
-		if pad > 0 {
-			head[7] = 0x80 | byte(pad)
-		}
-		return append(append(head, message...), make([]byte, pad)...)
+	if err := os.MkdirAll(filepath.Join(dir, "member"), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	metadata := []byte{1 << 3, id, 2 << 3, 77}
-	text := append(frame(1<<3, crcRecord, 2<<3, 0), frame(append([]byte{1 << 3, metadataRecord, 2 << 3, 5, 3<<3 | 2, byte(len(metadata))}, metadata...)...)...)
-	put(t, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), string(text))
+	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: &id, ClusterID: new(uint64(77))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := wal.Create(nil, filepath.Join(dir, "member", "wal"), metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := &raftpb.HardState{Term: new(uint64(2)), Commit: new(uint64(8))}
+	err = log.Save(state, []*raftpb.Entry{{Index: new(uint64(9)), Term: new(uint64(2))}})
+	if err := errors.Join(err, log.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // archived wants the older data whole in one place, and an empty data directory.
@@ -162,23 +179,12 @@ func TestArchiveNames(t *testing.T) {
 
 // TestArchiveRefuses: each refusal leaves everything where it is.
 func TestArchiveRefuses(t *testing.T) {
-	lock := func(t *testing.T, path string) {
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = f.Close() })
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, c := range []struct {
 		name  string
 		spoil func(t *testing.T, m *Membership)
 		want  string
 	}{
-		{"a database in use", func(t *testing.T, m *Membership) { lock(t, filepath.Join(m.DataDir, "member", "snap", "db")) }, "is in use: another process holds a lock on"},
-		{"another run at work", func(t *testing.T, m *Membership) { lock(t, m.DataDir) }, "is in use: another process holds a lock on"},
+		{"a database in use", func(t *testing.T, m *Membership) { flock(t, filepath.Join(m.DataDir, "member", "snap", "db")) }, "is in use: another process holds a lock on"},
 		{"a symbolic link", func(t *testing.T, m *Membership) {
 			link := filepath.Join(t.TempDir(), "link")
 			if err := os.Symlink(m.DataDir, link); err != nil {
@@ -211,7 +217,7 @@ func TestArchiveRefuses(t *testing.T) {
 // TestAnotherFileSystem: a directory that is a mount point is not renamed. /proc is one everywhere.
 func TestAnotherFileSystem(t *testing.T) {
 	var refused *Refusal
-	if err := renamable("/proc"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "a file system of its own") {
+	if err := renamable("/proc"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "a mount point") {
 		t.Fatal(err)
 	}
 }
@@ -226,13 +232,21 @@ func TestReadDisk(t *testing.T) {
 		{"an empty one", func(dir string) { put(t, filepath.Join(dir, "lost+found", "x"), "") }, Nothing},
 		{"a log", func(dir string) { writeLog(t, dir, 9) }, Data},
 		{"no log yet", func(dir string) { put(t, filepath.Join(dir, "member", "snap", "db"), "x") }, NoLog},
-		{"an empty log", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), "") }, Garbled},
-		{"noise", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), strings.Repeat("\xff", 4096)) }, Garbled},
-		{"zeros", func(dir string) { put(t, filepath.Join(dir, "member", "wal", "0.wal"), strings.Repeat("\x00", 4096)) }, Garbled},
+		{"an empty log", func(dir string) { put(t, logFile(dir, 0), "") }, Garbled},
+		{"noise", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\xff", 4096)) }, Garbled},
+		{"zeros", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\x00", 4096)) }, Garbled},
 		{"a torn newest file", func(dir string) {
 			writeLog(t, dir, 9)
-			put(t, filepath.Join(dir, "member", "wal", "0000000000000001-0000000000000009.wal"), "\x04\x00")
+			put(t, logFile(dir, 1), "\x04\x00")
 		}, Data},
+		{"a file that is none of a log's", func(dir string) {
+			writeLog(t, dir, 9)
+			copyFile(t, strayLog(t), filepath.Join(dir, "member", "wal", "zz-backup.wal"))
+			copyFile(t, strayLog(t), logFile(dir, 1)+".bak.wal")
+		}, Data},
+		{"nothing but such a file", func(dir string) {
+			copyFile(t, strayLog(t), filepath.Join(dir, "member", "wal", "zz-backup.wal"))
+		}, NoLog},
 	} {
 		dir := filepath.Join(t.TempDir(), "[data]*")
 		c.write(dir)
@@ -243,21 +257,87 @@ func TestReadDisk(t *testing.T) {
 	}
 }
 
-// FuzzRecord: no bytes make reading a log fail other than by an error.
-func FuzzRecord(f *testing.F) {
+func logFile(dir string, sequence int) string {
+	return filepath.Join(dir, "member", "wal", fmt.Sprintf("%016x-%016x.wal", sequence, sequence*10))
+}
+
+// strayLog is a file of another member's log.
+func strayLog(t *testing.T) string {
+	dir := t.TempDir()
+	writeLog(t, dir, 13)
+	return logFile(dir, 0)
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, to, string(text))
+}
+
+// FuzzLog: no bytes make reading a log fail other than by an error.
+func FuzzLog(f *testing.F) {
 	f.Add([]byte{4, 0, 0, 0, 0, 0, 0, 0x84, 8, 4, 16, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, text []byte) {
-		kind, data, err := record(bytes.NewReader(text))
-		if err != nil && (kind != 0 || data != nil) {
-			t.Errorf("%d, %v beside %v", kind, data, err)
+		dir := t.TempDir()
+		put(t, logFile(dir, 0), string(text))
+		disk, err := readDisk(dir)
+		if err != nil || disk.Holding != Data && disk.Holding != Garbled {
+			t.Errorf("%+v, %v", disk, err)
 		}
-		_, _ = varint(text, 1)
+		_, _ = readLog(dir)
+	})
+}
+
+// FuzzDatabase: no bytes make reading a database fail other than by an error.
+func FuzzDatabase(f *testing.F) {
+	f.Add([]byte("the database"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		dir := t.TempDir()
+		ownData(t, dir)
+		file := filepath.Join(dir, "member", "snap", "db")
+		whole, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, file, string(append(whole[:min(len(whole), 2*os.Getpagesize())], text...)))
+		_, _, _ = readDatabase(dir, []int64{3})
 	})
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
 	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownData is a data directory of member 1, which has started, with revision 5 at index 8.
+func ownData(t *testing.T, dir string) {
+	t.Helper()
+	writeLog(t, dir, 1)
+	snap := filepath.Join(dir, "member", "snap")
+	if err := os.MkdirAll(snap, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(filepath.Join(snap, "db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		meta, err1 := tx.CreateBucket([]byte("meta"))
+		keys, err2 := tx.CreateBucket([]byte("key"))
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		return errors.Join(
+			meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 8)),
+			keys.Put(append(binary.BigEndian.AppendUint64(nil, 5), "_\x00\x00\x00\x00\x00\x00\x00\x00"...), nil),
+		)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
 }

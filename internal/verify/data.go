@@ -8,8 +8,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // Holding is what a data directory holds.
@@ -18,7 +30,7 @@ type Holding uint8
 const (
 	Nothing Holding = 1 + iota // no member's data
 	Data                       // a member's data, whose ID is known
-	NoLog                      // files of etcd, but no log: their member never took part in a ring
+	NoLog                      // files of etcd, but no log
 	Garbled                    // a log that does not say whose it is
 )
 
@@ -26,7 +38,18 @@ const (
 type Disk struct {
 	Holding Holding
 	Member  uint64 // whose Data
+	Cluster uint64 // and of which cluster
 	Why     string // of Garbled, for people
+}
+
+// Position is where a member's data stand in its ring's history.
+type Position struct {
+	Term   uint64 // of the last entry in its log
+	Commit uint64 // the highest raft index that it knows to be committed
+	// Index is the raft index up to which its database has everything, and Revision the revision of the keys
+	// there. Index is 0 while the database has nothing.
+	Index    uint64
+	Revision int64
 }
 
 // readDisk sees whose data a data directory holds. An error means that it could not be looked at.
@@ -47,131 +70,206 @@ func readDisk(dir string) (Disk, error) {
 	}
 	var wrong error
 	for _, file := range slices.Backward(files) {
-		id, err := logOwner(file)
+		disk, err := logOwner(file)
 		if err == nil {
-			return Disk{Holding: Data, Member: id}, nil
+			return disk, nil
 		}
 		wrong = errors.Join(wrong, err)
 	}
 	return Disk{Holding: Garbled, Why: strings.ReplaceAll(wrong.Error(), "\n", "; ")}, nil
 }
 
-// logFiles are the files of etcd's write-ahead log, the oldest first.
+// logFiles are the files of etcd's write-ahead log, the oldest first. Like etcd it takes no other names
+// for those of a log.
 func logFiles(dir string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(escape(dir), "member", "wal", "*.wal"))
-	if err != nil {
+	entries, err := os.ReadDir(filepath.Join(dir, "member", "wal"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the write-ahead log in %s: %w", dir, err)
+	}
+	var files []string
+	for _, e := range entries {
+		var sequence, index uint64
+		if _, err := fmt.Sscanf(e.Name(), "%016x-%016x.wal", &sequence, &index); err == nil && e.Name() == fmt.Sprintf("%016x-%016x.wal", sequence, index) {
+			files = append(files, filepath.Join(dir, "member", "wal", e.Name()))
+		}
 	}
 	slices.Sort(files)
 	return files, nil
 }
 
-// escape makes a path mean itself to filepath.Glob.
-func escape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
-}
-
-// The records that a file of the write-ahead log begins with, by their type.
-const (
-	metadataRecord = 1
-	crcRecord      = 4
-)
-
-// logOwner reads the ID of the member that wrote a file of the write-ahead log. etcd begins each file
-// with a checksum and its metadata; a record is its length in the lower 56 bits of 8 bytes, the
-// protobuf message, and padding, whose length is in the upper 8 bits. So it has been since etcd 2.1,
-// which a test holds against the etcd of today. etcd's own reader is in its server module, which is
-// large.
-func logOwner(file string) (uint64, error) {
+// readRecords gives the records of one file of the log to each, until that returns false. etcd begins a
+// file with a checksum and the metadata.
+func readRecords(file string, each func(kind int64, data []byte) (more bool, err error)) error {
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = f.Close() }()
-	for range 2 {
-		kind, data, err := record(f)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", file, err)
+	decoder := wal.NewDecoder(fileutil.NewFileReader(f))
+	var record walpb.Record
+	for {
+		switch err := decoder.Decode(&record); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", file, err)
 		}
-		switch kind {
-		case crcRecord:
+		if record.GetType() == wal.CrcType {
+			decoder.UpdateCRC(record.GetCrc())
 			continue
-		case metadataRecord:
-			id, ok := varint(data, 1)
-			if !ok || id == 0 {
-				return 0, fmt.Errorf("%s: its metadata name no member", file)
+		}
+		if more, err := each(record.GetType(), record.GetData()); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		} else if !more {
+			return nil
+		}
+	}
+}
+
+// logOwner reads whose a file of the write-ahead log is.
+func logOwner(file string) (Disk, error) {
+	var owner etcdserverpb.Metadata
+	err := readRecords(file, func(kind int64, data []byte) (bool, error) {
+		if kind != wal.MetadataType {
+			return false, nil
+		}
+		return false, proto.Unmarshal(data, &owner)
+	})
+	switch {
+	case err != nil:
+		return Disk{}, err
+	case owner.GetNodeID() == 0 || owner.GetClusterID() == 0:
+		return Disk{}, fmt.Errorf("%s does not begin with the metadata of a write-ahead log", file)
+	}
+	return Disk{Holding: Data, Member: owner.GetNodeID(), Cluster: owner.GetClusterID()}, nil
+}
+
+// readLog reads from the log where a member's data stand. What cannot be read at its end was never
+// made to last, or keeps etcd from starting.
+func readLog(dir string) (Position, error) {
+	files, err := logFiles(dir)
+	if err != nil {
+		return Position{}, err
+	}
+	var p Position
+	var wrong error
+	// A new file begins with the state, but its entries may all be in the one before.
+	for _, file := range slices.Backward(files) {
+		var index, term, commit uint64
+		err := readRecords(file, func(kind int64, data []byte) (bool, error) {
+			switch kind {
+			case wal.EntryType:
+				var e raftpb.Entry
+				if err := proto.Unmarshal(data, &e); err != nil {
+					return false, err
+				}
+				index, term = e.GetIndex(), e.GetTerm() // a later entry takes the place of an earlier one
+			case wal.StateType:
+				var s raftpb.HardState
+				if err := proto.Unmarshal(data, &s); err != nil {
+					return false, err
+				}
+				commit = s.GetCommit()
+			case wal.SnapshotType:
+				var s walpb.Snapshot
+				if err := proto.Unmarshal(data, &s); err != nil {
+					return false, err
+				}
+				if s.GetIndex() > index {
+					index, term = s.GetIndex(), s.GetTerm()
+				}
 			}
-			return id, nil
+			return true, nil
+		})
+		wrong = errors.Join(wrong, err)
+		p.Commit = max(p.Commit, commit)
+		if index > 0 {
+			p.Term = term
+			return p, nil
 		}
-		break
 	}
-	return 0, fmt.Errorf("%s does not begin with the metadata of a write-ahead log", file)
+	return p, wrong
 }
 
-// record reads one record's type and data.
-func record(r io.Reader) (kind uint64, data []byte, err error) {
-	const longest = 4096 // these records are some dozen bytes
-	var frame [8]byte
-	if _, err := io.ReadFull(r, frame[:]); err != nil {
-		return 0, nil, fmt.Errorf("a record's length: %w", err)
-	}
-	field := binary.LittleEndian.Uint64(frame[:])
-	size := field & (1<<56 - 1)
-	if field>>63 == 1 {
-		size += field >> 56 & 7
-	}
-	if size == 0 || size > longest {
-		return 0, nil, fmt.Errorf("a record of %d bytes cannot be here", size)
-	}
-	message := make([]byte, size)
-	if _, err := io.ReadFull(r, message); err != nil {
-		return 0, nil, fmt.Errorf("a record: %w", err)
-	}
-	if field>>63 == 1 {
-		message = message[:field&(1<<56-1)]
-	}
-	kind, _ = varint(message, 1)
-	data, _ = bytesField(message, 3)
-	return kind, data, nil
-}
+// errLocked is that an etcd, or another run of this command, uses the database.
+type errLocked struct{ path string }
 
-// varint is the value of a protobuf message's integer field.
-func varint(message []byte, number uint64) (uint64, bool) {
-	value, _, ok := field(message, number<<3)
-	return value, ok
-}
+func (e errLocked) Error() string { return "another process holds a lock on " + e.path }
 
-// bytesField is the value of a protobuf message's field of bytes.
-func bytesField(message []byte, number uint64) ([]byte, bool) {
-	_, data, ok := field(message, number<<3|2)
-	return data, ok
-}
+// compared is how many keys are compared with a member that runs.
+const compared = 8
 
-// field finds a field by its tag, among integers and bytes: these messages have no other.
-func field(message []byte, want uint64) (value uint64, data []byte, ok bool) {
-	for len(message) > 0 {
-		tag, n := binary.Uvarint(message)
-		if n <= 0 {
-			return 0, nil, false
+// readDatabase reads from the database where a member's data stand and, for each of the revisions, the
+// latest keys that were written up to it.
+func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.KeyValue, err error) {
+	file := filepath.Join(dir, "member", "snap", "db")
+	// bbolt maps the file into memory and trusts it.
+	defer func() {
+		if crash := recover(); crash != nil {
+			err = fmt.Errorf("database %s: %v", file, crash)
 		}
-		message = message[n:]
-		if value, n = binary.Uvarint(message); n <= 0 {
-			return 0, nil, false
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	db, err := bbolt.Open(file, 0o400, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return p, nil, errLocked{file}
+	}
+	if err != nil {
+		return p, nil, fmt.Errorf("database %s: %w", file, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	err = db.View(func(tx *bbolt.Tx) error {
+		meta, keys := tx.Bucket([]byte("meta")), tx.Bucket([]byte("key"))
+		if meta == nil || keys == nil { // etcd was killed before it wrote anything
+			written = make([][]*mvccpb.KeyValue, len(upTo))
+			return nil
 		}
-		message, data = message[n:], nil
-		switch tag & 7 {
-		case 0:
-		case 2:
-			if value > uint64(len(message)) {
-				return 0, nil, false
+		number := func(text []byte) uint64 {
+			if len(text) < 8 {
+				return 0
 			}
-			data, message = message[:value], message[value:]
-		default:
-			return 0, nil, false
+			return binary.BigEndian.Uint64(text)
 		}
-		if tag == want {
-			return value, data, true
+		p.Revision = 1 // without any key
+		p.Index = number(meta.Get([]byte("consistent_index")))
+		// A key of this bucket is a revision: main, "_", sub, and "t" if a key was deleted by it. Compaction may
+		// drop the last one, and then knows of it.
+		cursor := keys.Cursor()
+		last, _ := cursor.Last()
+		for _, at := range [][]byte{last, meta.Get([]byte("scheduledCompactRev")), meta.Get([]byte("finishedCompactRev"))} {
+			p.Revision = max(p.Revision, int64(number(at)))
 		}
+		for _, revision := range upTo {
+			step := cursor.Prev // from the first one after it
+			if at, _ := cursor.Seek(binary.BigEndian.AppendUint64(nil, uint64(revision)+1)); at == nil {
+				step = cursor.Last
+			}
+			at, value := step()
+			var kvs []*mvccpb.KeyValue
+			for ; at != nil && len(kvs) < compared; at, value = cursor.Prev() {
+				kv := &mvccpb.KeyValue{}
+				if len(at) != 17 || proto.Unmarshal(value, kv) != nil || len(kv.GetKey()) == 0 {
+					continue
+				}
+				kvs = append(kvs, kv)
+			}
+			written = append(written, kvs)
+		}
+		return nil
+	})
+	return p, written, err
+}
+
+// readPosition reads where a member's data stand, and the latest keys written up to each of the revisions.
+func readPosition(dir string, upTo []int64) (Position, [][]*mvccpb.KeyValue, error) {
+	p, err := readLog(dir)
+	if err != nil {
+		return p, nil, err
 	}
-	return 0, nil, false
+	at, written, err := readDatabase(dir, upTo)
+	if err != nil {
+		return p, nil, err
+	}
+	// What is applied was committed; etcd does not always write down that it was.
+	return Position{Term: p.Term, Commit: max(p.Commit, at.Index), Index: at.Index, Revision: at.Revision}, written, nil
 }

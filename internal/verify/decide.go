@@ -2,9 +2,11 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -16,8 +18,24 @@ type Facts struct {
 	Ring        quorum.Ring
 	Disk        Disk
 
+	// Position is where the data here stand; nil before anybody looked.
+	Position *Position
+	// Running are members that answer for themselves, the leader among them if the ring is known and the
+	// leader answered.
+	Running []Running
+	// Stranger is why an endpoint that is not silent cannot be asked, "" without such a one.
+	Stranger string
+
 	Silent     time.Duration // for how long etcd has given no linearizable answer
 	QuorumWait time.Duration // how long that must last before a member with its own data starts all the same
+}
+
+// Running is a member that answers for itself.
+type Running struct {
+	etcd.Status
+	At string // client URL
+	// Differs is what it holds otherwise than the data here at a revision that both have, "" for nothing.
+	Differs string
 }
 
 // Verdict is what to do.
@@ -29,6 +47,7 @@ const (
 	Archive                    // put the older member's data aside, then Fresh
 	Wait                       // and look again
 	Refuse                     // looking again changes nothing
+	Compare                    // find out Running, and Position where the data are this member's; then decide again
 )
 
 // Decision is a verdict and why, in sentences for people.
@@ -38,15 +57,21 @@ type Decision struct {
 	Advice  string // of Refuse
 }
 
+const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
+
 // Decide says whether etcd may start on this host, and how. It is pure.
 func Decide(f Facts) Decision {
-	if f.Environment.State == membership.Existing && len(f.Environment.Members) == 0 {
+	switch {
+	case f.Environment.State == membership.Existing && len(f.Environment.Members) == 0:
 		return Decision{
 			Refuse, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", membership.MemberIDsVariable),
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
-	}
-	if !f.Ring.Known {
+	case f.Environment.State == membership.New && len(f.Environment.Members) > 0:
+		return Decision{
+			Refuse, fmt.Sprintf("%s is new, and %s names members that the ring has already.", membership.StateVariable, membership.MemberIDsVariable), newest,
+		}
+	case !f.Ring.Known:
 		return unknown(f)
 	}
 	me := at(&f.Ring, f.PeerURL)
@@ -54,10 +79,7 @@ func Decide(f Facts) Decision {
 		return absent(f)
 	}
 	if differ := differences(f.Environment, &f.Ring); len(differ) > 0 {
-		return Decision{
-			Refuse, strings.Join(differ, "\n"),
-			"The environment is of another revision of etcd's membership. Start with what this Node's key in ConfigMap etcd-membership says now.",
-		}
+		return Decision{Refuse, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
 	}
 	return listed(f, me)
 }
@@ -65,24 +87,104 @@ func Decide(f Facts) Decision {
 // unknown decides without a member list.
 func unknown(f Facts) Decision {
 	silence := fmt.Sprintf("etcd's members are not known (%s)", f.Ring.Why)
+	if f.Stranger != "" {
+		return Decision{Wait, fmt.Sprintf("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger), ""}
+	}
 	switch f.Disk.Holding {
 	case Data:
-		own := membership.FormatID(f.Disk.Member)
-		if f.Environment.State != membership.New && expected(f.Environment, own) == nil {
-			return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, own, membership.MemberIDsVariable), ""}
+		id := membership.FormatID(f.Disk.Member)
+		if f.Environment.State == membership.Existing {
+			switch own := expected(f.Environment, id); {
+			case own == nil:
+				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, membership.MemberIDsVariable), ""}
+			case !membership.HasURL(own.URLs, f.PeerURL):
+				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL), ""}
+			}
 		}
 		// Nobody else can answer in a ring of one.
 		if len(f.Environment.Members) != 1 && f.Silent < f.QuorumWait {
-			return Decision{Wait, fmt.Sprintf("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, own), ""}
+			return Decision{Wait, fmt.Sprintf("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id), ""}
 		}
-		return Decision{Start, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, own), ""}
+		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
 	case Nothing:
 		if f.Environment.State == membership.New && membership.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
+			if len(f.Running) > 0 {
+				return Decision{Wait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
+			}
 			return Decision{Fresh, fmt.Sprintf("The ring is new, and this host (%s) is among its first members.", f.PeerURL), ""}
 		}
 	case NoLog, Garbled:
 	}
 	return Decision{Wait, silence + ", and there are no data of an expected member here.", ""}
+}
+
+// own decides for a member whose ID the data here have. That is not enough: a snapshot that is restored
+// with the same token gives the members, and all of them together the cluster, the IDs that they had.
+func own(f Facts, why string) Decision {
+	if f.Position == nil {
+		return Decision{Compare, why, ""}
+	}
+	for i := range f.Running {
+		r := &f.Running[i]
+		if r.Cluster != f.Disk.Cluster {
+			return Decision{
+				Refuse, fmt.Sprintf("The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
+					f.Disk.Member, f.Disk.Cluster, r.Member, r.Cluster),
+				putAside(f),
+			}
+		}
+		if wrong := contradiction(f.Position, r, f.Ring.Known); wrong != "" {
+			return Decision{Refuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAside(f)}
+		}
+	}
+	if !f.Ring.Known {
+		return Decision{Start, why, ""}
+	}
+	if leader(f) == nil {
+		return Decision{Wait, "etcd's leader, whose data those here are compared with, does not answer.", ""}
+	}
+	// A restore leaves term 1, before any election. A ring that runs would give the log that it has to data that
+	// hold all that already.
+	if me := f.Ring.Member(f.Disk.Member); len(me.ClientURLs) > 0 && f.Position.Term <= 1 {
+		return Decision{
+			Refuse, fmt.Sprintf("etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me),
+			"To restore etcd, stop all of its members first. Else put the data that this member had back in place.",
+		}
+	}
+	return Decision{Start, why, ""}
+}
+
+// leader is the running member that leads, nil without it.
+func leader(f Facts) *Running {
+	for i := range f.Running {
+		if r := &f.Running[i]; r.Member == r.Leader {
+			return r
+		}
+	}
+	return nil
+}
+
+func putAside(f Facts) string {
+	return fmt.Sprintf("Move the data directory aside and try again. If etcd then says that the member has started before, remove it (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member)
+}
+
+// contradiction says why data cannot be of the history that a running member is in, "" if they can.
+//
+// The leader of a ring that just gave a linearizable answer is behind no member in term or committed
+// index. And each revision takes an index of its own, so that what the index has on the revision never
+// shrinks; a restore sets the index back to the number of members, and not the revision.
+func contradiction(p *Position, r *Running, current bool) string {
+	leads := current && r.Member == r.Leader
+	switch {
+	case leads && p.Term > r.Term:
+		return fmt.Sprintf("their log ends in term %d, and etcd is in term %d", p.Term, r.Term)
+	case leads && p.Commit > r.Commit:
+		return fmt.Sprintf("they know of index %d as committed, and etcd is at %d", p.Commit, r.Commit)
+	case p.Index > 0 && r.Revision > p.Revision && int64(r.Commit)-r.Revision < int64(p.Index)-p.Revision:
+		return fmt.Sprintf("they hold revision %d at index %d, and member %x holds revision %d at index %d, which takes more writes than there were",
+			p.Revision, p.Index, r.Member, r.Revision, r.Commit)
+	}
+	return r.Differs
 }
 
 // absent decides for a host that etcd lists no member at.
@@ -101,7 +203,13 @@ func absent(f Facts) Decision {
 // listed decides for a host whose member etcd lists as expected.
 func listed(f Facts, me *quorum.Member) Decision {
 	if f.Disk.Holding == Data && f.Disk.Member == me.ID {
-		return Decision{Start, fmt.Sprintf("etcd lists %s at %s as expected, and its own data are here.", me, f.PeerURL), ""}
+		return own(f, fmt.Sprintf("etcd lists %s at %s as expected, and its own data are here.", me, f.PeerURL))
+	}
+	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == Data && other != nil {
+		return Decision{
+			Refuse, fmt.Sprintf("The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me),
+			"Give this host's peer URL as --peer-url and the data directory of its member as --data-dir.",
+		}
 	}
 	here := map[Holding]string{
 		Nothing: "no data are here",
@@ -116,22 +224,57 @@ func listed(f Facts, me *quorum.Member) Decision {
 			fmt.Sprintf("Put its data back in place; if they are lost, remove the member (etcdctl member remove %x, or delete the Machine), and a new one is added in its place.", me.ID),
 		}
 	}
-	if f.Disk.Holding == Garbled && !me.Learner {
+	// A log that is gone says no more than one that is garbled.
+	if (f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {
 		return Decision{
 			Refuse, fmt.Sprintf("etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here),
 			fmt.Sprintf("If the data cannot be mended, remove the member (etcdctl member remove %x), and a new one is added in its place.", me.ID),
 		}
 	}
-	if own := membership.ByURL(f.Environment.InitialCluster, f.PeerURL); own == nil {
-		return Decision{
-			Refuse, fmt.Sprintf("%s does not name this host's peer URL %s, so a new member cannot find its place in the ring.", membership.InitialClusterVariable, f.PeerURL),
-			"Start with what this Node's key in ConfigMap etcd-membership says now; a comment there says why if it names none.",
-		}
+	if wrong := misplaced(f, me); wrong != "" {
+		return Decision{Refuse, wrong, newest + " A comment there says why if it names no members."}
+	}
+	if f.Environment.State == membership.New && leader(f) == nil {
+		return Decision{Compare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}
 	}
 	if f.Disk.Holding == Nothing {
 		return Decision{Fresh, fmt.Sprintf("etcd lists %s at %s as expected; it never started and begins without data.", me, f.PeerURL), ""}
 	}
 	return Decision{Archive, fmt.Sprintf("etcd lists %s at %s as expected; it never started, and %s.", me, f.PeerURL, here), ""}
+}
+
+// misplaced says why a member that begins without data would not find its place in the ring by the
+// environment, "" if it would.
+func misplaced(f Facts, me *quorum.Member) string {
+	cluster := f.Environment.InitialCluster
+	own := membership.ByURL(cluster, f.PeerURL)
+	if own == nil {
+		return fmt.Sprintf("%s does not name this host's peer URL %s, so a new member cannot find its place in the ring.", membership.InitialClusterVariable, f.PeerURL)
+	}
+	// The ring's first members are listed by name before they start; one that was added is not. And they make up the
+	// log's first entries, the members, by themselves: after those each revision takes one. In a ring that was
+	// restored it does not, and who begins as new there never gets what the snapshot held.
+	if f.Environment.State == membership.New {
+		if me.Name == "" {
+			return fmt.Sprintf("%s is new, and %s was added to a ring that runs.", membership.StateVariable, me)
+		}
+		if l := leader(f); l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {
+			return fmt.Sprintf("%s is new, and etcd, at revision %d by index %d, was restored from a snapshot.", membership.StateVariable, l.Revision, l.Commit)
+		}
+	}
+	for i := range f.Ring.Members {
+		m := &f.Ring.Members[i]
+		if !slices.ContainsFunc(cluster, func(p membership.Peer) bool { return membership.SameURLs(p.URLs, m.PeerURLs) }) {
+			return fmt.Sprintf("%s does not name %s at %s.", membership.InitialClusterVariable, m, strings.Join(m.PeerURLs, ", "))
+		}
+		if m.ID != me.ID && m.Name == own.Key {
+			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", membership.InitialClusterVariable, own.Key, m, strings.Join(m.PeerURLs, ", "))
+		}
+	}
+	if len(cluster) != len(f.Ring.Members) {
+		return fmt.Sprintf("%s names %d members, and etcd lists %d.", membership.InitialClusterVariable, len(cluster), len(f.Ring.Members))
+	}
+	return ""
 }
 
 // differences are where the environment and etcd disagree, one sentence each. In a ring that is new

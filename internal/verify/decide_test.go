@@ -2,12 +2,14 @@ package verify
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -28,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func word(v Verdict) string {
-	return [...]string{Start: "start", Fresh: "fresh", Archive: "archive", Wait: "wait", Refuse: "refuse"}[v]
+	return [...]string{Start: "start", Fresh: "fresh", Archive: "archive", Wait: "wait", Refuse: "refuse", Compare: "compare"}[v]
 }
 
 // facts reads lines such as
@@ -40,12 +42,23 @@ func word(v Verdict) string {
 //	member 1 a https://10.0.0.1:2380 learner started
 //	unknown no answer in time
 //	silent 6s
-//	disk 1 | none | no-log | garbled
+//	disk 1 | 1@d | none | no-log | garbled
+//	position term 2 commit 8 index 8 revision 5
+//	unread
+//	running 2 leader 2 cluster c term 3 commit 40 revision 20
+//	differs at revision 5
+//	nobody runs
+//	stranger a certificate is of another authority
+//
+// Data are of cluster c, and stand at the position above; the leader of a ring that is known is the member
+// that runs above. A line says otherwise.
 func facts(t *testing.T, text string) Facts {
 	f := Facts{
 		PeerURL: "https://10.0.0.1:2380", Disk: Disk{Holding: Nothing}, QuorumWait: 5 * time.Second,
 		Environment: membership.Environment{State: membership.Existing}, Ring: quorum.Ring{Known: true},
+		Position: &Position{Term: 2, Commit: 8, Index: 8, Revision: 5},
 	}
+	told := false // who runs
 	peers := func(text string) []membership.Peer {
 		p, err := membership.ParsePeers(text)
 		if err != nil {
@@ -59,6 +72,19 @@ func facts(t *testing.T, text string) Facts {
 			t.Fatal(err)
 		}
 		return id
+	}
+	numbers := func(words []string, into map[string]func(uint64)) {
+		for i := 0; i+1 < len(words); i += 2 {
+			set, base := into[words[i]], 10
+			if words[i] == "leader" || words[i] == "cluster" {
+				base = 16
+			}
+			n, err := strconv.ParseUint(words[i+1], base, 64)
+			if err != nil || set == nil {
+				t.Fatalf("what is %q?", words)
+			}
+			set(n)
+		}
 	}
 	for line := range strings.Lines(text) {
 		word := strings.Fields(line)
@@ -97,11 +123,39 @@ func facts(t *testing.T, text string) Facts {
 			case "garbled":
 				f.Disk = Disk{Holding: Garbled, Why: "0.wal does not begin with the metadata of a write-ahead log"}
 			default:
-				f.Disk = Disk{Holding: Data, Member: id(word[1])}
+				member, cluster, other := strings.Cut(word[1], "@")
+				f.Disk = Disk{Holding: Data, Member: id(member), Cluster: 0xc}
+				if other {
+					f.Disk.Cluster = id(cluster)
+				}
 			}
+		case "position":
+			p := f.Position
+			numbers(word[1:], map[string]func(uint64){
+				"term": func(n uint64) { p.Term = n }, "commit": func(n uint64) { p.Commit = n },
+				"index": func(n uint64) { p.Index = n }, "revision": func(n uint64) { p.Revision = int64(n) },
+			})
+		case "unread":
+			f.Position = nil
+		case "running":
+			r := Running{Status: etcd.Status{Member: id(word[1])}}
+			numbers(word[2:], map[string]func(uint64){
+				"leader": func(n uint64) { r.Leader = n }, "cluster": func(n uint64) { r.Cluster = n },
+				"term": func(n uint64) { r.Term = n }, "commit": func(n uint64) { r.Commit = n }, "revision": func(n uint64) { r.Revision = int64(n) },
+			})
+			f.Running, told = append(f.Running, r), true
+		case "differs":
+			f.Running[len(f.Running)-1].Differs = strings.Join(word, " ")
+		case "nobody":
+			told = true
+		case "stranger":
+			f.Stranger = strings.Join(word[1:], " ")
 		default:
 			t.Fatalf("what is %q?", line)
 		}
+	}
+	if f.Ring.Known && !told {
+		f.Running = []Running{{Status: etcd.Status{Member: 2, Leader: 2, Cluster: 0xc, Term: 3, Commit: 40, Revision: 20}}}
 	}
 	return f
 }

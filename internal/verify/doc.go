@@ -7,32 +7,46 @@
 // [Membership] runs before each start of etcd. It compares three things: the environment that was
 // rendered for this host (see package membership), the member list by a linearizable read taken now,
 // and whose data the data directory holds. The latter is what etcd's own write-ahead log says: each of
-// its files begins with the ID of the member that wrote it. So a member that crashed right after its
-// first start, when etcd lists it without a name still, is known by its log, as is one that began
-// before Holdfast came; no marker of ours has to be kept true.
+// its files begins with the IDs of the member that wrote it and of its cluster. So a member that crashed
+// right after its first start, when etcd lists it without a name still, is known by its log, as is one
+// that began before Holdfast came; no marker of ours has to be kept true.
 //
 //	listed at this host's peer URL   data directory          what happens
 //	no                               any                     waits, with progress, until the deadline
 //	yes, but IDs or URLs differ      any                     refuses: the environment is of another revision
-//	yes                              this member's           starts
+//	yes                              this member's           starts, if they are of this ring's history
+//	yes                              another listed one's    refuses
 //	yes, never started               none                    starts as a new member, if there is room
-//	yes, never started               another's, or no log    archives it, starts as a new member
+//	yes, never started               another's               archives it, starts as a new member
+//	yes, never started, a learner    no log, or garbled      archives it, starts as a new member
+//	yes, never started, a voter      no log, or garbled      refuses: it may have voted
 //	yes, has started                 none or another's       refuses: it would vote without what it promised
 //	not known: no quorum             this member's           starts, after a short wait
 //	not known: no quorum             none, the ring is new   starts: the ring's first members begin together
 //	not known: no quorum             otherwise               waits
+//	not known: certificates          any                     waits: that is no silence
 //
 // When all hosts lost their power, no member list can be read before enough members are up. So a
-// member whose own data is here, and whose ID the environment still lists, starts without one. That is
-// safe: data of a member that was removed meanwhile cannot make a quorum, since the members that
-// removed it know, and etcd itself ends when it learns that it was removed; the next run then sees the
-// live list. What never happens is that a member starts without the data it had.
+// member whose own data is here, and whose ID the environment still lists at this host, starts without
+// one. That is safe: data of a member that was removed meanwhile cannot make a quorum, since the members
+// that removed it know, and etcd itself ends when it learns that it was removed; the next run then sees
+// the live list. What never happens is that a member starts without the data it had.
+//
+// # History
+//
+// A restore from a snapshot with the same token gives members and cluster the IDs that they had. So where
+// the data stand ([Position]) is compared with the leader, and without a quorum with each member that
+// answers. Three comparisons hold for all data of one history: the leader is in no earlier term than
+// anybody's log, knows no lower index as committed, and since every revision takes an index of its own,
+// the index is ahead of the revision by ever more. A restore begins the index anew, at the number of
+// members, and goes on with the revision. The latest keys here are looked up there besides, at the
+// revision that wrote them.
 //
 // # Archive
 //
 // An older member's data directory is renamed to a sibling, <data-dir>-removed-<time>, in one atomic
-// step, and nothing is deleted. Killed before the rename, the next run does it; killed after it, the
-// next run finds no data and goes on. It is refused while anything holds etcd's locks on the data,
-// where a rename would cross file systems or the directory is a mount point, and where less room is
-// free than the leader's database takes.
+// step, and nothing is deleted. It is decided again under the locks. Killed before the rename, the next
+// run does it; killed after it, the next run finds no data and goes on. It is refused while an etcd holds
+// its locks on the data, where a rename would cross file systems or the directory is a mount point, and
+// where less room is free than the leader's database takes.
 package verify

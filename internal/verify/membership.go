@@ -5,7 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"sync/atomic"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -16,6 +21,8 @@ import (
 type Etcd interface {
 	Read(ctx context.Context) quorum.Ring
 	Status(ctx context.Context, clientURL string) (etcd.Status, error)
+	Contacts(ctx context.Context) []etcd.Contact
+	Past(ctx context.Context, clientURL string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error)
 	Linearizable(ctx context.Context, clientURL string) error
 }
 
@@ -25,7 +32,7 @@ type Membership struct {
 	Environment membership.Environment
 	PeerURL     string
 	DataDir     string
-	Timeout     time.Duration // for waiting
+	Timeout     time.Duration // for all of it
 	QuorumWait  time.Duration
 	Out         io.Writer // progress, for people
 
@@ -35,79 +42,210 @@ type Membership struct {
 const (
 	look     = 100 * time.Millisecond // between two looks while waiting
 	sayAgain = 10 * time.Second       // while nothing changes
+	answer   = time.Second            // that one member may take
 )
 
 // Run waits until etcd may start and makes the data directory ready for it. It returns nil then, a
-// Refusal if it must not, and an error with the last reason for waiting when the time is over.
+// Refusal if it must not, and an error with the last reason for waiting when the time is over, whatever
+// hangs then.
 func (m *Membership) Run(ctx context.Context) error {
-	if m.step == nil {
-		m.step = func(string) {}
+	r := &run{Membership: *m, began: time.Now()}
+	r.DataDir = filepath.Clean(m.DataDir)
+	r.answered = r.began
+	if r.step == nil {
+		r.step = func(string) {}
 	}
-	began := time.Now()
-	answered := began // when etcd last gave a linearizable answer, or was first asked
+	r.now("asking etcd for its members")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	over := time.NewTimer(m.Timeout)
+	defer over.Stop()
+	done := make(chan error, 1) // nobody is left behind writing
+	go func() { done <- r.loop(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-over.C:
+		return fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
+	case <-ctx.Done():
+		return fmt.Errorf("stopped while waiting: %s", *r.doing.Load())
+	}
+}
+
+// run is one run of the check.
+type run struct {
+	Membership
+	began    time.Time
+	answered time.Time // when etcd last gave a linearizable answer, or was first asked
+	doing    atomic.Pointer[string]
+}
+
+func (m *run) now(doing string) { m.doing.Store(&doing) }
+
+func (m *run) loop(ctx context.Context) error {
 	var told time.Time
 	said := ""
 	for {
-		ring := m.Etcd.Read(ctx)
-		if ring.Known {
-			answered = time.Now()
-		}
-		disk, err := readDisk(m.DataDir)
+		f, err := m.observe(ctx)
 		if err != nil {
 			return err
 		}
-		d := Decide(Facts{
-			Environment: m.Environment, PeerURL: m.PeerURL, Ring: ring, Disk: disk,
-			Silent: time.Since(answered), QuorumWait: m.QuorumWait,
-		})
+		d := m.decide(ctx, f)
 		if d.Verdict == Fresh || d.Verdict == Archive {
-			d = m.checkRoom(ctx, &ring, d)
+			d = m.checkRoom(ctx, &f.Ring, d)
 		}
 		switch d.Verdict {
-		case Start:
+		case Fresh:
+			err = makeDir(m.DataDir, m.step)
+		case Archive:
+			d, err = m.archive(ctx, d)
+		case Start, Wait, Refuse, Compare:
+		}
+		if err != nil {
+			return err
+		}
+		// What was found while the run was ended is worth nothing: an answer that did not come is one of them.
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		m.now(d.Why)
+		switch d.Verdict {
+		case Start, Fresh, Archive:
 			m.say("Start: %s", d.Why)
 			return nil
-		case Fresh, Archive:
-			return m.fresh(d)
 		case Refuse:
 			return &Refusal{d.Why, d.Advice}
-		case Wait:
+		case Wait, Compare:
 		}
 		if d.Why != said || time.Since(told) >= sayAgain {
 			said, told = d.Why, time.Now()
-			m.say("Waiting (%d s of %d s): %s", int(time.Since(began).Seconds()), int(m.Timeout.Seconds()), d.Why)
-		}
-		if time.Since(began) >= m.Timeout {
-			return fmt.Errorf("not within %v: %s", m.Timeout, d.Why)
+			m.say("Waiting (%d s of %d s): %s", int(time.Since(m.began).Seconds()), int(m.Timeout.Seconds()), d.Why)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("stopped while waiting: %s", d.Why)
+			return ctx.Err()
 		case <-time.After(look):
 		}
 	}
 }
 
-func (m *Membership) say(format string, args ...any) { fmt.Fprintf(m.Out, format+"\n", args...) }
+// observe gathers the facts that every decision takes.
+func (m *run) observe(ctx context.Context) (f Facts, err error) {
+	f = Facts{Environment: m.Environment, PeerURL: m.PeerURL, QuorumWait: m.QuorumWait, Ring: m.Etcd.Read(ctx)}
+	if !f.Ring.Known {
+		for _, c := range m.Etcd.Contacts(ctx) {
+			if c.Err == nil {
+				f.Running = append(f.Running, Running{Status: c.Status, At: c.URL})
+			} else if !c.Silent {
+				f.Stranger = c.Err.Error()
+			}
+		}
+	}
+	if f.Ring.Known || f.Stranger != "" {
+		m.answered = time.Now()
+	}
+	f.Silent = time.Since(m.answered)
+	defer m.reading()()
+	f.Disk, err = readDisk(m.DataDir)
+	return f, err
+}
+
+// reading says that the disk is asked, until the function that it returns is called: a disk may never answer.
+func (m *run) reading() (end func()) {
+	before := *m.doing.Load()
+	m.now(fmt.Sprintf("reading %s has not ended. %s", m.DataDir, before))
+	return func() { m.now(before) }
+}
+
+func (m *run) say(format string, args ...any) { fmt.Fprintf(m.Out, format+"\n", args...) }
+
+// leader asks the leader of a ring that is known about itself.
+func (m *run) leader(ctx context.Context, ring *quorum.Ring) (leader Running, err error) {
+	member := ring.Member(ring.Leader)
+	if member == nil || len(member.ClientURLs) == 0 {
+		return leader, errors.New("etcd's leader is not known")
+	}
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	leader.At = member.ClientURLs[0]
+	if leader.Status, err = m.Etcd.Status(ctx, leader.At); err != nil {
+		return leader, fmt.Errorf("etcd's leader says nothing of its data: %w", err)
+	}
+	return leader, nil
+}
+
+// decide is Decide with the facts that only some decisions take: where the data here stand, and what the
+// members that run say of that.
+func (m *run) decide(ctx context.Context, f Facts) Decision {
+	d := Decide(f)
+	if d.Verdict != Compare {
+		return d
+	}
+	if f.Ring.Known {
+		leader, err := m.leader(ctx, &f.Ring)
+		if err != nil {
+			return Decision{Wait, err.Error() + ".", ""}
+		}
+		f.Running = []Running{leader}
+	}
+	if me := at(&f.Ring, m.PeerURL); f.Disk.Holding != Data || me != nil && me.ID != f.Disk.Member {
+		return Decide(f)
+	}
+	upTo := make([]int64, len(f.Running))
+	for i := range f.Running {
+		upTo[i] = f.Running[i].Revision
+	}
+	end := m.reading()
+	position, written, err := readPosition(m.DataDir, upTo)
+	end()
+	var locked errLocked
+	switch {
+	case errors.As(err, &locked):
+		return Decision{Wait, fmt.Sprintf("The data directory is in use: %v.", locked), ""}
+	case err != nil:
+		return Decision{
+			Refuse, fmt.Sprintf("Whether the data here are of this ring cannot be told: %v.", err),
+			fmt.Sprintf("If they cannot be mended, move the data directory aside and remove the member (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member),
+		}
+	}
+	f.Position = &position
+	for i := range f.Running {
+		if f.Running[i].Differs, err = m.differs(ctx, &f.Running[i], written[i]); err != nil {
+			return Decision{Wait, fmt.Sprintf("The data here cannot be compared with etcd's: %v.", err), ""}
+		}
+	}
+	return Decide(f)
+}
+
+// differs says what a running member holds otherwise than these keys of the data here. What it
+// compacted, or does not let this client read, says nothing.
+func (m *run) differs(ctx context.Context, r *Running, written []*mvccpb.KeyValue) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	for _, kv := range written {
+		there, told, err := m.Etcd.Past(ctx, r.At, kv.GetKey(), kv.GetModRevision())
+		if err != nil {
+			return "", err
+		}
+		if told && !proto.Equal(there, kv) {
+			return fmt.Sprintf("what they hold of revision %d is not what member %x holds of it", kv.GetModRevision(), r.Member), nil
+		}
+	}
+	return "", nil
+}
 
 // checkRoom compares what is free with what the leader has. The first members of a ring have nothing
 // to take over.
-func (m *Membership) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Decision {
+func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Decision {
 	if !ring.Known {
 		return d
 	}
-	leader := ring.Member(ring.Leader)
-	if leader == nil || len(leader.ClientURLs) == 0 {
-		return Decision{Verdict: Wait, Why: "etcd's leader, whose data a new member takes over, is not known."}
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	status, err := m.Etcd.Status(ctx, leader.ClientURLs[0])
+	leader, err := m.leader(ctx, ring)
 	if err != nil {
-		return Decision{Verdict: Wait, Why: fmt.Sprintf("etcd's leader did not say how large its data are: %v.", err)}
+		return Decision{Wait, err.Error() + ".", ""}
 	}
 	var refused *Refusal
-	if err := room(m.DataDir, status.DBSize); errors.As(err, &refused) {
+	if err := room(m.DataDir, leader.DBSize); errors.As(err, &refused) {
 		return Decision{Refuse, refused.Reason, refused.Advice}
 	} else if err != nil {
 		return Decision{Verdict: Wait, Why: err.Error() + "."}
@@ -115,20 +253,29 @@ func (m *Membership) checkRoom(ctx context.Context, ring *quorum.Ring, d Decisio
 	return d
 }
 
-// fresh makes an empty data directory, after putting aside what is there.
-func (m *Membership) fresh(d Decision) error {
-	if d.Verdict == Fresh {
-		if err := makeDir(m.DataDir, m.step); err != nil {
-			return err
-		}
-		m.say("Start: %s", d.Why)
-		return nil
+// archive puts the data here aside, if that is still what is to be done once nobody else can use them.
+func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
+	defer m.reading()()
+	unlock, busy, err := lockData(m.DataDir)
+	if err != nil {
+		return d, err
+	}
+	if busy != "" {
+		return Decision{Wait, busy, ""}, nil
+	}
+	// Held over the rename: an etcd that starts now finds its files locked.
+	defer unlock()
+	// Since the decision another run may have put the older data aside, and etcd may have started and ended.
+	f, err := m.observe(ctx)
+	if err != nil {
+		return d, err
+	}
+	if m.decide(ctx, f).Verdict != Archive || ctx.Err() != nil {
+		return Decision{Wait, "The data directory or etcd's members changed a moment ago.", ""}, nil
 	}
 	aside, err := archive(m.DataDir, time.Now(), m.step)
-	if err != nil {
-		return err
+	if err == nil {
+		m.say("Archived: %s is now %s.", m.DataDir, aside)
 	}
-	m.say("Archived: %s is now %s.", m.DataDir, aside)
-	m.say("Start: %s", d.Why)
-	return nil
+	return d, err
 }

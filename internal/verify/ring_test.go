@@ -96,6 +96,15 @@ func (r *realRing) id(t *testing.T, spec ring.MemberSpec) uint64 {
 	return 0
 }
 
+func (r *realRing) cluster(t *testing.T) uint64 {
+	t.Helper()
+	list, err := r.admin.MemberList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Header.GetClusterId()
+}
+
 // TestRing is a host's life as the check sees it, on a real ring.
 func TestRing(t *testing.T) {
 	t.Parallel()
@@ -109,10 +118,10 @@ func TestRing(t *testing.T) {
 	for _, m := range r.Members {
 		disk, err := readDisk(m.Spec().DataDir())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(disk).To(Equal(Disk{Holding: Data, Member: r.id(t, m.Spec())}))
+		g.Expect(disk).To(Equal(Disk{Holding: Data, Member: r.id(t, m.Spec()), Cluster: r.cluster(t)}))
 	}
 	// And an etcd that runs on them holds locks on them.
-	_, err := archive(r.Members[0].Spec().DataDir(), time.Now(), func(string) {})
+	_, _, err := lockData(r.Members[0].Spec().DataDir())
 	g.Expect(err).To(MatchError(ContainSubstring("is in use")))
 
 	// A host that is not listed waits; with the environment of before it is refused when it is listed.

@@ -29,7 +29,7 @@ func Path(name string) (string, error) {
 	}
 	target := "parts"
 	switch name {
-	case "etcd", "etcdctl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl":
+	case "etcd", "etcdctl", "etcdutl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl":
 		target = "binaries"
 	}
 	return "", fmt.Errorf("%s is not built yet: run `make %s` in %s", name, target, root)

@@ -15,6 +15,7 @@ version=k8s.io/component-base/version
 declare -A package=(
   [etcd]=go.etcd.io/etcd/server/v3
   [etcdctl]=go.etcd.io/etcd/etcdctl/v3
+  [etcdutl]=go.etcd.io/etcd/etcdutl/v3
   [kube-apiserver]=k8s.io/kubernetes/cmd/kube-apiserver
   [kubectl]=k8s.io/kubernetes/cmd/kubectl
   [kube-controller-manager]=k8s.io/kubernetes/cmd/kube-controller-manager

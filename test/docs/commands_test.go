@@ -116,7 +116,7 @@ func (k *tools) wrongBlock(ctx context.Context, b *block) []string {
 }
 
 // spoken are the programs whose commands in running text are checked.
-var spoken = []string{"holdfast", "kubectl-holdfast", "kubectl", "etcdctl", "make", "go"}
+var spoken = []string{"holdfast", "kubectl-holdfast", "kubectl", "etcdctl", "etcdutl", "make", "go"}
 
 // wrongSpans checks the commands in running text.
 func (k *tools) wrongSpans(ctx context.Context, p *page) []string {

@@ -8,5 +8,5 @@
 //	yaml     it is parsed; documents that begin with the name of a kustomization, as a comment, are built
 //
 // Right above a block that cannot run there stands the comment <!-- needs a cluster -->. Its commands and their flags
-// must exist all the same: holdfast, kubectl holdfast, kubectl and etcdctl are asked for their help.
+// must exist all the same: holdfast, kubectl holdfast, kubectl, etcdctl and etcdutl are asked for their help.
 package docs

@@ -32,14 +32,17 @@ var policyRules = []string{"keep-status", "own-records"}
 
 // others are flags of programs that are not asked for their help here, with the words one of which tells whose they are.
 var others = map[string][]string{
-	"--cluster":         {"etcdctl"},
-	"--etcd-servers":    {"kube-apiserver"},
-	"--force":           {"kubectl"},
-	"--force-conflicts": {"kubectl"},
-	"--grace-period":    {"kubectl"},
-	"--overwrite":       {"kubectl"},
-	"--replicas":        {"kubectl", "sandbox"},
-	"--server-side":     {"kubectl"},
+	"--cluster":           {"etcdctl"},
+	"--bump-revision":     {"etcdutl"},
+	"--feature-gates":     {"etcd's own"},
+	"--force-new-cluster": {"etcd's flag"},
+	"--etcd-servers":      {"kube-apiserver"},
+	"--force":             {"kubectl"},
+	"--force-conflicts":   {"kubectl"},
+	"--grace-period":      {"kubectl"},
+	"--overwrite":         {"kubectl"},
+	"--replicas":          {"kubectl", "sandbox"},
+	"--server-side":       {"kubectl"},
 }
 
 // auditAnnotation is the end of a key that the API server makes of a webhook's name and "request-uid".

@@ -26,7 +26,7 @@ type tools struct {
 	makefile  string
 	targets   map[string]bool
 
-	built  map[string]bool       // kubectl and etcdctl, if they are built
+	built  map[string]bool       // the externals, if they are built
 	record map[string]helpRecord // what testdata has of their help
 	used   map[string]helpRecord // what the pages use of it
 
@@ -42,8 +42,8 @@ type help struct {
 	group    bool // it has commands
 }
 
-// helpRecord is the part of a command's help that the pages use: with it they are checked where kubectl and
-// etcdctl are not built.
+// helpRecord is the part of a command's help that the pages use: with it they are checked where the externals are
+// not built.
 type helpRecord struct {
 	Flags    []string `json:"flags,omitempty"`
 	Commands []string `json:"commands,omitempty"`
@@ -71,7 +71,7 @@ func newTools(t *testing.T) *tools {
 		t.Fatalf("build holdfast and the plugin: %v\n%s", err, out)
 	}
 	paths := map[string]string{"holdfast": built + "holdfast", "kubectl-holdfast": built + "kubectl-holdfast"}
-	for _, name := range []string{"kubectl", "etcdctl"} {
+	for _, name := range externals {
 		path, err := assets.Path(name)
 		if err != nil {
 			t.Logf("%s is not built: blocks that run it are not run, and its flags and commands are those in %s. "+
@@ -156,8 +156,10 @@ func (k *tools) ask(ctx context.Context, name string, command ...string) *help {
 	return h
 }
 
-// external is a program that is not Holdfast's.
-func external(name string) bool { return name == "kubectl" || name == "etcdctl" }
+// externals are the programs that are not Holdfast's and are asked for their help.
+var externals = []string{"kubectl", "etcdctl", "etcdutl"}
+
+func external(name string) bool { return slices.Contains(externals, name) }
 
 // help is the record as the command's help.
 func (r helpRecord) help() *help {
@@ -200,15 +202,15 @@ func (k *tools) recorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if flag.Lookup("update").Value.String() == "true" {
-		if !k.built["kubectl"] || !k.built["etcdctl"] {
-			t.Fatal("kubectl and etcdctl are not built: run `make binaries`")
+		if len(k.built) < len(externals) {
+			t.Fatalf("not all of %q are built: run `make binaries`", externals)
 		}
 		if err := os.WriteFile(filepath.Join(k.root, recordFile), append(text, '\n'), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if diff := cmp.Diff(read(t, recordFile), string(text)+"\n"); diff != "" {
-		t.Errorf("%s is not what the pages use (go test ./test/docs -update, with kubectl and etcdctl built, writes it):\n%s", recordFile, diff)
+		t.Errorf("%s is not what the pages use (go test ./test/docs -update, with what `make binaries` builds, writes it):\n%s", recordFile, diff)
 	}
 }
 
@@ -239,7 +241,7 @@ func (k *tools) check(ctx context.Context, command []string) string {
 		return k.checkMake(args)
 	case "go":
 		return k.checkGo(args)
-	case "holdfast", "kubectl-holdfast", "kubectl", "etcdctl":
+	case "holdfast", "kubectl-holdfast", "kubectl", "etcdctl", "etcdutl":
 	default:
 		if slices.Contains(plainly, name) {
 			return ""

@@ -6,8 +6,8 @@ type part struct {
 	mutants []mutant
 }
 
-// parts are all mutants: they switch off each rule, each step, each invariant, and the conditions that
-// matter, by the name under which DESIGN and the scenarios know them.
+// parts are all mutants: they switch off each rule, each step, each invariant, what holdfast verify decides by, and the
+// conditions that matter, by the name under which DESIGN and the scenarios know them.
 func parts() []part {
 	return []part{
 		{"Admission", admission()},
@@ -15,6 +15,7 @@ func parts() []part {
 		{"The join", join()},
 		{"What is told", told()},
 		{"The invariants", invariants()},
+		{"Whether etcd may start", starts()},
 	}
 }
 
@@ -419,5 +420,50 @@ func invariants() []mutant {
 		{"I5", "invariant.go", "		case m.Deleting():", "		case false:"},
 		{"I6", "invariant.go", "m == nil || m.Deleting() && (a.Hook || a.Latch)", "m == nil"},
 		{"I7", "invariant.go", "		if changes > 1 {", "		if false {"},
+	}
+}
+
+func starts() []mutant {
+	return []mutant{
+		{"verify: nothing is expected", "verify/decide.go", "case f.Environment.State == membership.Existing && len(f.Environment.Members) == 0:", "case false:"},
+		{"verify: a new ring with members", "verify/decide.go", "case f.Environment.State == membership.New && len(f.Environment.Members) > 0:", "case false:"},
+		{"verify: etcd is as expected", "verify/decide.go", "differences(f.Environment, &f.Ring); len(differ) > 0", "differences(f.Environment, &f.Ring); len(differ) > 1000"},
+		{"verify: a stranger answers", "verify/decide.go", "if f.Stranger != \"\" {", "if false {"},
+		{"verify: an unexpected member's data", "verify/decide.go", "			case own == nil:", "			case false:"},
+		{"verify: another host's data", "verify/decide.go", "case !membership.HasURL(own.URLs, f.PeerURL):", "case false:"},
+		{"verify: patience", "verify/decide.go", " && f.Silent < f.QuorumWait {", " && false {"},
+		{"verify: patience with oneself", "verify/decide.go", "len(f.Environment.Members) != 1 && ", ""},
+		{"verify: first members", "verify/decide.go", "f.Environment.State == membership.New && membership.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {", "f.Environment.State == membership.New {"},
+		{"verify: a ring that is not new", "verify/decide.go", "			if len(f.Running) > 0 {", "			if false {"},
+		{"verify: positions are read first", "verify/decide.go", "if f.Position == nil {", "if f.Position == nil && false {"},
+		{"verify: the cluster", "verify/decide.go", "if r.Cluster != f.Disk.Cluster {", "if false {"},
+		{"verify: a restore", "verify/decide.go", "; wrong != \"\" {\n			return Decision{Refuse, fmt.Sprintf(\"The data here are those of member %x from before", "; false {\n			return Decision{Refuse, fmt.Sprintf(\"The data here are those of member %x from before"},
+		{"verify: the leader is compared with", "verify/decide.go", "	if leader(f) == nil {\n		return Decision{Wait, \"etcd's leader, whose", "	if false {\n		return Decision{Wait, \"etcd's leader, whose"},
+		{"verify: the leader leads", "verify/decide.go", "if r := &f.Running[i]; r.Member == r.Leader {", "if r := &f.Running[i]; r != nil {"},
+		{"verify: data that never ran", "verify/decide.go", "len(me.ClientURLs) > 0 && f.Position.Term <= 1 {", "false {"},
+		{"verify: data that never ran, of a member that did not start", "verify/decide.go", "len(me.ClientURLs) > 0 && f.Position.Term <= 1 {", "f.Position.Term <= 1 {"},
+		{"verify: a restore by the term", "verify/decide.go", "case leads && p.Term > r.Term:", "case false:"},
+		{"verify: a restore by the committed index", "verify/decide.go", "case leads && p.Commit > r.Commit:", "case false:"},
+		{"verify: a restore by the committed index, at the end", "verify/decide.go", "p.Commit > r.Commit:", "p.Commit >= r.Commit:"},
+		{"verify: a restore, of who is behind", "verify/decide.go", "leads := current && r.Member == r.Leader", "leads := true"},
+		{"verify: a restore by the revision", "verify/decide.go", "r.Revision > p.Revision && int64(r.Commit)-r.Revision < int64(p.Index)-p.Revision:", "false:"},
+		{"verify: a restore by the revision, by one", "verify/decide.go", "int64(r.Commit)-r.Revision < int64(p.Index)-p.Revision:", "int64(r.Commit)-r.Revision <= int64(p.Index)-p.Revision:"},
+		{"verify: a restore, an empty database", "verify/decide.go", "case p.Index > 0 && ", "case "},
+		{"verify: a restore by what is written", "verify/decide.go", "	return r.Differs\n", "	return \"\"\n"},
+		{"verify: this member's data", "verify/decide.go", "if f.Disk.Holding == Data && f.Disk.Member == me.ID {", "if f.Disk.Holding == Data {"},
+		{"verify: nothing that is listed is archived", "verify/decide.go", "f.Disk.Holding == Data && other != nil {", "false {"},
+		{"verify: started members", "verify/decide.go", "	if len(me.ClientURLs) > 0 {\n", "	if false {\n"},
+		{"verify: a voter's garbled log", "verify/decide.go", "(f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == NoLog && !me.Learner {"},
+		{"verify: a voter's missing log", "verify/decide.go", "(f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == Garbled && !me.Learner {"},
+		{"verify: a learner's log", "verify/decide.go", "f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == NoLog) {"},
+		{"verify: a new ring's leader", "verify/decide.go", "	if f.Environment.State == membership.New && leader(f) == nil {", "	if false {"},
+		{"verify: no place in the ring", "verify/decide.go", "	if own == nil {\n		return fmt", "	if false {\n		return fmt"},
+		{"verify: an added member in a new ring", "verify/decide.go", "if me.Name == \"\" {", "if false {"},
+		{"verify: a restored ring is not new", "verify/decide.go", "l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {", "false {"},
+		{"verify: a restored ring is not new, by one", "verify/decide.go", "l.Revision+int64(len(cluster))-1 {", "l.Revision+int64(len(cluster)) {"},
+		{"verify: a peer is missing", "verify/decide.go", "return membership.SameURLs(p.URLs, m.PeerURLs) })", "return true })"},
+		{"verify: another's name", "verify/decide.go", "if m.ID != me.ID && m.Name == own.Key {", "if false {"},
+		{"verify: one's own name", "verify/decide.go", "if m.ID != me.ID && m.Name == own.Key {", "if m.Name == own.Key {"},
+		{"verify: a peer too many", "verify/decide.go", "if len(cluster) != len(f.Ring.Members) {", "if false {"},
 	}
 }
