@@ -203,8 +203,7 @@ func (o *runOptions) run(ctx context.Context) error {
 			s.EtcdNamespace, s.QuorumGuard = o.etcdNamespace, o.guard
 		}
 	}
-	server := served.server()
-	mgr, err := o.manager(config, types, server)
+	mgr, err := o.manager(config, types, served.server())
 	if err != nil {
 		return err
 	}
@@ -299,6 +298,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
 		Recorder: &controller.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}
+	server := mgr.GetWebhookServer() // has the manager run it
 	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
 	server.Register(webhooks.ValidatePath, o.drain.handler(webhooks.Handler(guard.Validating())))
 	server.Register(webhooks.HomePath, o.drain.handler(webhooks.Handler(guard.Home())))

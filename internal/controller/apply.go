@@ -63,7 +63,7 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snaps
 			return nil
 		})
 	case quorum.SizeGuard:
-		return r.Guard.size(ctx, a.MinAvailable)
+		return r.Guard.size(ctx, a.MinAvailable, a.Version)
 	case quorum.CreateGuardPod:
 		return r.Guard.createPod(ctx, a.Node, a.Address)
 	case quorum.DeleteGuardPod:
@@ -73,8 +73,13 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snaps
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
 
-// release takes hook and latch off, as the action says.
+// release takes hook and latch off, as the action says, and before that the Node's guard pod away.
 func (r *Reconciler) release(ctx context.Context, a quorum.Action) error {
+	if a.Pod != "" {
+		if err := r.Guard.deletePod(ctx, a.Pod, a.PodUID); err != nil {
+			return err
+		}
+	}
 	return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 		if m.DeletionTimestamp.IsZero() {
 			return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)

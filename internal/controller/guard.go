@@ -188,8 +188,9 @@ func (k *GuardKeeper) intact(ctx context.Context, would *policyv1.PodDisruptionB
 	return intact
 }
 
-// size writes the budget.
-func (k *GuardKeeper) size(ctx context.Context, minAvailable int) error {
+// size writes the budget, if it is still the one of that version: whoever was elected after this replica had looked may have
+// raised it since, and promoted a member on the strength of that.
+func (k *GuardKeeper) size(ctx context.Context, minAvailable int, version string) error {
 	if !k.writes.Allow() {
 		return notYet{fmt.Errorf("the quorum guard was written often just now: is somebody else changing PodDisruptionBudget %s in namespace %s?", machineapi.GuardName, k.form.Namespace)}
 	}
@@ -197,6 +198,13 @@ func (k *GuardKeeper) size(ctx context.Context, minAvailable int) error {
 	there, err := k.read(ctx, budget)
 	if err != nil {
 		return err
+	}
+	stands := ""
+	if there {
+		stands = machineapi.GuardVersion(budget)
+	}
+	if stands != version {
+		return errChanged
 	}
 	k.form.Budget(budget, minAvailable)
 	if there {

@@ -67,10 +67,19 @@ func TestGuardKeeper(t *testing.T) {
 	if err := k.createPod(t.Context(), "n", address); !errors.As(err, new(notYet)) {
 		t.Errorf("a pod without a budget: %v", err)
 	}
-	must(t, k.size(t.Context(), 3))
+	must(t, k.size(t.Context(), 3, look(k).Version))
 	is("made", 3, true)
-	must(t, k.size(t.Context(), 1))
+	must(t, k.size(t.Context(), 1, look(k).Version))
 	is("sized", 1, true)
+
+	// One that wakes up after another replica has raised it does not lower it.
+	seen := look(k).Version
+	must(t, k.size(t.Context(), 4, seen))
+	if err := k.size(t.Context(), 1, seen); !errors.As(err, new(notYet)) {
+		t.Errorf("sized as it was before: %v", err)
+	}
+	is("raised by another", 4, true)
+	must(t, k.size(t.Context(), 1, look(k).Version))
 
 	var budget policyv1.PodDisruptionBudget
 	key := client.ObjectKey{Namespace: form.Namespace, Name: machineapi.GuardName}
@@ -79,7 +88,7 @@ func TestGuardKeeper(t *testing.T) {
 	budget.Spec.UnhealthyPodEvictionPolicy = nil
 	must(t, api.Update(t.Context(), &budget))
 	is("edited", 1, false)
-	must(t, k.size(t.Context(), 1))
+	must(t, k.size(t.Context(), 1, look(k).Version))
 	is("restored", 1, true)
 	must(t, api.Get(t.Context(), key, &budget))
 	if budget.Annotations["somebody"] == "" {
@@ -109,7 +118,7 @@ func TestGuardKeeper(t *testing.T) {
 	edited.Outdated = true
 	pods("edited", edited)
 	must(t, api.Delete(t.Context(), &budget))
-	must(t, k.size(t.Context(), 1))
+	must(t, k.size(t.Context(), 1, look(k).Version))
 	edited.Owner = quorum.OfOld
 	pods("of a budget that is gone", edited)
 
@@ -134,7 +143,7 @@ func TestGuardKeeper(t *testing.T) {
 		var budget policyv1.PodDisruptionBudget
 		must(t, api.Get(t.Context(), key, &budget))
 		must(t, api.Delete(t.Context(), &budget))
-		if err = k.size(t.Context(), 1); err != nil {
+		if err = k.size(t.Context(), 1, look(k).Version); err != nil {
 			break
 		}
 	}

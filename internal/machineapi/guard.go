@@ -147,11 +147,18 @@ func hashOf(spec *corev1.PodSpec) string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
 }
 
+// GuardVersion changes whenever somebody writes the budget's spec, and not with its status.
+func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
+	return fmt.Sprintf("%s/%d", budget.UID, budget.Generation)
+}
+
 // Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
 func (f GuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.DrainGuard {
 	g := quorum.DrainGuard{Managed: true, MinAvailable: -1}
 	if budget == nil {
 		budget = &policyv1.PodDisruptionBudget{}
+	} else {
+		g.Version = GuardVersion(budget)
 	}
 	if budget.Spec.MinAvailable != nil && budget.Spec.MinAvailable.Type == intstr.Int {
 		g.MinAvailable = budget.Spec.MinAvailable.IntValue()

@@ -11,6 +11,7 @@ import (
 type DrainGuard struct {
 	Managed      bool
 	Absent       string // why it cannot be managed now, for people: its namespace is missing; "" if it can
+	Version      string // of the budget, "" without one: it is sized only as it was read
 	MinAvailable int    // of the budget, -1 without one
 	Intact       bool   // the budget is otherwise as Holdfast writes it
 	Pods         []GuardPod
@@ -95,10 +96,15 @@ func (p *planner) minAvailable() int {
 	return n
 }
 
+// standsOn says whether a Node is to have a guard pod.
+func (p *planner) standsOn(node int) bool {
+	return p.join.guarded(node) && !p.lost(p.s.Nodes[node].Name)
+}
+
 // wanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
 func (p *planner) wanted(pod *GuardPod) bool {
 	node := slices.IndexFunc(p.s.Nodes, func(n Node) bool { return n.Name == pod.Node })
-	return pod.Owner == OfGuard && node >= 0 && p.join.guarded(node)
+	return pod.Owner == OfGuard && node >= 0 && p.standsOn(node)
 }
 
 // holdsPromotion says whether the budget would let one voter too many be drained once a learner is promoted.
@@ -115,7 +121,7 @@ func (p *planner) guard() []Action {
 	}
 	var out []Action
 	if voters, _ := p.s.Ring.Voters(); g.MinAvailable != p.minAvailable() || !g.Intact {
-		out = append(out, Action{Kind: SizeGuard, Step: 8, MinAvailable: p.minAvailable(), Why: "etcd has " + nVoters(voters)})
+		out = append(out, Action{Kind: SizeGuard, Step: 8, MinAvailable: p.minAvailable(), Version: g.Version, Why: "etcd has " + nVoters(voters)})
 	}
 	renewed := false
 	for i := range g.Pods {
@@ -130,7 +136,7 @@ func (p *planner) guard() []Action {
 	}
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
-		if g.MinAvailable < 0 || node.Cordoned || !p.join.guarded(n) || slices.ContainsFunc(g.Pods, func(pod GuardPod) bool { return pod.Node == node.Name && pod.Owner != OfOthers }) {
+		if g.MinAvailable < 0 || node.Cordoned || !p.standsOn(n) || slices.ContainsFunc(g.Pods, func(pod GuardPod) bool { return pod.Node == node.Name && pod.Owner != OfOthers }) {
 			continue
 		}
 		if addr, ok := p.address(node); ok {
@@ -147,27 +153,66 @@ func (p *planner) unwanted(pod *GuardPod) string {
 		return ""
 	case pod.Owner == OfOld:
 		return "the budget that it was made for is gone"
-	case !p.wanted(pod):
+	case p.wanted(pod):
+		return ""
+	case p.lost(pod.Node):
+		if !p.gone(pod.Node) {
+			return "" // it goes with the release
+		}
+		return "its Machine is let go, so its voter counts as lost, and the budget is for the others"
+	default:
 		return "no etcd member is on its Node, nor is one to come"
-	case p.forced(pod.Node):
-		return "a person let its Machine go although etcd loses quorum with it, and its Node is cordoned"
 	}
-	return ""
 }
 
-// forced says whether a person's override let the Machine of a cordoned Node go: the budget would keep it from being drained.
-func (p *planner) forced(node string) bool {
-	return slices.ContainsFunc(p.s.Ledger.Entries, func(r Release) bool {
-		i := slices.IndexFunc(p.s.Machines, func(m Machine) bool { return m.UID == r.UID && m.LetGo() })
-		return r.By != "" && i >= 0 && p.cordoned(i) && p.s.Nodes[p.join.Node(i)].Name == node
+// gone says whether nothing holds the Machine of a Node any more.
+func (p *planner) gone(node string) bool {
+	return p.hosts(node, func(i int) bool { return p.s.Machines[i].LetGo() })
+}
+
+// lost says whether the voter of a Node counts as lost, although it may still answer: its Machine is let go, or is about to be.
+func (p *planner) lost(node string) bool {
+	return p.gone(node) || p.hosts(node, func(i int) bool {
+		return p.s.Machines[i].Deleting() && p.s.Ledger.has(p.s.Machines[i].UID) && p.join.MayGo(i)
 	})
+}
+
+// hosts says whether a Node is that of a Machine of that kind.
+func (p *planner) hosts(node string, kind func(machine int) bool) bool {
+	for i := range p.s.Machines {
+		if n := p.join.Node(i); n >= 0 && p.s.Nodes[n].Name == node && kind(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
+// counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: not before the
+// budget lets nothing be drained any more, and while enough others are not.
+func (p *planner) releasePod(machine int) (pod *GuardPod, ok bool) {
+	n := p.join.Node(machine)
+	if n < 0 || !p.s.Guard.kept() {
+		return nil, true
+	}
+	if pod = p.s.Guard.pod(p.s.Nodes[n].Name); pod == nil || !p.join.spares(machine) {
+		return pod, true
+	}
+	voters, _ := p.s.Ring.Voters()
+	ready := 0
+	for i := range p.s.Guard.Pods {
+		if other := &p.s.Guard.Pods[i]; other.Ready && !other.Deleting && p.wanted(other) {
+			ready++
+		}
+	}
+	return pod, ready >= Size(voters) && p.s.Guard.MinAvailable >= p.minAvailable()
 }
 
 // outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain
 // waits for one pod at most.
 func (p *planner) outdated(pod *GuardPod) bool {
 	node := slices.IndexFunc(p.s.Nodes, func(n Node) bool { return n.Name == pod.Node })
-	if pod.Deleting || pod.Owner != OfGuard || node < 0 {
+	if pod.Deleting || node < 0 || !p.wanted(pod) {
 		return false
 	}
 	addr, ok := p.address(&p.s.Nodes[node])
@@ -180,7 +225,7 @@ func (p *planner) outdated(pod *GuardPod) bool {
 // guardFails says whether a Node that is to have a ready guard pod has none.
 func (p *planner) guardFails() bool {
 	for n := range p.s.Nodes {
-		if pod := p.s.Guard.pod(p.s.Nodes[n].Name); p.join.guarded(n) && (pod == nil || !pod.Ready) {
+		if pod := p.s.Guard.pod(p.s.Nodes[n].Name); p.standsOn(n) && (pod == nil || !pod.Ready) {
 			return true
 		}
 	}

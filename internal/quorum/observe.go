@@ -108,7 +108,7 @@ func (p *planner) drains() {
 	}
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
-		if p.join.guarded(n) && !node.Cordoned && !g.has(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
+		if p.standsOn(n) && !node.Cordoned && !g.has(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
 			p.note(QuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
 		}
 	}

@@ -60,8 +60,9 @@ type Action struct {
 	Release     Release  // RecordRelease
 
 	MinAvailable int        // SizeGuard
+	Version      string     // SizeGuard: of the budget that was read
 	Address      netip.Addr // CreateGuardPod: where the Node's member answers
-	Pod, PodUID  string     // DeleteGuardPod
+	Pod, PodUID  string     // DeleteGuardPod, and a final ReleaseHook: it goes first
 
 	Why string // for people
 }

@@ -125,6 +125,14 @@ func (p *planner) finalRelease() []Action {
 		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Latch: true, Final: true, Why: p.letsGo(i)}
 		switch {
 		case p.s.Ledger.has(m.UID):
+			pod, ok := p.releasePod(i)
+			if !ok { // step 8 sees to the budget
+				p.note(ReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard", m.Name)
+				return nil
+			}
+			if pod != nil {
+				a.Pod, a.PodUID = pod.Name, pod.UID
+			}
 			return []Action{a}
 		case (next == nil || drained == nil && p.cordoned(i)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
 			a.Kind, a.Latch, a.Final = RecordRelease, false, false

@@ -64,6 +64,9 @@ func (w *world) apply(a q.Action) error {
 			m.Evidence, m.EvidenceRaw = a.Evidence, "{}"
 		}
 	case q.ReleaseHook:
+		if a.Pod != "" {
+			w.s.Guard.Pods = slices.DeleteFunc(w.s.Guard.Pods, func(p q.GuardPod) bool { return p.UID == a.PodUID })
+		}
 		if a.Hook {
 			m.Hook = q.Absent
 		}

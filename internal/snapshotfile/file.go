@@ -164,6 +164,7 @@ type Release struct {
 // Guard is a quorum.DrainGuard that Holdfast manages.
 type Guard struct {
 	Absent       string     `json:"absent,omitempty"`
+	Version      string     `json:"version,omitempty"`
 	MinAvailable int        `json:"minAvailable"`
 	Intact       bool       `json:"intact"`
 	Pods         []GuardPod `json:"pods,omitempty"`

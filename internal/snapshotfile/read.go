@@ -105,7 +105,7 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 		}
 	}
 	if g := f.Guard; g != nil {
-		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, MinAvailable: g.MinAvailable, Intact: g.Intact}
+		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, Version: g.Version, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for i, p := range g.Pods {
 			at := fmt.Sprintf("quorumGuard.pods[%d]", i)
 			s.Guard.Pods = append(s.Guard.Pods, quorum.GuardPod{

@@ -68,7 +68,7 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 		f.Lock = &Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: formatTime(l.Since)}
 	}
 	if g := &s.Guard; g.Managed {
-		f.Guard = &Guard{Absent: g.Absent, MinAvailable: g.MinAvailable, Intact: g.Intact}
+		f.Guard = &Guard{Absent: g.Absent, Version: g.Version, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for _, p := range g.Pods {
 			f.Guard.Pods = append(f.Guard.Pods, GuardPod{
 				Name: p.Name, UID: p.UID, Node: p.Node, Owner: [...]string{quorum.OfGuard: "guard", quorum.OfOld: "old", quorum.OfOthers: "others"}[p.Owner],

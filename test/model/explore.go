@@ -111,13 +111,13 @@ func used() time.Duration {
 
 // look is all of a state that a Snapshot shows.
 type look struct {
-	at     [slots]slot
-	wanted ctl
+	at   [slots]slot
+	said ctl
 }
 
 // view is what is decided in all states that look like this one, by memory.
 func (e *explorer) view(s *state) *view {
-	key := look{wanted: s.ctl & rewanted}
+	key := look{said: s.ctl & (rewanted | budgetMask)}
 	for i := range s.at {
 		key.at[i] = s.at[i] &^ hidden
 	}

@@ -109,6 +109,12 @@ func configs() []config {
 		{name: "three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 2, faults: 1, recs: 1},
 		{name: "three to one, then three", voters: 3, desired: 1, then: 3, version: current, spares: 1, faults: 1, recs: 1},
 
+		{name: "three, drains", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true},
+		{name: "three, drains, two reconcilers", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 2, guard: true},
+		{name: "three, drains, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true, escape: true},
+		{name: "one to three, drains", voters: 1, desired: 3, version: current, spares: 2, faults: 1, recs: 1, guard: true},
+		{name: "three to five, drains", voters: 3, desired: 5, version: current, spares: 2, faults: 1, recs: 1, guard: true},
+
 		// What is open, and why: docs/model.md.
 		{name: "a Machine flees", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, flees: true},
 		{name: "open: windows", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, escape: true, windows: true, finds: "I8"},

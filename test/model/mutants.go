@@ -39,6 +39,8 @@ func mutants() []mutant {
 		{"release without counting", "release.go", ">= Size(voters)\n", ">= 0*voters\n"},
 		{"release that no record shows", "release.go", " || j.Released(k) || j.leaves(k) {", " || j.Released(k) {"},
 		{"release on record counts as lost", "plan.go", "Healthy && !p.join.Released(k) }", "Healthy && !p.join.Released(k) && !p.join.leaves(k) }"},
+		{"a release does not wait for the budget", "guard.go", "return pod, ready >= Size(voters) && p.s.Guard.MinAvailable >= p.minAvailable()", "return pod, true || ready >= Size(voters)"},
+		{"a promotion does not wait for the budget", "guard.go", "return p.s.Guard.kept() && p.s.Guard.MinAvailable < p.minAvailable()", "return false"},
 		{"a person takes the latch off", "admit.go", "	if r.New.Latch != r.Old.Latch {\n		d.Repairs.Latch = AsOld\n	}\n	loss", "	loss"},
 		{"automation releases", "admit.go", "d.holdHook(r, AutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
 		{"deletes what is not protected", "admit.go", "if bare && deny(UnprotectedDelete, unprotected(", "if false && deny(UnprotectedDelete, unprotected("},

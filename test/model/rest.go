@@ -10,7 +10,7 @@ const rounds = 80
 // to it that as many Machines work as are wanted. It returns the state where it hangs.
 func (e *explorer) rests(from *state) (hung *state) {
 	s := *from
-	s.ctl &= rewanted
+	s.ctl &= rewanted | budgetMask
 	for i := range s.at {
 		s.at[i] &^= 15
 	}
@@ -53,9 +53,12 @@ func (e *explorer) known(s *state) bool {
 func (s *state) done(c *config) bool {
 	voters, healthy := s.tally()
 	for _, o := range s.at {
-		if o.get(machine) == deleting {
+		if o.get(machine) == deleting || c.guard && o.votes() && o.get(pod) != podReady {
 			return false
 		}
+	}
+	if c.guard && (s.budget() < 0 || s.budget() != s.wanted(c)-min(1, q.Tolerance(s.wanted(c))) && s.wanted(c) > 1) {
+		return false
 	}
 	return voters == s.wanted(c) && healthy == voters
 }
@@ -82,6 +85,8 @@ func (e *explorer) fair(s *state) {
 			s.at[a.slot].set(latch, 0)
 		case q.RecordRelease:
 			s.at[a.slot].set(ledger, a.about())
+		case q.SizeGuard, q.CreateGuardPod, q.DeleteGuardPod:
+			s.guard(a)
 		case q.RemoveLearner:
 			if a.has(givesWay) {
 				s.giveWay(int(a.slot))
@@ -97,7 +102,13 @@ func (e *explorer) fair(s *state) {
 			s.arrive(i)
 		}
 		s.settle(i)
-		if e.c.released(*o) {
+		if o.is(pod) && o.is(node) {
+			s.probe(i)
+		}
+		o.set(cordon, bit(entry(e.c.guard && e.c.released(*o) && o.get(node) == ready))) // people uncordon what they drained
+	}
+	for i := range s.at {
+		if e.c.released(s.at[i]) && e.c.drained(s, i) {
 			s.terminate(i, false)
 		}
 	}

@@ -37,6 +37,8 @@ const (
 	machine  field = 23<<3 | 2
 	ledger   field = 25<<3 | 2 // of the release ledger: recNone, recHere, recGone
 	lifts    field = 27<<3 | 2 // a person lifted rule escape-hatch for the Machine: notLifted, liftedNow, liftedOnce
+	pod      field = 29<<3 | 2 // the Node's guard pod: noPod, podWaits, podReady
+	cordon   field = 31<<3 | 1 // the Node is cordoned
 )
 
 const ( // lifts
@@ -46,6 +48,9 @@ const ( // lifts
 )
 
 const hidden slot = 1<<6 - 1
+
+// guardPod is what a request about the Machine changes nothing of.
+const guardPod slot = 3 << 29
 
 const ( // machine
 	noMachine = iota
@@ -74,6 +79,12 @@ const ( // answers
 	dead // down for longer than any limit
 )
 
+const ( // pod
+	noPod    = iota
+	podWaits // it is not ready
+	podReady
+)
+
 const ( // record, and what an action is about
 	recNone = iota
 	recHere // the Machine that stands here
@@ -98,15 +109,16 @@ type state struct {
 	ctl ctl
 }
 
-// ctl is what is at no address: two reconcilers of 12 bits, then the budgets.
-type ctl uint32
+// ctl is what is at no address: two reconcilers of 12 bits, then the budgets of spares and faults, then what the quorum
+// guard's budget says.
+type ctl uint64
 
 // doing is what one reconciler is in the middle of; zero is nothing.
 //
 //	0-1  idle, looked or confirmed
 //	2-5  quorum.Kind
 //	6-7  about: which Machine of the slot
-//	8-11 flags
+//	8-11 flags, or of SizeGuard the number
 type doing uint32
 
 const ( // doing, first bits
@@ -129,6 +141,8 @@ const ( // doing, flags
 	spareShift        = 26
 	rewanted    ctl   = 1 << 28 // another number of voters is wanted by now
 	beyond      ctl   = 1 << 29 // more failed than etcd tolerates, or a person lifted a rule that forbade it
+	budgetShift       = 32
+	budgetMask  ctl   = 15 << budgetShift // minAvailable plus one, 0 without a budget
 )
 
 func do(kind q.Kind, about uint32, flags doing) doing {
@@ -139,6 +153,12 @@ func (d doing) stage() int       { return int(d & stageMask) }
 func (d doing) kind() q.Kind     { return q.Kind(d >> 2 & 15) }
 func (d doing) about() uint32    { return uint32(d >> 6 & 3) }
 func (d doing) has(f doing) bool { return d&f != 0 }
+func (d doing) number() int      { return int(d >> 8 & 15) }
+
+// guards says whether an action is about the quorum guard.
+func (d doing) guards() bool {
+	return d.kind() == q.SizeGuard || d.kind() == q.CreateGuardPod || d.kind() == q.DeleteGuardPod
+}
 
 // locks says whether an action is done under the membership lock.
 func (d doing) locks() bool {
@@ -150,6 +170,7 @@ func (s *state) setRec(r int, d doing) { s.ctl = s.ctl&^(doingMask<<(12*r)) | ct
 
 func (s *state) faults() int { return int(s.ctl >> faultShift & 3) }
 func (s *state) spares() int { return int(s.ctl >> spareShift & 3) }
+func (s *state) budget() int { return int(s.ctl&budgetMask>>budgetShift) - 1 }
 
 func target(r int) field { return targetA + field(r)<<3 }
 func to(r int) field     { return toA + field(r)<<3 }
@@ -176,6 +197,9 @@ func (s *state) forget(r int) {
 // capture makes a reconciler set out to do an action.
 func (s *state) capture(r int, a act) {
 	s.setRec(r, a.doing)
+	if a.kind() == q.SizeGuard {
+		return // it is about no slot
+	}
 	s.at[a.slot].set(target(r), 1)
 	if a.kind() == q.MoveLeader {
 		s.at[a.to].set(to(r), 1)
@@ -242,11 +266,17 @@ func (s *state) survivors() (voters, left int) {
 		if o.votes() {
 			voters++
 		}
-		if o.healthy() && !o.freed() {
+		if o.healthy() && !s.conceded(o) {
 			left++
 		}
 	}
 	return voters, left
+}
+
+// conceded says whether a voter's loss is accepted: nothing holds its Machine any more, or its release is recorded and its
+// guard pod gone for it.
+func (s *state) conceded(o slot) bool {
+	return o.freed() || s.budget() >= 0 && o.get(machine) == deleting && o.get(ledger) == recHere && !o.is(pod) && o.get(node) == ready
 }
 
 // wanted is how many voters are.
@@ -299,7 +329,7 @@ func (s *state) unlist(i int) {
 			if d.about() == recGone {
 				s.forget(r) // what it writes says nothing any more
 			}
-		case q.ReleaseHook, q.AddLearner:
+		case q.ReleaseHook, q.AddLearner, q.CreateGuardPod, q.DeleteGuardPod:
 		default:
 			s.forget(r)
 		}
@@ -319,6 +349,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 	if nodeStays && had != noNode {
 		o.set(node, notReady)
 	}
+	s.unpod(i)
 	if o.get(record) == recHere {
 		o.set(record, recGone)
 	}
@@ -344,6 +375,7 @@ func (s *state) arrive(i int) {
 	o := &s.at[i]
 	o.set(instance, 1)
 	o.set(node, ready)
+	o.set(cordon, 0)
 	if o.get(member) == unstarted {
 		o.set(own, 1)
 	}

@@ -28,6 +28,7 @@ type config struct {
 	beyond  bool   // more fails than etcd tolerates, and people force what forbids it
 	flees   bool   // a Machine may be gone before it was recorded what was just added to it
 	windows bool   // between second look and call, the very member that the call is about may die or come back, its host go, its Machine be let go
+	guard   bool   // Holdfast keeps the quorum guard; a fault may also be a person who drains a Node
 	blind   bool   // planted: reconcilers apply what they decided on at first sight, without a lock
 
 	finds q.Invariant // what the exploration is known to find
@@ -54,9 +55,15 @@ func (c *config) start() state {
 			o.set(evidence, 1)
 			o.set(record, recHere)
 		}
+		if c.guard && !c.bare {
+			o.set(pod, podReady)
+		}
 	}
 	s.at[0].set(leads, 1)
 	s.ctl = ctl(c.faults)<<faultShift | ctl(c.spares)<<spareShift
+	if c.guard && !c.bare {
+		s.size(max(1, c.voters-1))
+	}
 	return s
 }
 
@@ -69,7 +76,7 @@ const (
 	crashes
 	confirms
 	applies
-	marks // a Node that gives way, and no more
+	marks // a Node that gives way, or takes the guard pod of a Machine that is let go away, and no more
 	asks
 	asksBoth // two deletions are decided on one Snapshot
 	creates
@@ -80,9 +87,13 @@ const (
 	passes // time
 	dies
 	returns
-	drains // the instance stops before the Machine is gone
+	drains  // the instance stops before the Machine is gone
+	cordons // the machine controller is about to drain it
 	goes
 	goesLeavingNode
+	probes // the readiness of a guard pod is what its member is
+	evicts // a person drains a Node
+	uncordons
 	loses  // a Machine its Node object
 	listed // by hand
 	wants
@@ -114,7 +125,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 	d := s.rec(r)
 	a := act{doing: d}
 	if d.stage() != idle {
-		a.slot = int8(s.find(target(r)))
+		a.slot = int8(max(0, s.find(target(r)))) // SizeGuard is about none
 		if d.kind() == q.MoveLeader {
 			a.to = int8(s.find(to(r)))
 		}
@@ -135,7 +146,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		switch {
 		case e.c.blind:
 			e.apply(s, v, r, a, emit, fail)
-		case d.kind() == q.AddHook, d.kind() == q.RecordRelease:
+		case d.kind() == q.AddHook, d.kind() == q.RecordRelease, d.kind() == q.SizeGuard, d.kind() == q.CreateGuardPod:
 			e.apply(s, v, r, a, emit, fail)
 		default:
 			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
@@ -235,8 +246,13 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
 			return
 		}
+		if o.is(pod) {
+			next.unpod(int(a.slot))
+			stopped := next // it crashes before the Machine is changed
+			emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+		}
 		hooked := o.is(hook)
-		*o = answer.slot | *o&hidden
+		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
 		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
 			fail(q.I3, "its member is listed", ev)
 		}
@@ -255,9 +271,16 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		}
 		return
 	}
+	if a.guards() {
+		if next.guard(a) {
+			emit(&next, ev)
+		}
+		return
+	}
 	if a.kind() == q.RemoveLearner && a.has(givesWay) {
 		next.giveWay(int(a.slot))
-		emit(&next, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+		stopped := next // it crashes before it asks etcd
+		emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 	}
 	wasUp := a.kind() == q.RemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
 	if !next.etcd(e.c, a) {
@@ -418,9 +441,15 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 		if o.is(machine) && !o.is(instance) && o.get(machine) == live {
 			then(arrives, func(n *state) { n.arrive(i) })
 		}
-		if e.c.released(o) && (e.c.windows || !s.inHand(i)) {
+		if e.c.guard {
+			e.kubelets(s, i, then)
+			if e.c.released(o) && o.get(node) == ready && !o.is(cordon) {
+				then(cordons, func(n *state) { n.at[i].set(cordon, 1) })
+			}
+		}
+		if e.c.released(o) && e.c.drained(s, i) && (e.c.windows || !s.inHand(i)) {
 			if o.get(member) != noMember && o.is(own) && o.get(answers) == up {
-				then(drains, func(n *state) { n.stop(i) })
+				then(drains, func(n *state) { n.unpod(i); n.stop(i) })
 			}
 			then(goes, func(n *state) { n.terminate(i, false) })
 			if e.c.stays && o.is(node) {
@@ -438,6 +467,8 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 				n.ctl -= 1 << faultShift
 				n.at[i].set(node, noNode)
 				n.at[i].set(gave, 0)
+				n.at[i].set(cordon, 0)
+				n.unpod(i)
 			})
 		}
 		if e.c.strays && o.get(member) == noMember && s.faults() > 0 && first && !s.changing() {
@@ -474,6 +505,13 @@ func (s *state) replacements(i int) int {
 // voter was looked at before it was promoted, or when its control plane was adopted.
 func (c *config) released(o slot) bool {
 	return o.get(machine) == deleting && !o.is(hook) && !o.is(latch) && (c.flees || o.get(member) == noMember || o.is(record) || o.votes() && !c.bare)
+}
+
+// drained says whether the machine controller gets on with a Machine that is let go: it has cordoned the Node, and the guard
+// pod goes.
+func (c *config) drained(s *state, i int) bool {
+	o := s.at[i]
+	return !c.guard || o.get(node) != ready || o.is(cordon) && s.probed() && s.evictable(i)
 }
 
 // inHand says whether a reconciler is between second look and call of a change of the member at a slot.
@@ -569,6 +607,9 @@ func (s *state) age(i int) {
 	o := &s.at[i]
 	if o.get(answers) == down {
 		o.set(answers, dead)
+		if o.is(pod) {
+			o.set(pod, podWaits) // it was probed meanwhile
+		}
 	}
 	if o.learner() {
 		o.set(stalled, 1)
@@ -579,7 +620,7 @@ func (s *state) age(i int) {
 func (s *state) survives(i int) bool {
 	voters, left := s.survivors()
 	for k, o := range s.at {
-		if o.healthy() && !o.freed() && (k == i || s.releasing(k)) {
+		if o.healthy() && !s.conceded(o) && (k == i || s.releasing(k)) {
 			left--
 		}
 	}

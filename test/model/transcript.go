@@ -123,6 +123,9 @@ func (ev event) text(names *[slots]int) string {
 	case applies:
 		return fmt.Sprintf("%s does it: %s %s", who, action, at)
 	case marks:
+		if action == q.ReleaseHook {
+			return fmt.Sprintf("%s takes the guard pod of %s away, and gives up", who, at)
+		}
 		return fmt.Sprintf("%s marks Node %s as having given way, and gives up", who, at)
 	case asks:
 		if ev.outage {
@@ -153,6 +156,14 @@ func (ev event) text(names *[slots]int) string {
 		return at + " is terminated and gone"
 	case goesLeavingNode:
 		return at + " is terminated and gone, but for its Node"
+	case cordons:
+		return "Node " + at + " is cordoned, to be drained for its Machine's deletion"
+	case probes:
+		return "the guard pod on Node " + at + " is probed"
+	case evicts:
+		return "a person drains Node " + at + ", and its member stops"
+	case uncordons:
+		return "Node " + at + " is uncordoned"
 	case loses:
 		return "the Node object of " + at + " is deleted"
 	case listed:

@@ -116,7 +116,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			out.Machines = append(out.Machines, m)
 		}
 		if o.is(node) {
-			n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.addresses, CreatedAt: when}
+			n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.addresses, CreatedAt: when, Cordoned: o.is(cordon)}
 			switch o.get(gave) {
 			case 1:
 				n.GaveWayAt = when
@@ -146,6 +146,16 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			out.Ring.Leader = id
 		}
 		out.Ring.Members = append(out.Ring.Members, m)
+	}
+	if c.guard {
+		out.Guard = q.DrainGuard{Managed: true, MinAvailable: s.budget(), Intact: true}
+		for k := range slots {
+			if o, h := s.at[order(k, way)], &c.hosts[k]; o.is(pod) {
+				out.Guard.Pods = append(out.Guard.Pods, q.GuardPod{
+					Name: "guard-" + h.name, UID: "pod-" + h.name, Node: h.name, Owner: q.OfGuard, Address: h.addresses[0], Ready: o.get(pod) == podReady,
+				})
+			}
+		}
 	}
 	for k := range slots {
 		h := &c.hosts[k]
@@ -205,9 +215,16 @@ func (c *config) decide(s *state, way int) *plan {
 		out.records[order(int(r.MemberIDs[0]-firstID), way)] = uint8(which)
 	}
 	for _, a := range p.Actions {
+		if a.Kind == q.SizeGuard {
+			out.acts = append(out.acts, act{doing: do(a.Kind, recNone, doing(a.MinAvailable)<<8)})
+			continue
+		}
 		which, k := about(a.UID)
 		if a.Member != 0 {
 			k = int(a.Member - firstID)
+		}
+		if a.Kind == q.CreateGuardPod || a.Kind == q.DeleteGuardPod {
+			_, k = about(a.Node)
 		}
 		x := act{doing: do(a.Kind, which, 0), slot: int8(order(k, way))}
 		if a.Kind == q.MoveLeader {

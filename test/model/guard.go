@@ -1,0 +1,102 @@
+package main
+
+import q "github.com/holdfast-dev/holdfast/internal/quorum"
+
+// size writes the quorum guard's budget. A reconciler that read it before cannot write it any more.
+func (s *state) size(minAvailable int) {
+	if s.budget() == minAvailable {
+		return
+	}
+	for r := range 2 {
+		if s.rec(r).kind() == q.SizeGuard {
+			s.forget(r)
+		}
+	}
+	s.ctl = s.ctl&^budgetMask | ctl(minAvailable+1)<<budgetShift
+}
+
+// unpod takes a Node's guard pod away. What comes in its place is another one.
+func (s *state) unpod(i int) {
+	s.at[i].set(pod, noPod)
+	for r := range 2 {
+		if s.rec(r).kind() == q.DeleteGuardPod && s.at[i].is(target(r)) {
+			s.forget(r)
+		}
+	}
+}
+
+// guard does an action about the quorum guard, and says whether it could.
+func (s *state) guard(a act) bool {
+	o := &s.at[a.slot]
+	switch a.kind() {
+	case q.SizeGuard:
+		s.size(a.number())
+	case q.CreateGuardPod:
+		if s.budget() < 0 || o.is(pod) || !o.is(node) {
+			return false
+		}
+		o.set(pod, podWaits)
+	case q.DeleteGuardPod:
+		if !o.is(pod) {
+			return false
+		}
+		s.unpod(int(a.slot))
+	default:
+		return false
+	}
+	return true
+}
+
+// evictable says whether a drain of the Node gets by its guard pod: one that is not ready always goes, a ready one where the
+// budget has one to spare. A Node that is not ready has nothing to wait for.
+func (s *state) evictable(i int) bool {
+	o := s.at[i]
+	if o.get(node) != ready || o.get(pod) != podReady {
+		return true
+	}
+	spare := -s.budget()
+	for _, other := range s.at {
+		if other.get(pod) == podReady {
+			spare++
+		}
+	}
+	return spare > 0
+}
+
+// probed says whether the pods of all voters say how these are. A probe takes seconds, and a drain minutes.
+func (s *state) probed() bool {
+	for _, o := range s.at {
+		if o.votes() && o.is(pod) && o.healthy() != (o.get(pod) == podReady) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe has a pod say whether the Node's voter is healthy.
+func (s *state) probe(i int) {
+	s.at[i].set(pod, podWaits)
+	if s.at[i].healthy() {
+		s.at[i].set(pod, podReady)
+	}
+}
+
+// kubelets is what becomes of guard pods by themselves, and of Nodes that people drain: the member stops, and may come back.
+func (e *explorer) kubelets(s *state, i int, then func(what, func(*state))) {
+	o := s.at[i]
+	if o.is(pod) && o.is(node) && o.healthy() != (o.get(pod) == podReady) {
+		then(probes, func(n *state) { n.probe(i) })
+	}
+	if o.is(cordon) && !e.c.released(o) {
+		then(uncordons, func(n *state) { n.at[i].set(cordon, 0) })
+	}
+	free := e.c.windows || !s.inHand(i)
+	if o.get(node) == ready && o.healthy() && !o.is(cordon) && !e.c.released(o) && s.faults() > 0 && s.probed() && s.evictable(i) && free {
+		then(evicts, func(n *state) {
+			n.ctl -= 1 << faultShift
+			n.at[i].set(cordon, 1)
+			n.unpod(i)
+			n.stop(i)
+		})
+	}
+}
