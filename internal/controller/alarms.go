@@ -8,6 +8,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Alarms tells etcd's in the metrics and the log, on every replica: while one stands etcd refuses every write, an elected replica
@@ -25,7 +27,7 @@ const alarmEvery = 15 * time.Second
 // NewAlarms registers the metric.
 func NewAlarms(etcd Ring, registry prometheus.Registerer, log logr.Logger) (*Alarms, error) {
 	a := &Alarms{etcd: etcd, log: log, gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "holdfast_etcd_alarms", Help: "1 for each alarm that stands in etcd, by alarm (NOSPACE, CORRUPT) and member ID, 0 for one that etcd cannot tell. Every replica serves it.",
+		Name: "holdfast_etcd_alarms", Help: "1 for each alarm that stands in etcd, by alarm (NOSPACE, CORRUPT) and member ID (0 where etcd cannot tell); 0 for NOSPACE without an ID, once etcd was asked. Every replica serves it.",
 	}, []string{"alarm", "id"})}
 	if err := registry.Register(a.gauge); err != nil {
 		return nil, fmt.Errorf("metric of etcd's alarms: %w", err)
@@ -50,6 +52,7 @@ func (a *Alarms) look(ctx context.Context) {
 		return // what was seen last stands
 	}
 	a.gauge.Reset()
+	a.gauge.WithLabelValues(quorum.NoSpace, "").Set(0) // of no member: an alert sees that it was looked
 	for _, one := range ring.Alarms {
 		a.gauge.WithLabelValues(one.Kind, fmt.Sprintf("%x", one.Member)).Set(1)
 	}
