@@ -295,6 +295,8 @@ func spareFull() map[string]string {
 		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd": streams,
 		"delete pods in openshift-etcd":                                            "the guard pod of a cordoned Node, when several Machines are deleted",
 		"delete configmaps/holdfast-members in openshift-machine-api":              "one that was made immutable",
+		"delete configmaps/etcd-membership in openshift-etcd":                      "one that was made immutable",
+		"delete configmaps/etcd-endpoints in openshift-etcd":                       "one that was made immutable",
 		"patch nodes": "a Node whose learner made no progress for minutes",
 		"get configmaps/etcd-ca-bundle in openshift-etcd": "guard mode's; there is none without cluster-etcd-operator",
 	} {
