@@ -189,13 +189,13 @@ func (p *planner) hosts(node string, kind func(machine int) bool) bool {
 
 // releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
 // counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: not before the
-// budget lets nothing be drained any more, and while enough others are not.
+// budget lets nothing be drained any more, and while enough others are not, unless a person lifted the rule.
 func (p *planner) releasePod(machine int) (pod *GuardPod, ok bool) {
 	n := p.join.Node(machine)
 	if n < 0 || !p.s.Guard.kept() {
 		return nil, true
 	}
-	if pod = p.s.Guard.pod(p.s.Nodes[n].Name); pod == nil || !p.join.spares(machine) {
+	if pod = p.s.Guard.pod(p.s.Nodes[n].Name); pod == nil || p.s.Machines[machine].Lifts(EscapeHatch, p.s.Now) {
 		return pod, true
 	}
 	voters, _ := p.s.Ring.Voters()

@@ -127,7 +127,8 @@ func (p *planner) finalRelease() []Action {
 		case p.s.Ledger.has(m.UID):
 			pod, ok := p.releasePod(i)
 			if !ok { // step 8 sees to the budget
-				p.note(ReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard", m.Name)
+				p.note(ReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. "+
+					"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, m.Name, OverrideAnnotation, EscapeHatch)
 				return nil
 			}
 			if pod != nil {

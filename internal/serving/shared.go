@@ -40,7 +40,7 @@ type Shared struct {
 	Clock  clock.PassiveClock
 	Log    logr.Logger
 
-	writing     sync.Mutex
+	using       sync.Mutex // while the Secret is read or written: what was read before a write is not taken after it
 	mu          sync.Mutex // for what follows
 	record      record
 	uid         types.UID            // of the Secret that was read last, "" before
@@ -94,7 +94,9 @@ func (*Shared) NeedLeaderElection() bool { return false }
 func (s *Shared) Start(ctx context.Context) error {
 	go follow(ctx, s.API, s.Log, corev1.SchemeGroupVersion.WithKind("SecretList"), s.Secret, func() { kick(s.wake) })
 	return every(ctx, lookEvery, s.wake, func() {
+		s.using.Lock()
 		_, err := s.read(ctx)
+		s.using.Unlock()
 		s.say(ctx, err)
 	})
 }
@@ -228,8 +230,8 @@ func (s *Shared) forget(uid types.UID) {
 
 // keep is the elected replica's, or of whoever finds no Secret: it has the Secret hold what is to be registered, before it is.
 func (s *Shared) keep(ctx context.Context) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.using.Lock()
+	defer s.using.Unlock()
 	secret, err := s.read(ctx)
 	if secret == nil && err != nil {
 		return err

@@ -185,8 +185,12 @@ func (s *Server) StartedChecker() healthz.Checker {
 
 // ServeHTTP passes on what comes by a known path, and answers nothing else.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	inner, at := *r, *r.URL
+	inner.URL = &at
 	path, ok := s.options.Known(r.URL.Path)
-	if !ok {
+	at.Path, at.RawPath = path, ""
+	hook, pattern := s.WebhookMux().Handler(&inner)
+	if !ok || pattern == "" {
 		s.options.Metrics.strangers.WithLabelValues(unknownPath).Inc()
 		w.Header().Set("Connection", "close") // its body is not read
 		http.NotFound(w, r)
@@ -204,10 +208,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.room.Release(weight)
-	inner, at := *r, *r.URL
-	at.Path, at.RawPath = path, ""
-	inner.URL = &at
-	s.WebhookMux().ServeHTTP(w, &inner)
+	hook.ServeHTTP(w, &inner)
 }
 
 // turn waits until there is room for a body.

@@ -169,6 +169,10 @@ func TestEachPath(t *testing.T) {
 	if code, text, err := f.call(hook, strings.NewReader("four")); err != nil || code != http.StatusOK || text != "4 <nil>" {
 		t.Errorf("%d %q %v", code, text, err)
 	}
+	// Who asks for none of them is a stranger all the same.
+	if code, text, err := f.call("/OTHER", strings.NewReader("four")); err != nil || code != http.StatusNotFound || f.count(unknownPath) != 1 {
+		t.Errorf("%d %q %v, %v counted", code, text, err, f.count(unknownPath))
+	}
 }
 
 // TestStrangers: more connections than places, with nothing sent, with half a handshake, with a header that does not end, and

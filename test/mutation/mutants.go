@@ -325,6 +325,7 @@ func plan() []mutant {
 		{"step 8: while etcd can do without it", "guard.go", "p.s.Ledger.has(p.s.Machines[i].UID) && p.join.MayGo(i)", "p.s.Ledger.has(p.s.Machines[i].UID)"},
 		{"final release: the budget first", "guard.go", "ready >= Size(voters) && p.s.Guard.MinAvailable >= p.minAvailable()", "ready >= Size(voters)"},
 		{"final release: others are not drained", "guard.go", "ready >= Size(voters) && p.s.Guard", "(ready >= Size(voters) || true) && p.s.Guard"},
+		{"final release: the budget, a person's word", "guard.go", "pod == nil || p.s.Machines[machine].Lifts(EscapeHatch, p.s.Now) {", "pod == nil {"},
 		{"final release: takes the guard pod", "release.go", "a.Pod, a.PodUID = pod.Name, pod.UID", "_ = pod"},
 		{"final release: drained first", "release.go", "(next == nil || drained == nil && p.cordoned(i))", "(next == nil || false && drained == nil)"},
 		{"step 7: doomed", "plan.go", " || p.doomed(i) {", " {"},
