@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
@@ -88,7 +88,7 @@ func (o *runOptions) search(api client.Reader, ring learner, log logr.Logger) *s
 	s := &search{
 		api: api, etcd: ring, log: log.WithName("etcd"), every: 5 * time.Second, blind: 10 * time.Second, port: clientPort,
 		ring:      client.ObjectKey{Namespace: o.electNamespace, Name: snapshotfile.RingName},
-		published: client.ObjectKey{Namespace: o.etcdNamespace, Name: membership.EndpointsName},
+		published: client.ObjectKey{Namespace: o.etcdNamespace, Name: hostenv.EndpointsName},
 	}
 	if u, err := url.Parse(o.endpoints[0]); err == nil && u.Port() != "" {
 		s.port = u.Port()

@@ -40,8 +40,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -99,7 +99,7 @@ and leaves the members alone should that operator come back.`,
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
-	f.StringVar(&o.etcdNamespace, "etcd-namespace", membership.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
+	f.StringVar(&o.etcdNamespace, "etcd-namespace", hostenv.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
 	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
 	o.webhooks.bind(f)
 	o.drain.bind(f)

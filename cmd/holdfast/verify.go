@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/verify"
 )
 
@@ -85,7 +85,7 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environment, err := membership.FromVariables(func(name string) string { return *values[name] })
+			environment, err := hostenv.FromVariables(func(name string) string { return *values[name] })
 			if err != nil {
 				return usageError{err}
 			}
@@ -114,9 +114,9 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 	at.Bind(f)
 	at.BindEndpoints(f)
 	for _, v := range []struct{ flag, variable, what string }{
-		{"initial-cluster", membership.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
-		{"initial-cluster-state", membership.StateVariable, "existing, or new for the first members of a ring"},
-		{"member-ids", membership.MemberIDsVariable, "<hex member ID>=<peer URL>,... of all members that are expected"},
+		{"initial-cluster", hostenv.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
+		{"initial-cluster-state", hostenv.StateVariable, "existing, or new for the first members of a ring"},
+		{"member-ids", hostenv.MemberIDsVariable, "<hex member ID>=<peer URL>,... of all members that are expected"},
 	} {
 		values[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
 	}

@@ -32,7 +32,7 @@ func TestAttempts(t *testing.T) {
 	var a attempts
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	first := now
-	hook := quorum.Failure{Reason: quorum.ActionFails, What: "hook", Machine: "master-0"}
+	hook := quorum.Failure{Reason: string(quorum.ActionFails), What: "hook", Machine: "master-0"}
 	refused, busy := errors.New("refused"), errors.New("busy")
 
 	tries := 0
@@ -43,7 +43,7 @@ func TestAttempts(t *testing.T) {
 		}
 	}
 	g.Expect(tries).To(And(BeNumerically(">", 8), BeNumerically("<", 14)))
-	g.Expect(a.failures()).To(Equal([]quorum.Failure{{Reason: quorum.ActionFails, What: "hook", Machine: "master-0", Since: first, Why: "refused"}}))
+	g.Expect(a.failures()).To(Equal([]quorum.Failure{{Reason: string(quorum.ActionFails), What: "hook", Machine: "master-0", Since: first, Why: "refused"}}))
 	g.Expect(a.resume(now)).To(And(BeNumerically(">=", lookSoon), BeNumerically("<=", lookLater)))
 	a.after(hook, now, nil, false)
 	g.Expect(a.failures()).To(BeEmpty())

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -88,7 +88,7 @@ func TestBackoff(t *testing.T) {
 	must(t, machinev1beta1.Install(scheme))
 	admin, err := client.New(env.Config, client.Options{Scheme: scheme})
 	must(t, err)
-	for _, name := range []string{where, membership.Namespace} {
+	for _, name := range []string{where, hostenv.Namespace} {
 		must(t, admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	change := func() {
@@ -102,7 +102,7 @@ func TestBackoff(t *testing.T) {
 			return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/nodes") && !r.URL.Query().Has("watch")
 		},
 		"a publication": func(r *http.Request) bool {
-			return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/namespaces/"+membership.Namespace+"/configmaps")
+			return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/namespaces/"+hostenv.Namespace+"/configmaps")
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestBackoff(t *testing.T) {
 			r := &Reconciler{
 				Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
 				Gatherer:  &Gatherer{API: api, Etcd: ring, Namespace: where, Mode: quorum.Full, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
-				Publisher: &Publisher{API: api, Client: api, Namespace: membership.Namespace, Log: logr.Discard()},
+				Publisher: &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()},
 			}
 			before := reconcileErrors(t)
 			ctx, stop := context.WithCancel(t.Context())
@@ -140,7 +140,7 @@ func TestBackoff(t *testing.T) {
 			connection.mend()
 			var cm corev1.ConfigMap
 			g.Eventually(func() error {
-				return admin.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &cm)
+				return admin.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &cm)
 			}, "20s", "50ms").Should(Succeed())
 			must(t, admin.Delete(ctx, &cm))
 		})

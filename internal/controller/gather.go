@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -313,7 +313,7 @@ func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
 	if g.EtcdNamespace == "" {
 		return netip.Addr{}, nil
 	}
-	key := client.ObjectKey{Namespace: g.EtcdNamespace, Name: membership.EndpointsName}
+	key := client.ObjectKey{Namespace: g.EtcdNamespace, Name: hostenv.EndpointsName}
 	var cm corev1.ConfigMap
 	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return netip.Addr{}, nil // nothing can be granted in a namespace that does not exist

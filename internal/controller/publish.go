@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -114,7 +114,7 @@ func nameOf(o client.Object) string {
 
 // after sets when to try again after a failure, or forgets those before.
 func (p *Publisher) after(what string, now time.Time, err error) error {
-	p.attempts.after(quorum.Failure{Reason: quorum.MembershipNotPublished, What: what}, now, err, false)
+	p.attempts.after(quorum.Failure{Reason: string(quorum.MembershipNotPublished), What: what}, now, err, false)
 	if err == nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (p *Publisher) read(ctx context.Context) (*published, error) {
 		stands.slices[family] = slice
 		objects = append(objects, slice)
 	}
-	for i, name := range []string{membership.Name, membership.EndpointsName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)} {
+	for i, name := range []string{hostenv.Name, hostenv.EndpointsName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)} {
 		key := client.ObjectKey{Namespace: p.Namespace, Name: name}
 		err := p.API.Get(ctx, key, objects[i])
 		if apierrors.IsNotFound(err) {
@@ -148,16 +148,16 @@ func families() []discoveryv1.AddressType {
 }
 
 func sliceName(family discoveryv1.AddressType) string {
-	return membership.ServiceName + "-" + strings.ToLower(string(family))
+	return hostenv.ServiceName + "-" + strings.ToLower(string(family))
 }
 
 // render makes of the objects as they stand what they are to be: what others put beside stays.
 func render(stands *published, s *quorum.Snapshot) (*published, error) {
-	environments, err := membership.Environments(s)
+	environments, err := hostenv.Environments(s)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := membership.Endpoints(s)
+	endpoints, err := hostenv.Endpoints(s)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func render(stands *published, s *quorum.Snapshot) (*published, error) {
 	stands.endpoints.DeepCopyInto(&wanted.endpoints)
 	wanted.endpoints.Data = map[string]string{}
 	for _, e := range endpoints {
-		wanted.endpoints.Data[membership.FormatID(e.ID)] = e.Host
+		wanted.endpoints.Data[hostenv.FormatID(e.ID)] = e.Host
 	}
 	for _, family := range families() {
 		wanted.slices[family] = renderSlice(stands.slices[family], family, endpoints)
@@ -180,13 +180,13 @@ func render(stands *published, s *quorum.Snapshot) (*published, error) {
 
 // renderSlice lists the voters of one address family, healthy or not: a client that lost the others
 // still finds them. What the API server takes in no EndpointSlice (names, loopback) is left out.
-func renderSlice(stands *discoveryv1.EndpointSlice, family discoveryv1.AddressType, endpoints []membership.Endpoint) *discoveryv1.EndpointSlice {
+func renderSlice(stands *discoveryv1.EndpointSlice, family discoveryv1.AddressType, endpoints []hostenv.Endpoint) *discoveryv1.EndpointSlice {
 	slice := stands.DeepCopy()
 	slice.AddressType = family
 	if slice.Labels == nil {
 		slice.Labels = map[string]string{}
 	}
-	slice.Labels[discoveryv1.LabelServiceName] = membership.ServiceName
+	slice.Labels[discoveryv1.LabelServiceName] = hostenv.ServiceName
 	slice.Labels[discoveryv1.LabelManagedBy] = "holdfast.dev"
 	slice.Endpoints, slice.Ports = nil, nil
 	for _, e := range endpoints {

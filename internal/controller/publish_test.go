@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -32,7 +32,7 @@ func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
 	s := &quorum.Snapshot{Mode: quorum.Full, Now: at, Ring: quorum.Ring{Known: true}}
 	for _, id := range ids {
 		address := netip.AddrFrom4([4]byte{10, 0, 0, id})
-		name := "master-" + membership.FormatID(uint64(id))
+		name := "master-" + hostenv.FormatID(uint64(id))
 		s.Ring.Members = append(s.Ring.Members, quorum.Member{
 			ID: uint64(id), Name: name, Healthy: true,
 			PeerURLs: []string{"https://" + address.String() + ":2380"}, ClientURLs: []string{"https://" + address.String() + ":2379"},
@@ -48,7 +48,7 @@ func TestPublish(t *testing.T) {
 	api := startAPI(t)
 	ctx := t.Context()
 	seen := &world{}
-	p := &Publisher{API: api, Client: api, Namespace: membership.Namespace, Log: logr.Discard()}
+	p := &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var failed error // the last time
 	publish := func(s *quorum.Snapshot) bool {
@@ -71,9 +71,9 @@ func TestPublish(t *testing.T) {
 	if failures < 8 || failures > 14 {
 		t.Errorf("it failed %d times in a minute", failures)
 	}
-	must(t, api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: membership.Namespace}}))
+	must(t, api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostenv.Namespace}}))
 	publish(ringOf(now, 1, 2, 3))
-	if err := api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+	if err := api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Errorf("it tries at each round: %v", err)
 	}
 	now = now.Add(lookLater)
@@ -84,7 +84,7 @@ func TestPublish(t *testing.T) {
 	if !publish(driven) {
 		t.Error("it asks for another round, and somebody else publishes")
 	}
-	if err := api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+	if err := api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Errorf("published beside cluster-etcd-operator: %v", err)
 	}
 
@@ -96,12 +96,12 @@ func TestPublish(t *testing.T) {
 	wantEndpoints := func(want map[string]string, ready ...bool) {
 		t.Helper()
 		var cm corev1.ConfigMap
-		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &cm))
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.EndpointsName}, &cm))
 		if diff := cmp.Diff(want, cm.Data); diff != "" {
 			t.Errorf("ConfigMap: %s", diff)
 		}
 		var slice discoveryv1.EndpointSlice
-		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: "etcd-ipv4"}, &slice))
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: "etcd-ipv4"}, &slice))
 		var got []bool
 		for _, e := range slice.Endpoints {
 			if want[e.Addresses[0][len("10.0.0."):]] != e.Addresses[0] || e.NodeName == nil || *e.Zone != "a" {
@@ -116,7 +116,7 @@ func TestPublish(t *testing.T) {
 	environments := func() *corev1.ConfigMap {
 		t.Helper()
 		var cm corev1.ConfigMap
-		must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &cm))
+		must(t, api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &cm))
 		return &cm
 	}
 	wantEndpoints(three, true, true, true)
@@ -139,7 +139,7 @@ func TestPublish(t *testing.T) {
 		t.Error("not published")
 	}
 	wantEndpoints(three, true, false, true)
-	if e, err := membership.Parse(environments().Data["master-4"]); err != nil || len(e.Members) != 4 || len(e.InitialCluster) != 4 {
+	if e, err := hostenv.Parse(environments().Data["master-4"]); err != nil || len(e.Members) != 4 || len(e.InitialCluster) != 4 {
 		t.Errorf("the learner's environment: %+v, %v", e, err)
 	}
 
@@ -168,8 +168,8 @@ func TestPublish(t *testing.T) {
 	// Another Holdfast writes between this one's look and its write: its word stands.
 	p.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == membership.EndpointsName {
-				other := &Publisher{API: api, Client: api, Namespace: membership.Namespace}
+			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == hostenv.EndpointsName {
+				other := &Publisher{API: api, Client: api, Namespace: hostenv.Namespace}
 				must(t, other.Publish(ctx, ringOf(now, 1, 2, 3), (&world{ringOf(now, 1, 2, 3)}).look))
 			}
 			return c.Update(ctx, o, opts...)
@@ -198,7 +198,7 @@ func TestPublish(t *testing.T) {
 
 	// What somebody made immutable is made anew, with what others put beside.
 	var fixed corev1.ConfigMap
-	must(t, api.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &fixed))
+	must(t, api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.EndpointsName}, &fixed))
 	fixed.Immutable, fixed.Annotations = new(true), map[string]string{BootstrapAnnotation: "10.0.0.9"}
 	must(t, api.Update(ctx, &fixed))
 	seen.snapshot = ringOf(now, 1, 2)
@@ -214,7 +214,7 @@ func TestPublish(t *testing.T) {
 	// What cannot be written is told, with since when, until it is written or need not be.
 	p.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			if o.GetName() == membership.Name {
+			if o.GetName() == hostenv.Name {
 				return errors.New("exceeded quota")
 			}
 			return c.Update(ctx, o, opts...)
@@ -226,7 +226,7 @@ func TestPublish(t *testing.T) {
 		publish(ringOf(now, 1, 2, 3))
 		now = now.Add(lookLater)
 	}
-	want := []quorum.Failure{{Reason: quorum.MembershipNotPublished, What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
+	want := []quorum.Failure{{Reason: string(quorum.MembershipNotPublished), What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
 	if diff := cmp.Diff(want, p.failures()); diff != "" {
 		t.Error(diff)
 	}
@@ -239,11 +239,11 @@ func TestPublish(t *testing.T) {
 // TestSliceFamilies: addresses go to the slice of their family; what the API server takes in none
 // (loopback, host names) is in the ConfigMap alone.
 func TestSliceFamilies(t *testing.T) {
-	var endpoints []membership.Endpoint
+	var endpoints []hostenv.Endpoint
 	for _, text := range []string{"10.0.0.1", "fd00::1", "127.0.0.1", "::1", "169.254.1.1", "0.0.0.0"} {
-		endpoints = append(endpoints, membership.Endpoint{Host: text, Address: netip.MustParseAddr(text), Port: 2379})
+		endpoints = append(endpoints, hostenv.Endpoint{Host: text, Address: netip.MustParseAddr(text), Port: 2379})
 	}
-	endpoints = append(endpoints, membership.Endpoint{Host: "etcd.example", Port: 2379}, membership.Endpoint{Host: "10.0.0.2", Address: netip.MustParseAddr("10.0.0.2"), Port: 4001})
+	endpoints = append(endpoints, hostenv.Endpoint{Host: "etcd.example", Port: 2379}, hostenv.Endpoint{Host: "10.0.0.2", Address: netip.MustParseAddr("10.0.0.2"), Port: 4001})
 	got := map[discoveryv1.AddressType][]string{}
 	for _, family := range families() {
 		for _, e := range renderSlice(&discoveryv1.EndpointSlice{}, family, endpoints).Endpoints {

@@ -255,7 +255,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 		} else {
 			err = r.apply(ctx, a, s)
 		}
-		r.attempts.after(quorum.Failure{Reason: quorum.ActionFails, What: a.Describe(), Machine: a.Machine}, s.Now, err, errors.As(err, new(notYet)))
+		r.attempts.after(quorum.Failure{Reason: string(quorum.ActionFails), What: a.Describe(), Machine: a.Machine}, s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
 			r.done(a)

@@ -8,7 +8,7 @@ import (
 
 // Failure is something that is tried again and again, and does not get done.
 type Failure struct {
-	Reason  Reason // ActionFails or MembershipNotPublished
+	Reason  string // of the Note that tells of it: ActionFails or MembershipNotPublished
 	What    string // an Action as Describe has it, or the object that is not published
 	Machine string // "" if it is about no Machine in particular
 	Since   time.Time
@@ -26,7 +26,7 @@ func (f *Failure) String() string {
 // Failing is the failure of an action, nil if it is not known to fail.
 func (s *Snapshot) Failing(a Action) *Failure {
 	for i := range s.Failures {
-		if f := &s.Failures[i]; f.Reason == ActionFails && f.What == a.Describe() {
+		if f := &s.Failures[i]; f.Reason == string(ActionFails) && f.What == a.Describe() {
 			return f
 		}
 	}
@@ -50,10 +50,10 @@ func (p *planner) failures() {
 		f := &p.s.Failures[i]
 		switch {
 		case p.s.Now.Sub(f.Since) < failsFor || len(p.s.Ring.Alarms) > 0: // these say why
-		case f.Reason == MembershipNotPublished:
-			p.note(f.Reason, "", "etcd's membership is not published, by which hosts start a new member and clients find etcd: %s", f)
+		case f.Reason == string(MembershipNotPublished):
+			p.note(MembershipNotPublished, "", "etcd's membership is not published, by which hosts start a new member and clients find etcd: %s", f)
 		default:
-			p.note(f.Reason, f.Machine, "%s", f)
+			p.note(ActionFails, f.Machine, "%s", f)
 		}
 	}
 }

@@ -77,6 +77,9 @@ func NewJoin(s *Snapshot) *Join {
 // Node is the index of a Machine's Node, -1 without one.
 func (j *Join) Node(machine int) int { return j.node[machine] }
 
+// Owner is the index of the Machine whose Node that is, -1 without one.
+func (j *Join) Owner(node int) int { return slices.Index(j.node, node) }
+
 // nodeOf finds a Machine's Node: by the link that the Machine API wrote, if that Node is there, else by provider ID.
 func nodeOf(s *Snapshot, m *Machine) int {
 	for i := range s.Nodes {

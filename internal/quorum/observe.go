@@ -169,7 +169,7 @@ func (p *planner) undrained(machine int) {
 		return
 	}
 	for n := range p.s.Nodes {
-		owner := slices.Index(p.join.node, n)
+		owner := p.join.Owner(n)
 		if !p.s.Nodes[n].Cordoned || owner >= 0 && p.s.Machines[owner].LetGo() {
 			continue
 		}

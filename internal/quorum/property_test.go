@@ -184,7 +184,7 @@ func TestDecideKeepsTheInvariants(t *testing.T) {
 		for range 3 {
 			for _, a := range decideAndCheck(t, s) {
 				if s.Failing(a) == nil {
-					s.Failures = append(s.Failures, q.Failure{Reason: q.ActionFails, What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused"})
+					s.Failures = append(s.Failures, q.Failure{Reason: string(q.ActionFails), What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused"})
 				}
 			}
 		}

@@ -395,9 +395,9 @@ func (w *world) set(line string) error {
 			return err
 		}
 		what, why, _ := strings.Cut(strings.Join(f[3:], " "), ": ")
-		w.s.Failures = []q.Failure{{Reason: q.ActionFails, What: what, Machine: strings.Trim(f[2], "-"), Since: w.s.Now.Add(-lasts), Why: why}}
+		w.s.Failures = []q.Failure{{Reason: string(q.ActionFails), What: what, Machine: strings.Trim(f[2], "-"), Since: w.s.Now.Add(-lasts), Why: why}}
 		if strings.HasPrefix(what, "write ") {
-			w.s.Failures[0].Reason = q.MembershipNotPublished
+			w.s.Failures[0].Reason = string(q.MembershipNotPublished)
 		}
 	case "lock": // none, or <key>, or <key> leased <for how long> <holder>
 		switch {

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -57,7 +57,7 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 		own, in = append(own, o.HoldfastNamespace+"/"+snapshotfile.RingName), append(in, o.HoldfastNamespace)
 	}
 	if o.EtcdNamespace != "" {
-		own, in = append(own, o.EtcdNamespace+"/"+membership.Name, o.EtcdNamespace+"/"+membership.EndpointsName), append(in, o.EtcdNamespace)
+		own, in = append(own, o.EtcdNamespace+"/"+hostenv.Name, o.EtcdNamespace+"/"+hostenv.EndpointsName), append(in, o.EtcdNamespace)
 	}
 	slices.Sort(in)
 	mine := []string{all("(request.resource.resource == 'configmaps')", "(request.namespace + '/' + "+record+" in "+list(own)+")",

@@ -86,7 +86,6 @@ func fields(anyTime *rapid.Generator[time.Time], addr *rapid.Generator[netip.Add
 	return rapid.MakeConfig{
 		Types: map[reflectType]*rapid.Generator[any]{
 			typeOf[string]():        text.AsAny(),
-			typeOf[q.Reason]():      rapid.Map(text, func(s string) q.Reason { return q.Reason(s) }).AsAny(),
 			typeOf[time.Time]():     anyTime.AsAny(),
 			typeOf[netip.Addr]():    addr.AsAny(),
 			typeOf[q.Entry]():       entry.AsAny(),

@@ -58,7 +58,7 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 	}
 	for i, e := range f.Failures {
 		s.Failures = append(s.Failures, quorum.Failure{
-			Reason: quorum.Reason(e.Reason), What: e.What, Machine: e.Machine, Since: r.time(fmt.Sprintf("failures[%d].since", i), e.Since), Why: e.Why,
+			Reason: e.Reason, What: e.What, Machine: e.Machine, Since: r.time(fmt.Sprintf("failures[%d].since", i), e.Since), Why: e.Why,
 		})
 	}
 	for i := range f.Etcd.Members {

@@ -62,7 +62,7 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 	}
 	for i := range s.Failures {
 		e := &s.Failures[i]
-		f.Failures = append(f.Failures, Failure{Reason: string(e.Reason), What: e.What, Machine: e.Machine, Since: formatTime(e.Since), Why: e.Why})
+		f.Failures = append(f.Failures, Failure{Reason: e.Reason, What: e.What, Machine: e.Machine, Since: formatTime(e.Since), Why: e.Why})
 	}
 	if l := &s.Lock; *l != (quorum.Lock{}) {
 		f.Lock = &Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: formatTime(l.Since)}

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -62,8 +62,8 @@ func (c canned) Linearizable(context.Context, string) error { return c.err }
 
 // newcomer is the check of a host whose member 1 was just added to the ring of member 2.
 func newcomer(dir string) *Membership {
-	peers := func(a, b string) []membership.Peer {
-		return []membership.Peer{{Key: a, URLs: []string{"https://10.0.0.1:2380"}}, {Key: b, URLs: []string{"https://10.0.0.2:2380"}}}
+	peers := func(a, b string) []hostenv.Peer {
+		return []hostenv.Peer{{Key: a, URLs: []string{"https://10.0.0.1:2380"}}, {Key: b, URLs: []string{"https://10.0.0.2:2380"}}}
 	}
 	return &Membership{
 		Etcd: canned{
@@ -73,7 +73,7 @@ func newcomer(dir string) *Membership {
 			}},
 			status: etcd.Status{Member: 2, Cluster: 77, Leader: 2, DBSize: 20 << 10, Term: 3, Commit: 40, Revision: 20},
 		},
-		Environment: membership.Environment{State: membership.Existing, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
+		Environment: hostenv.Environment{State: hostenv.Existing, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
 		PeerURL:     "https://10.0.0.1:2380", DataDir: dir, Timeout: 5 * time.Second, QuorumWait: time.Second, Out: &bytes.Buffer{},
 	}
 }

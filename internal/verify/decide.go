@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Facts are all that decides whether etcd may start.
 type Facts struct {
-	Environment membership.Environment
+	Environment hostenv.Environment
 	PeerURL     string // this host's
 	Ring        quorum.Ring
 	Disk        Disk
@@ -62,14 +62,14 @@ const newest = "Start with what this Node's key in ConfigMap etcd-membership say
 // Decide says whether etcd may start on this host, and how. It is pure.
 func Decide(f Facts) Decision {
 	switch {
-	case f.Environment.State == membership.Existing && len(f.Environment.Members) == 0:
+	case f.Environment.State == hostenv.Existing && len(f.Environment.Members) == 0:
 		return Decision{
-			Refuse, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", membership.MemberIDsVariable),
+			Refuse, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
-	case f.Environment.State == membership.New && len(f.Environment.Members) > 0:
+	case f.Environment.State == hostenv.New && len(f.Environment.Members) > 0:
 		return Decision{
-			Refuse, fmt.Sprintf("%s is new, and %s names members that the ring has already.", membership.StateVariable, membership.MemberIDsVariable), newest,
+			Refuse, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
 		}
 	case !f.Ring.Known:
 		return unknown(f)
@@ -92,12 +92,12 @@ func unknown(f Facts) Decision {
 	}
 	switch f.Disk.Holding {
 	case Data:
-		id := membership.FormatID(f.Disk.Member)
-		if f.Environment.State == membership.Existing {
+		id := hostenv.FormatID(f.Disk.Member)
+		if f.Environment.State == hostenv.Existing {
 			switch own := expected(f.Environment, id); {
 			case own == nil:
-				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, membership.MemberIDsVariable), ""}
-			case !membership.HasURL(own.URLs, f.PeerURL):
+				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable), ""}
+			case !hostenv.HasURL(own.URLs, f.PeerURL):
 				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL), ""}
 			}
 		}
@@ -107,7 +107,7 @@ func unknown(f Facts) Decision {
 		}
 		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
 	case Nothing:
-		if f.Environment.State == membership.New && membership.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
+		if f.Environment.State == hostenv.New && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
 			if len(f.Running) > 0 {
 				return Decision{Wait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
 			}
@@ -234,7 +234,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	if wrong := misplaced(f, me); wrong != "" {
 		return Decision{Refuse, wrong, newest + " A comment there says why if it names no members."}
 	}
-	if f.Environment.State == membership.New && leader(f) == nil {
+	if f.Environment.State == hostenv.New && leader(f) == nil {
 		return Decision{Compare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}
 	}
 	if f.Disk.Holding == Nothing {
@@ -247,41 +247,41 @@ func listed(f Facts, me *quorum.Member) Decision {
 // environment, "" if it would.
 func misplaced(f Facts, me *quorum.Member) string {
 	cluster := f.Environment.InitialCluster
-	own := membership.ByURL(cluster, f.PeerURL)
+	own := hostenv.ByURL(cluster, f.PeerURL)
 	if own == nil {
-		return fmt.Sprintf("%s does not name this host's peer URL %s, so a new member cannot find its place in the ring.", membership.InitialClusterVariable, f.PeerURL)
+		return fmt.Sprintf("%s does not name this host's peer URL %s, so a new member cannot find its place in the ring.", hostenv.InitialClusterVariable, f.PeerURL)
 	}
 	// The ring's first members are listed by name before they start; one that was added is not. And they make up the
 	// log's first entries, the members, by themselves: after those each revision takes one. In a ring that was
 	// restored it does not, and who begins as new there never gets what the snapshot held.
-	if f.Environment.State == membership.New {
+	if f.Environment.State == hostenv.New {
 		if me.Name == "" {
-			return fmt.Sprintf("%s is new, and %s was added to a ring that runs.", membership.StateVariable, me)
+			return fmt.Sprintf("%s is new, and %s was added to a ring that runs.", hostenv.StateVariable, me)
 		}
 		if l := leader(f); l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {
-			return fmt.Sprintf("%s is new, and etcd, at revision %d by index %d, was restored from a snapshot.", membership.StateVariable, l.Revision, l.Commit)
+			return fmt.Sprintf("%s is new, and etcd, at revision %d by index %d, was restored from a snapshot.", hostenv.StateVariable, l.Revision, l.Commit)
 		}
 	}
 	for i := range f.Ring.Members {
 		m := &f.Ring.Members[i]
-		if !slices.ContainsFunc(cluster, func(p membership.Peer) bool { return membership.SameURLs(p.URLs, m.PeerURLs) }) {
-			return fmt.Sprintf("%s does not name %s at %s.", membership.InitialClusterVariable, m, strings.Join(m.PeerURLs, ", "))
+		if !slices.ContainsFunc(cluster, func(p hostenv.Peer) bool { return hostenv.SameURLs(p.URLs, m.PeerURLs) }) {
+			return fmt.Sprintf("%s does not name %s at %s.", hostenv.InitialClusterVariable, m, strings.Join(m.PeerURLs, ", "))
 		}
 		if m.ID != me.ID && m.Name == own.Key {
-			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", membership.InitialClusterVariable, own.Key, m, strings.Join(m.PeerURLs, ", "))
+			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", hostenv.InitialClusterVariable, own.Key, m, strings.Join(m.PeerURLs, ", "))
 		}
 	}
 	if len(cluster) != len(f.Ring.Members) {
-		return fmt.Sprintf("%s names %d members, and etcd lists %d.", membership.InitialClusterVariable, len(cluster), len(f.Ring.Members))
+		return fmt.Sprintf("%s names %d members, and etcd lists %d.", hostenv.InitialClusterVariable, len(cluster), len(f.Ring.Members))
 	}
 	return ""
 }
 
 // differences are where the environment and etcd disagree, one sentence each. In a ring that is new
 // the IDs are not known beforehand, so its URLs are compared.
-func differences(e membership.Environment, ring *quorum.Ring) []string {
+func differences(e hostenv.Environment, ring *quorum.Ring) []string {
 	var out []string
-	if e.State == membership.New {
+	if e.State == hostenv.New {
 		for _, p := range e.InitialCluster {
 			for _, u := range p.URLs {
 				if at(ring, u) == nil {
@@ -291,7 +291,7 @@ func differences(e membership.Environment, ring *quorum.Ring) []string {
 		}
 		for i := range ring.Members {
 			for _, u := range ring.Members[i].PeerURLs {
-				if membership.ByURL(e.InitialCluster, u) == nil {
+				if hostenv.ByURL(e.InitialCluster, u) == nil {
 					out = append(out, fmt.Sprintf("Not expected: etcd lists %s at %s.", &ring.Members[i], u))
 				}
 			}
@@ -299,17 +299,17 @@ func differences(e membership.Environment, ring *quorum.Ring) []string {
 		return out
 	}
 	for _, p := range e.Members {
-		id, err := membership.ParseID(p.Key)
+		id, err := hostenv.ParseID(p.Key)
 		m := ring.Member(id)
 		switch {
 		case err != nil || m == nil:
 			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd does not list it.", p.Key, strings.Join(p.URLs, ", ")))
-		case !membership.SameURLs(p.URLs, m.PeerURLs):
+		case !hostenv.SameURLs(p.URLs, m.PeerURLs):
 			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd lists it at %s.", p.Key, strings.Join(p.URLs, ", "), strings.Join(m.PeerURLs, ", ")))
 		}
 	}
 	for i := range ring.Members {
-		if m := &ring.Members[i]; expected(e, membership.FormatID(m.ID)) == nil {
+		if m := &ring.Members[i]; expected(e, hostenv.FormatID(m.ID)) == nil {
 			out = append(out, fmt.Sprintf("Not expected: etcd lists %s at %s.", m, strings.Join(m.PeerURLs, ", ")))
 		}
 	}
@@ -317,7 +317,7 @@ func differences(e membership.Environment, ring *quorum.Ring) []string {
 }
 
 // expected finds a member of the environment by its hex ID, nil without it.
-func expected(e membership.Environment, id string) *membership.Peer {
+func expected(e hostenv.Environment, id string) *hostenv.Peer {
 	for i := range e.Members {
 		if e.Members[i].Key == id {
 			return &e.Members[i]
@@ -329,7 +329,7 @@ func expected(e membership.Environment, id string) *membership.Peer {
 // at finds the member at a peer URL, nil without it.
 func at(ring *quorum.Ring, peerURL string) *quorum.Member {
 	for i := range ring.Members {
-		if membership.HasURL(ring.Members[i].PeerURLs, peerURL) {
+		if hostenv.HasURL(ring.Members[i].PeerURLs, peerURL) {
 			return &ring.Members[i]
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -55,19 +55,19 @@ func word(v Verdict) string {
 func facts(t *testing.T, text string) Facts {
 	f := Facts{
 		PeerURL: "https://10.0.0.1:2380", Disk: Disk{Holding: Nothing}, QuorumWait: 5 * time.Second,
-		Environment: membership.Environment{State: membership.Existing}, Ring: quorum.Ring{Known: true},
+		Environment: hostenv.Environment{State: hostenv.Existing}, Ring: quorum.Ring{Known: true},
 		Position: &Position{Term: 2, Commit: 8, Index: 8, Revision: 5},
 	}
 	told := false // who runs
-	peers := func(text string) []membership.Peer {
-		p, err := membership.ParsePeers(text)
+	peers := func(text string) []hostenv.Peer {
+		p, err := hostenv.ParsePeers(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
 	id := func(text string) uint64 {
-		id, err := membership.ParseID(text)
+		id, err := hostenv.ParseID(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func facts(t *testing.T, text string) Facts {
 		case "host":
 			f.PeerURL = word[1]
 		case "new":
-			f.Environment.State = membership.New
+			f.Environment.State = hostenv.New
 		case "expected":
 			f.Environment.Members = peers(word[1])
 		case "cluster":

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -29,7 +29,7 @@ type Etcd interface {
 // Membership is the check whether etcd may start on this host.
 type Membership struct {
 	Etcd        Etcd
-	Environment membership.Environment
+	Environment hostenv.Environment
 	PeerURL     string
 	DataDir     string
 	Timeout     time.Duration // for all of it

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -71,7 +71,7 @@ func (r *realRing) client(t *testing.T, members ...*ring.Member) *etcd.Client {
 func (r *realRing) check(t *testing.T, spec ring.MemberSpec) *Membership {
 	t.Helper()
 	s := &quorum.Snapshot{Ring: r.client(t, r.Members...).Read(t.Context()), Nodes: r.nodes}
-	environments, err := membership.Environments(s)
+	environments, err := hostenv.Environments(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (r *realRing) id(t *testing.T, spec ring.MemberSpec) uint64 {
 		t.Fatal(err)
 	}
 	for _, m := range list.Members {
-		if membership.HasURL(m.GetPeerURLs(), spec.Ports.PeerURL(spec.Address)) {
+		if hostenv.HasURL(m.GetPeerURLs(), spec.Ports.PeerURL(spec.Address)) {
 			return m.GetID()
 		}
 	}

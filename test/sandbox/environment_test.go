@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
@@ -28,7 +28,7 @@ func TestEnvironment(t *testing.T) {
 	g.SetDefaultEventuallyTimeout(30 * time.Second)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 
-	key := client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}
+	key := client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}
 	var published corev1.ConfigMap
 	g.Eventually(func() error { return c.Get(ctx, key, &published) }).Should(Succeed())
 	g.Expect(published.Data).To(HaveKeyWithValue("master-0", ContainSubstring("ETCD_MEMBER_IDS=")))
@@ -55,19 +55,19 @@ func TestEnvironment(t *testing.T) {
 
 	list, err := etcd.MemberList(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	e := membership.Environment{State: membership.Existing}
+	e := hostenv.Environment{State: hostenv.Existing}
 	for _, m := range list.Members {
 		name := m.GetName()
 		if name == "" {
 			name = "late"
 		}
-		e.InitialCluster = append(e.InitialCluster, membership.Peer{Key: name, URLs: m.GetPeerURLs()})
-		e.Members = append(e.Members, membership.Peer{Key: membership.FormatID(m.GetID()), URLs: m.GetPeerURLs()})
+		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: m.GetPeerURLs()})
+		e.Members = append(e.Members, hostenv.Peer{Key: hostenv.FormatID(m.GetID()), URLs: m.GetPeerURLs()})
 	}
 	wrong := e
-	wrong.Members = append([]membership.Peer{{Key: "bad", URLs: []string{"https://127.0.0.66:2380"}}}, e.Members...)
+	wrong.Members = append([]hostenv.Peer{{Key: "bad", URLs: []string{"https://127.0.0.66:2380"}}}, e.Members...)
 	holdfast := as(t, s, sandbox.Holdfast) // nobody else may
-	publish := func(e membership.Environment) {
+	publish := func(e hostenv.Environment) {
 		g.Expect(c.Get(ctx, key, &published)).To(Succeed())
 		published.Data["late"] = e.Text()
 		g.Expect(holdfast.Update(ctx, &published)).To(Succeed())

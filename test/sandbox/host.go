@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -158,11 +158,11 @@ func (h *host) wait(ctx context.Context, one, other <-chan struct{}) error {
 func (h *host) dataDir() string { return ring.MemberSpec{Dir: h.dir}.DataDir() }
 
 // spec is how etcd starts with an environment.
-func (h *host) spec(e membership.Environment) ring.MemberSpec {
+func (h *host) spec(e hostenv.Environment) ring.MemberSpec {
 	spec := ring.MemberSpec{
 		Name: h.name, Address: h.address, Ports: h.cloud.ports,
 		Dir: h.dir, Log: filepath.Join(h.cloud.logs, "etcd-"+h.name+".log"),
-		InitialCluster: map[string]string{}, Existing: e.State == membership.Existing, Extra: h.cloud.etcdArgs,
+		InitialCluster: map[string]string{}, Existing: e.State == hostenv.Existing, Extra: h.cloud.etcdArgs,
 	}
 	for _, p := range e.InitialCluster {
 		spec.InitialCluster[p.Key] = p.URLs[0]

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
@@ -56,7 +56,7 @@ func (h *host) runKubelet(ctx context.Context) {
 // pods mount. While the API server is away, what was read last stays.
 func (c *cloud) followEnvironments(ctx context.Context, configMaps corev1client.ConfigMapInterface) {
 	for ctx.Err() == nil {
-		watch, err := configMaps.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + membership.Name})
+		watch, err := configMaps.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + hostenv.Name})
 		if err == nil {
 			for event := range watch.ResultChan() {
 				if cm, ok := event.Object.(*corev1.ConfigMap); ok {
@@ -83,7 +83,7 @@ func (h *host) initStep(ctx context.Context) (ring.MemberSpec, error) {
 			}
 			continue
 		}
-		environment, err := membership.Parse(text)
+		environment, err := hostenv.Parse(text)
 		if err != nil {
 			return ring.MemberSpec{}, fmt.Errorf("environment of %s: %w", h.name, err)
 		}
@@ -107,7 +107,7 @@ func (h *host) initStep(ctx context.Context) (ring.MemberSpec, error) {
 	}
 }
 
-func (h *host) startVerify(environment membership.Environment) (*process.Process, error) {
+func (h *host) startVerify(environment hostenv.Environment) (*process.Process, error) {
 	path, err := assets.Path("holdfast")
 	if err != nil {
 		return nil, err

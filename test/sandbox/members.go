@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -142,9 +142,9 @@ func (e *environments) of(h *host) (text string, changed <-chan struct{}) {
 
 // founding is the environment of the first members of a ring.
 func founding(founders map[string]string) string {
-	e := membership.Environment{State: membership.New}
+	e := hostenv.Environment{State: hostenv.New}
 	for _, name := range slices.Sorted(maps.Keys(founders)) {
-		e.InitialCluster = append(e.InitialCluster, membership.Peer{Key: name, URLs: []string{founders[name]}})
+		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: []string{founders[name]}})
 	}
 	return e.Text()
 }
@@ -164,7 +164,7 @@ func (c *cloud) operate(list []*etcdserverpb.Member) {
 	for _, h := range c.all() {
 		s.Nodes = append(s.Nodes, quorum.Node{Name: h.name, Ready: true, Addresses: []netip.Addr{netip.MustParseAddr(h.address)}})
 	}
-	rendered, err := membership.Environments(s)
+	rendered, err := hostenv.Environments(s)
 	if err != nil {
 		c.log.Error("rendering the hosts' environments", "error", err)
 		return

@@ -35,7 +35,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/loopback"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -308,7 +308,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	}
 	s.closers = append(s.closers, c.members.client.Close)
 	if s.options.Mode == "full" || s.options.ForInstall {
-		s.work.Go(func() { c.followEnvironments(s.watching, core.ConfigMaps(membership.Namespace)) })
+		s.work.Go(func() { c.followEnvironments(s.watching, core.ConfigMaps(hostenv.Namespace)) })
 	}
 	s.work.Go(func() { c.members.run(s.background, c.operate) })
 

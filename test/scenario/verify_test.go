@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -124,10 +124,10 @@ func (c *cluster) published(t *testing.T) {
 		}
 		var environments, endpoints corev1.ConfigMap
 		admin := c.as(sandbox.Admin)
-		if err := admin.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.Name}, &environments); err != nil {
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &environments); err != nil {
 			return err
 		}
-		if err := admin.Get(ctx, client.ObjectKey{Namespace: membership.Namespace, Name: membership.EndpointsName}, &endpoints); err != nil {
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.EndpointsName}, &endpoints); err != nil {
 			return err
 		}
 		var want, voters []string
@@ -139,11 +139,11 @@ func (c *cluster) published(t *testing.T) {
 		}
 		slices.Sort(want)
 		for _, m := range list.Members {
-			e, err := membership.Parse(environments.Data[m.GetName()])
+			e, err := hostenv.Parse(environments.Data[m.GetName()])
 			if err != nil {
 				return fmt.Errorf("environment of %s: %w", m.GetName(), err)
 			}
-			got := strings.Split(membership.FormatPeers(e.Members), ",")
+			got := strings.Split(hostenv.FormatPeers(e.Members), ",")
 			slices.Sort(got)
 			if !slices.Equal(got, want) || len(e.InitialCluster) != len(want) {
 				return fmt.Errorf("environment of %s: %q, etcd lists %q", m.GetName(), environments.Data[m.GetName()], want)

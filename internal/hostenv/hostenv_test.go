@@ -1,4 +1,4 @@
-package membership_test
+package hostenv_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -22,7 +22,7 @@ func TestTranscripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s := read(t, d.Input)
 			out := &strings.Builder{}
-			environments, err := membership.Environments(s)
+			environments, err := hostenv.Environments(s)
 			if err != nil {
 				fmt.Fprintf(out, "environments: %v\n", err)
 			}
@@ -32,7 +32,7 @@ func TestTranscripts(t *testing.T) {
 					fmt.Fprintf(out, "  %s", line)
 				}
 			}
-			endpoints, err := membership.Endpoints(s)
+			endpoints, err := hostenv.Endpoints(s)
 			if err != nil {
 				fmt.Fprintf(out, "endpoints: %v\n", err)
 			}
@@ -57,7 +57,7 @@ func read(t *testing.T, text string) *quorum.Snapshot {
 		case "unknown":
 			s.Ring.Known, s.Ring.Why = false, strings.Join(word[1:], " ")
 		case "member":
-			id, err := membership.ParseID(word[1])
+			id, err := hostenv.ParseID(word[1])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,13 +97,13 @@ func TestParsePeers(t *testing.T) {
 		{"a=https://h:1,b=https://g:2,a=https://h:3", "a=https://h:1,a=https://h:3,b=https://g:2"},
 		{"a=https://h:1,a=https://H:1", "a=https://h:1"},
 	} {
-		peers, err := membership.ParsePeers(c[0])
-		if got := membership.FormatPeers(peers); got != c[1] || err != nil {
+		peers, err := hostenv.ParsePeers(c[0])
+		if got := hostenv.FormatPeers(peers); got != c[1] || err != nil {
 			t.Errorf("%q: got %q, %v, want %q", c[0], got, err, c[1])
 		}
 	}
 	for _, text := range []string{"a", "=https://h:1", "a=h:1", "a=https://", "a=https://h:1;b=https://h:2,c"} {
-		if peers, err := membership.ParsePeers(text); err == nil {
+		if peers, err := hostenv.ParsePeers(text); err == nil {
 			t.Errorf("%q was read as %v", text, peers)
 		}
 	}
@@ -115,18 +115,18 @@ func TestSameURLs(t *testing.T) {
 		{"https://[fd00::1]:1", "https://[fd00:0:0::1]:1"}, {"https://[::ffff:10.0.0.1]:1", "https://10.0.0.1:1"}, {"https://h:1/", "https://h:1"},
 	}
 	for _, pair := range same {
-		if !membership.SameURLs(pair[:1], pair[1:]) {
+		if !hostenv.SameURLs(pair[:1], pair[1:]) {
 			t.Errorf("%q is not %q", pair[0], pair[1])
 		}
 	}
 	for _, pair := range [][2]string{
 		{"https://10.0.0.1:2380", "https://10.0.0.10:2380"}, {"https://h:1", "https://h:2"}, {"http://h:1", "https://h:1"},
 	} {
-		if membership.SameURLs(pair[:1], pair[1:]) {
+		if hostenv.SameURLs(pair[:1], pair[1:]) {
 			t.Errorf("%q is %q", pair[0], pair[1])
 		}
 	}
-	if membership.SameURLs([]string{"https://h:1"}, []string{"https://h:1", "https://h:2"}) {
+	if hostenv.SameURLs([]string{"https://h:1"}, []string{"https://h:1", "https://h:2"}) {
 		t.Error("a part is the whole")
 	}
 }
@@ -138,7 +138,7 @@ func TestParseRefuses(t *testing.T) {
 		"ETCD_INITIAL_CLUSTER_STATE=new\nETCD_INITIAL_CLUSTER=x":                    `ETCD_INITIAL_CLUSTER: "x" is not <key>=<URL>, such as master-0=https://10.0.0.1:2380`,
 		"ETCD_INITIAL_CLUSTER_STATE=existing\nETCD_MEMBER_IDS=master-0=https://h:1": `ETCD_MEMBER_IDS: "master-0" is not a member ID, which is a hex number such as 8e9e05c52164694d`,
 	} {
-		_, err := membership.Parse(text)
+		_, err := hostenv.Parse(text)
 		if err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -166,12 +166,12 @@ func TestRendered(t *testing.T) {
 				s.Ring.Members = append(s.Ring.Members, m)
 			}
 		}
-		environments, err := membership.Environments(s)
+		environments, err := hostenv.Environments(s)
 		if err != nil || len(environments) != hosts {
 			t.Fatalf("%d environments, %v", len(environments), err)
 		}
 		for node, e := range environments {
-			read, err := membership.Parse(e.Text())
+			read, err := hostenv.Parse(e.Text())
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", node, err, e.Text())
 			}
@@ -182,8 +182,8 @@ func TestRendered(t *testing.T) {
 				t.Fatalf("%s: %d members, etcd lists %d", node, len(e.Members), len(s.Ring.Members))
 			}
 			for _, p := range e.Members {
-				id, err := membership.ParseID(p.Key)
-				if m := s.Ring.Member(id); err != nil || m == nil || !membership.SameURLs(m.PeerURLs, p.URLs) {
+				id, err := hostenv.ParseID(p.Key)
+				if m := s.Ring.Member(id); err != nil || m == nil || !hostenv.SameURLs(m.PeerURLs, p.URLs) {
 					t.Fatalf("%s: etcd does not list %v", node, p)
 				}
 			}
@@ -194,7 +194,7 @@ func TestRendered(t *testing.T) {
 				t.Fatalf("%s: two members share a name:\n%s", node, e.Text())
 			}
 		}
-		endpoints, err := membership.Endpoints(s)
+		endpoints, err := hostenv.Endpoints(s)
 		if err == nil {
 			for _, e := range endpoints {
 				if m := s.Ring.Member(e.ID); m == nil || m.Learner {

@@ -1,4 +1,4 @@
-package membership_test
+package hostenv_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 )
 
 // FuzzEnvironment: what is read of an environment is written so that it reads the same, as lines and as
@@ -20,11 +20,11 @@ func FuzzEnvironment(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := membership.Parse(text)
+		e, err := hostenv.Parse(text)
 		if err != nil {
 			return
 		}
-		again, err := membership.Parse(e.Text())
+		again, err := hostenv.Parse(e.Text())
 		if diff := cmp.Diff(e, again); err != nil || diff != "" {
 			t.Errorf("as text: %v: %s", err, diff)
 		}
@@ -33,7 +33,7 @@ func FuzzEnvironment(f *testing.F) {
 			name, value, _ := strings.Cut(v, "=")
 			variables[name] = value
 		}
-		again, err = membership.FromVariables(func(name string) string { return variables[name] })
+		again, err = hostenv.FromVariables(func(name string) string { return variables[name] })
 		again.Why = e.Why
 		if diff := cmp.Diff(e, again); err != nil || diff != "" {
 			t.Errorf("as variables: %v: %s", err, diff)
@@ -47,10 +47,10 @@ func FuzzURL(f *testing.F) {
 	f.Add("https://A.b.:2380", "https://a.b:2380")
 	f.Add("", " ")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		if !membership.HasURL([]string{a}, a) {
+		if !hostenv.HasURL([]string{a}, a) {
 			t.Errorf("%q is not itself", a)
 		}
-		one, other := membership.SameURLs([]string{a}, []string{b}), membership.SameURLs([]string{b}, []string{a})
+		one, other := hostenv.SameURLs([]string{a}, []string{b}), hostenv.SameURLs([]string{b}, []string{a})
 		if one != other {
 			t.Errorf("%q and %q are the same to one alone", a, b)
 		}

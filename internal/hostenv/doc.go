@@ -15,4 +15,4 @@
 // called what its Node is called. If another member has that name already (a dead one that its host
 // left behind, say), that one is called by its ID besides: etcd takes two entries of one name for one
 // member, and the names of the others mean nothing to a member that joins.
-package membership
+package hostenv
