@@ -90,7 +90,7 @@ race: binaries parts ## Run the race detector over everything that is concurrent
 	CGO_ENABLED=1 go test -race -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
 
 # Packages whose tests need no built Kubernetes and take seconds.
-QUICK := ./internal/quorum ./internal/membership ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
+QUICK := ./internal/quorum ./internal/admission ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
   ./cmd/kubectl-holdfast ./test/mutation ./test/docs
 .PHONY: check
 check: format linter ## Before a push: formatting, vet and lint of the changed packages, decisions, documentation; builds no Kubernetes
@@ -103,7 +103,7 @@ linter:
 	@cd .ci/tools && $(PROGRESS) golangci-lint go build -v -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
-lint: linter ## Run the linters, and prove that those which keep internal/quorum pure fire
+lint: linter ## Run the linters, and prove that those which keep the deciding packages pure fire
 	$(BIN)/golangci-lint run ./...
 	@for m in $(MODULES); do (set -x; cd $$m && $(BIN)/golangci-lint run ./...) || exit 1; done
 	.ci/lint-fires $(BIN)/golangci-lint
@@ -125,7 +125,7 @@ fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in test
 BENCH_FLAGS ?=
 .PHONY: bench
 bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/bench.md)
-	set -o pipefail; go test -run '^$$' -bench . -count 6 ./internal/quorum ./webhooks | tee $(BIN)/bench-decisions.txt
+	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
 	go build -trimpath -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 

@@ -30,8 +30,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -55,8 +56,8 @@ const (
 	responders = "system:serviceaccounts:openshift-backplane-srep"
 )
 
-func identities() quorum.Identities {
-	ids := quorum.DefaultIdentities(holdfast)
+func identities() admission.Identities {
+	ids := admission.DefaultIdentities(holdfast)
 	ids.Automation = []string{"ci-robot-*", deployers}
 	return ids
 }
@@ -127,8 +128,8 @@ func (f *fixture) serve(t *testing.T) {
 	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
 	mux.Handle(webhooks.ValidatePath, f.guard.counted(webhooks.Handler(guard.Validating())))
 	mux.Handle(webhooks.HomePath, f.guard.counted(webhooks.Handler(guard.Home())))
-	mux.Handle(webhooks.KeepersPath, f.guard.counted(&admission.Webhook{Handler: guard.Keepers()}))
-	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(admission.HandlerFunc(strip))))
+	mux.Handle(webhooks.KeepersPath, f.guard.counted(&ctrladmission.Webhook{Handler: guard.Keepers()}))
+	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(ctrladmission.HandlerFunc(strip))))
 
 	ca, err := pki.NewAuthority("webhooks")
 	must(t, err)
@@ -224,7 +225,7 @@ type guard struct {
 
 // record is a finding as it was recorded.
 type record struct {
-	quorum.Finding
+	admission.Finding
 	dryRun bool
 }
 
@@ -294,12 +295,12 @@ func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine) (*quorum.Snapshot,
 }
 
 // Selected matches the Machines of the Snapshot by role and type, and counts no other.
-func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*quorum.Selection, error) {
+func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*admission.Selection, error) {
 	s, err := g.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	found := &quorum.Selection{Desired: s.Desired}
+	found := &admission.Selection{Desired: s.Desired}
 	for _, m := range s.Machines {
 		if selector.Matches(selection.Set{quorum.RoleLabel: m.Role, quorum.TypeLabel: m.Type}) {
 			found.Machines = append(found.Machines, m)
@@ -329,7 +330,7 @@ const (
 
 func ring(changes ...func(*quorum.Snapshot)) *quorum.Snapshot {
 	s := &quorum.Snapshot{
-		Mode: quorum.Full, Now: time.Now(), Desired: 3, Limits: quorum.DefaultLimits(),
+		Mode: quorum.ModeFull, Now: time.Now(), Desired: 3, Limits: quorum.DefaultLimits(),
 		Ring: quorum.Ring{Known: true, Leader: 2, Version: "3.7.3", Members: []quorum.Member{
 			{ID: member, Name: "cp-1", PeerURLs: []string{"https://" + address + ":2380"}, Healthy: true},
 			{ID: 2, Name: "cp-2", PeerURLs: []string{"https://10.0.0.2:2380"}, Healthy: true},
@@ -346,7 +347,7 @@ func ring(changes ...func(*quorum.Snapshot)) *quorum.Snapshot {
 
 func other(name, address string) quorum.Machine {
 	return quorum.Machine{
-		Name: name, UID: name, Role: "master", Type: "master", Hook: quorum.Ours, Latch: quorum.Ours, Finalizer: true,
+		Name: name, UID: name, Role: "master", Type: "master", Hook: quorum.EntryOurs, Latch: quorum.EntryOurs, Finalizer: true,
 		Phase: "Running", NodeName: name, Addresses: []netip.Addr{netip.MustParseAddr(address)},
 	}
 }

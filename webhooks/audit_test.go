@@ -58,13 +58,13 @@ func (f *fixture) testAuditLog(t *testing.T) {
 	}
 	must(t, lines.Err())
 	for _, want := range []found{
-		{serving.RepairWebhook, string(quorum.KeepHook), "repaired", false},
-		{serving.RepairWebhook, string(quorum.AutomationRelease), "repaired", false},
-		{serving.RepairWebhook, string(quorum.KeepFinalizer), "denied", true},
-		{serving.OpenWebhook, string(quorum.EscapeHatch), "allowed", false},
-		{serving.OpenWebhook, string(quorum.OneTooMany), "denied", true},
-		{serving.OpenWebhook, string(quorum.Held), "allowed", false},
-		{serving.ClosedWebhook, string(quorum.UnprotectedDelete), "denied", true},
+		{serving.RepairWebhook, string(quorum.RuleKeepHook), "repaired", false},
+		{serving.RepairWebhook, string(quorum.RuleAutomationRelease), "repaired", false},
+		{serving.RepairWebhook, string(quorum.RuleKeepFinalizer), "denied", true},
+		{serving.OpenWebhook, string(quorum.RuleEscapeHatch), "allowed", false},
+		{serving.OpenWebhook, string(quorum.RuleOneTooMany), "denied", true},
+		{serving.OpenWebhook, string(quorum.RuleHeld), "allowed", false},
+		{serving.ClosedWebhook, string(quorum.RuleUnprotectedDelete), "denied", true},
 	} {
 		if !got[want] {
 			t.Errorf("the audit log has no request with %+v", want)

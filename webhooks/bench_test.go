@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -83,7 +83,7 @@ func BenchmarkReview(b *testing.B) {
 	}
 	guard := &webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Gatherer: &guard{}, Recorder: nobody{}, Metrics: metrics}
 	mutating, validating := webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating())
-	nothing := http.Handler(&admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })})
+	nothing := http.Handler(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(context.Context, ctrladmission.Request) ctrladmission.Response { return ctrladmission.Allowed("") })})
 	before := text(func(*machinev1beta1.Machine) {})
 	for _, c := range []struct {
 		name string

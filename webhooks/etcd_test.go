@@ -74,7 +74,7 @@ func etcdCases() []etcdCase {
 	held := outcome(hooked+going, heldSaid)
 	early := outcome(hooked+going, "early-release repaired")
 	bareStays := outcome("", "unprotected-delete denied")
-	bareLifted := outcome(by(quorum.UnprotectedDelete)[1:]+going, "unprotected-delete overridden")
+	bareLifted := outcome(by(quorum.RuleUnprotectedDelete)[1:]+going, "unprotected-delete overridden")
 	unheldStays := outcome(hooked, "unprotected-delete denied")
 
 	return []etcdCase{
@@ -88,32 +88,32 @@ func etcdCases() []etcdCase {
 
 		{name: "escape-hatch", state: leaving, user: person, send: put(unhook),
 			answers: outcome("latch deleting", "escape-hatch allowed"), one: outcome("latch deleting", "escape-hatch allowed"), unknown: outcome("latch deleting", "escape-hatch allowed")},
-		{name: "escape-hatch: overridden", state: lifted(leaving, quorum.EscapeHatch), user: person, send: put(unhook),
-			answers: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch allowed"), one: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch overridden"),
-			unknown: outcome("latch"+by(quorum.EscapeHatch)+going, "escape-hatch overridden")},
+		{name: "escape-hatch: overridden", state: lifted(leaving, quorum.RuleEscapeHatch), user: person, send: put(unhook),
+			answers: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch allowed"), one: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch overridden"),
+			unknown: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch overridden")},
 
 		{name: "unprotected-delete", state: bare, user: person, send: remove, answers: bareStays, one: bareStays, unknown: bareStays},
 		{name: "unprotected-delete: it hosts nothing", state: bare, nothing: true, user: gitops, send: remove,
 			answers: outcome("deleting"), one: outcome("deleting"), unknown: bareStays},
 		{name: "unprotected-delete: deletecollection", state: bare, user: gitops, send: removeAll, answers: bareStays, one: bareStays, unknown: bareStays},
-		{name: "unprotected-delete: overridden", state: lifted(bare, quorum.UnprotectedDelete), user: person, send: remove,
-			answers: bareLifted, one: outcome(by(quorum.UnprotectedDelete)[1:], "degraded-delete denied"), unknown: bareLifted},
+		{name: "unprotected-delete: overridden", state: lifted(bare, quorum.RuleUnprotectedDelete), user: person, send: remove,
+			answers: bareLifted, one: outcome(by(quorum.RuleUnprotectedDelete)[1:], "degraded-delete denied"), unknown: bareLifted},
 		{name: "unprotected-delete: without finalizer", state: bare, unheld: true, user: person, send: remove,
 			answers: unheldStays, one: unheldStays, unknown: unheldStays},
 
 		{name: "one-too-many", state: naked, second: true, user: person, send: remove,
 			answers: outcome(hooked, "one-too-many denied"), one: outcome(hooked, "one-too-many denied"), unknown: held},
-		{name: "one-too-many: overridden", state: lifted(naked, quorum.OneTooMany), second: true, user: person, send: remove,
-			answers: outcome(hooked+by(quorum.OneTooMany)+going, "one-too-many overridden", heldSaid),
-			one:     outcome(hooked+by(quorum.OneTooMany), "degraded-delete denied"),
-			unknown: outcome(hooked+by(quorum.OneTooMany)+going, heldSaid)},
+		{name: "one-too-many: overridden", state: lifted(naked, quorum.RuleOneTooMany), second: true, user: person, send: remove,
+			answers: outcome(hooked+by(quorum.RuleOneTooMany)+going, "one-too-many overridden", heldSaid),
+			one:     outcome(hooked+by(quorum.RuleOneTooMany), "degraded-delete denied"),
+			unknown: outcome(hooked+by(quorum.RuleOneTooMany)+going, heldSaid)},
 
 		{name: "held, or degraded-delete", state: naked, user: gitops, send: remove,
 			answers: held, one: outcome(hooked, "degraded-delete denied"), unknown: held},
-		{name: "degraded-delete: overridden", state: lifted(naked, quorum.DegradedDelete), user: person, send: remove,
-			answers: outcome(hooked+by(quorum.DegradedDelete)+going, heldSaid),
-			one:     outcome(hooked+by(quorum.DegradedDelete)+going, "degraded-delete overridden", heldSaid),
-			unknown: outcome(hooked+by(quorum.DegradedDelete)+going, heldSaid)},
+		{name: "degraded-delete: overridden", state: lifted(naked, quorum.RuleDegradedDelete), user: person, send: remove,
+			answers: outcome(hooked+by(quorum.RuleDegradedDelete)+going, heldSaid),
+			one:     outcome(hooked+by(quorum.RuleDegradedDelete)+going, "degraded-delete overridden", heldSaid),
+			unknown: outcome(hooked+by(quorum.RuleDegradedDelete)+going, heldSaid)},
 
 		always("keep-hook: automation", state{}, gitops, put(unhook), hooked, "keep-hook repaired"),
 		always("keep-hook: a person", state{}, person, put(unhook), hooked, "keep-hook repaired"),
@@ -219,7 +219,7 @@ func startEtcd(t *testing.T) *etcdFixture {
 	t.Cleanup(reader.Close)
 	f.etcd = &countedRing{Client: reader}
 	f.gatherer = &controller.Gatherer{
-		API: f.direct, Etcd: f.etcd, Namespace: namespace, Mode: quorum.Guard, Desired: 3,
+		API: f.direct, Etcd: f.etcd, Namespace: namespace, Mode: quorum.ModeGuard, Desired: 3,
 		Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/serving"
 )
@@ -25,15 +25,15 @@ import (
 // stripPath serves somebody else's mutating webhook, which takes every hook off every Machine.
 const stripPath = "/strip"
 
-func strip(_ context.Context, req admission.Request) admission.Response {
+func strip(_ context.Context, req ctrladmission.Request) ctrladmission.Response {
 	var m machinev1beta1.Machine
 	if err := json.Unmarshal(req.Object.Raw, &m); err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+		return ctrladmission.Errored(http.StatusBadRequest, err)
 	}
 	if m.Spec.LifecycleHooks.PreDrain == nil {
-		return admission.Allowed("")
+		return ctrladmission.Allowed("")
 	}
-	return admission.Patched("", jsonpatch.NewOperation("remove", "/spec/lifecycleHooks/preDrain", nil))
+	return ctrladmission.Patched("", jsonpatch.NewOperation("remove", "/spec/lifecycleHooks/preDrain", nil))
 }
 
 // stripper registers that webhook under a name, which says when it is called: webhooks are called in

@@ -88,7 +88,7 @@ func FuzzStripped(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seen := machineapi.Machine(&m.Machine); seen.Hook != quorum.Ours || seen.Latch != quorum.Ours || !seen.Finalizer {
+		if seen := machineapi.Machine(&m.Machine); seen.Hook != quorum.EntryOurs || seen.Latch != quorum.EntryOurs || !seen.Finalizer {
 			t.Errorf("passed: %s", raw)
 		}
 	})

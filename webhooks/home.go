@@ -8,18 +8,18 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // MachineCRD is the name of the Machine's CustomResourceDefinition.
 const MachineCRD = "machines.machine.openshift.io"
 
 // Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD.
-func (g *Guard) Home() admission.Handler {
-	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+func (g *Guard) Home() ctrladmission.Handler {
+	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(home, req.Operation, received)
 		request, err := g.readHome(&req)
@@ -27,7 +27,7 @@ func (g *Guard) Home() admission.Handler {
 			return refused(err)
 		}
 		if request == nil {
-			return admission.Allowed("")
+			return ctrladmission.Allowed("")
 		}
 		machines, err := g.Gatherer.Machines(ctx)
 		if err != nil {
@@ -36,13 +36,13 @@ func (g *Guard) Home() admission.Handler {
 		d := g.Identities.AdmitHome(request, machines, err == nil)
 		denial := d.Denial()
 		if denial == nil {
-			return admission.Allowed("")
+			return ctrladmission.Allowed("")
 		}
 		g.decided(ctx, Record{
 			Admission: &req.AdmissionRequest, Decision: d, Received: received,
-			Request: quorum.Request{Operation: request.Operation, User: quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}},
+			Request: admission.Request{Operation: request.Operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}},
 		})
-		response := admission.Denied(strings.Join(denial.Lines, "\n"))
+		response := ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
 		response.AuditAnnotations = annotations(&req, &d)
 		return response
 	})
@@ -50,13 +50,13 @@ func (g *Guard) Home() admission.Handler {
 
 // readHome is the request in quorum's terms, nil if it is about another namespace or CRD, or creates
 // one. The name is the object's: a part of deletecollection has none in the request.
-func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
-	var operation quorum.Operation
+func (g *Guard) readHome(req *ctrladmission.Request) (*admission.HomeRequest, error) {
+	var operation admission.Operation
 	switch req.Operation {
 	case admissionv1.Delete:
-		operation = quorum.Delete
+		operation = admission.OperationDelete
 	case admissionv1.Update:
-		operation = quorum.Update
+		operation = admission.OperationUpdate
 	case admissionv1.Create, admissionv1.Connect:
 		return nil, nil
 	default:
@@ -75,16 +75,16 @@ func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
 	case req.SubResource != "":
 		return nil, nil
 	case kind == "Namespace.":
-		if name != g.MachineNamespace || operation != quorum.Delete {
+		if name != g.MachineNamespace || operation != admission.OperationDelete {
 			return nil, nil
 		}
-		return &quorum.HomeRequest{What: "namespace " + name, Operation: operation}, nil
+		return &admission.HomeRequest{What: "namespace " + name, Operation: operation}, nil
 	case kind == "CustomResourceDefinition.apiextensions.k8s.io":
 		if name != MachineCRD {
 			return nil, nil
 		}
-		request := &quorum.HomeRequest{What: "CustomResourceDefinition " + name, Operation: operation}
-		if operation == quorum.Update {
+		request := &admission.HomeRequest{What: "CustomResourceDefinition " + name, Operation: operation}
+		if operation == admission.OperationUpdate {
 			prunes, err := machineapi.LosesHooks(req.Object.Raw)
 			if err != nil {
 				return nil, err
@@ -93,7 +93,7 @@ func (g *Guard) readHome(req *admission.Request) (*quorum.HomeRequest, error) {
 			if request.Changes, err = machineapi.Changes(req.OldObject.Raw, req.Object.Raw); err != nil {
 				return nil, err
 			}
-			request.User = quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
+			request.User = admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
 		}
 		return request, nil
 	default:

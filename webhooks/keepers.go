@@ -14,41 +14,42 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Keepers is the handler for KeepersPath: what creates and deletes Machines, MachineSets (rule adopt)
 // and MachineHealthChecks (rule health-check). It refuses neither, because the Machines are guarded
 // one by one, and warns. So it is not served by Handler: what is too large to be read passes.
-func (g *Guard) Keepers() admission.Handler {
-	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+func (g *Guard) Keepers() ctrladmission.Handler {
+	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(keepers, req.Operation, received)
-		operation := quorum.Update
+		operation := admission.OperationUpdate
 		switch req.Operation {
 		case admissionv1.Create:
-			operation = quorum.Create
+			operation = admission.OperationCreate
 		case admissionv1.Update:
 		default:
-			return admission.Allowed("")
+			return ctrladmission.Allowed("")
 		}
 		if req.Namespace != g.MachineNamespace || req.SubResource != "" {
-			return admission.Allowed("")
+			return ctrladmission.Allowed("")
 		}
 		d, err := g.keeper(ctx, &req)
 		if err != nil {
 			return refused(err)
 		}
 		if len(d.Findings) == 0 {
-			return admission.Allowed("")
+			return ctrladmission.Allowed("")
 		}
 		g.decided(ctx, Record{
 			Admission: &req.AdmissionRequest, Decision: d, Received: received,
-			Request: quorum.Request{Operation: operation, User: quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, Namespace: req.Namespace},
+			Request: admission.Request{Operation: operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, Namespace: req.Namespace},
 		})
-		response := admission.Allowed("").WithWarnings(lines(d.Warnings())...)
+		response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
 		response.AuditAnnotations = annotations(&req, &d)
 		return response
 	})
@@ -74,15 +75,15 @@ type keeper struct {
 }
 
 // keeper decides about a MachineSet or a MachineHealthCheck.
-func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Decision, error) {
+func (g *Guard) keeper(ctx context.Context, req *ctrladmission.Request) (admission.Decision, error) {
 	kind := req.Kind.Kind
 	if req.Kind.Group != machinev1beta1.GroupName || kind != "MachineSet" && kind != "MachineHealthCheck" {
-		return quorum.Decision{}, fmt.Errorf("Holdfast answers for MachineSets and MachineHealthChecks here, and this AdmissionReview is about %s", about(req))
+		return admission.Decision{}, fmt.Errorf("Holdfast answers for MachineSets and MachineHealthChecks here, and this AdmissionReview is about %s", about(req))
 	}
 	var k keeper
 	if err := utiljson.Unmarshal(req.Object.Raw, &k); err != nil {
 		log.FromContext(ctx).Error(err, "passing what cannot be read", "kind", kind)
-		return quorum.Decision{}, nil
+		return admission.Decision{}, nil
 	}
 	name := k.Metadata.Name
 	if name == "" {
@@ -92,7 +93,7 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 	if err != nil || kind == "MachineSet" && selector.Empty() {
 		selector = labels.Nothing() // as its controller takes it
 	}
-	selected := &quorum.Selection{}
+	selected := &admission.Selection{}
 	if _, selects := selector.Requirements(); selects {
 		if found, err := g.Gatherer.Selected(ctx, selector); err == nil {
 			selected = found
@@ -102,20 +103,20 @@ func (g *Guard) keeper(ctx context.Context, req *admission.Request) (quorum.Deci
 	}
 	if kind == "MachineSet" {
 		made := k.Spec.Template.Metadata.Labels
-		return quorum.AdmitSet(&quorum.SetRequest{
+		return admission.AdmitSet(&admission.SetRequest{
 			Namespace: req.Namespace, Name: name, Template: quorum.Machine{Role: made[quorum.RoleLabel], Type: made[quorum.TypeLabel]},
 		}, selected), nil
 	}
-	r := &quorum.HealthCheckRequest{
+	r := &admission.HealthCheckRequest{
 		Namespace: req.Namespace, Name: name,
 		External: k.Spec.RemediationTemplate != nil || k.Metadata.Annotations[remediation] != "",
 		Fresh:    selector.Matches(labels.Set{quorum.RoleLabel: "master", quorum.TypeLabel: "master"}),
 	}
 	var ok bool
 	if r.MaxUnhealthy, r.Percent, ok = maxUnhealthy(k.Spec.MaxUnhealthy); !ok {
-		return quorum.Decision{}, nil // its controller does nothing with such a value
+		return admission.Decision{}, nil // its controller does nothing with such a value
 	}
-	return quorum.AdmitHealthCheck(r, selected), nil
+	return admission.AdmitHealthCheck(r, selected), nil
 }
 
 // remediation is the annotation of a MachineHealthCheck that leaves the Machines to somebody else.

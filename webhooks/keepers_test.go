@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -149,7 +149,7 @@ func TestKeepersBadInput(t *testing.T) {
 	g.set(ring())
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	handler := &admission.Webhook{Handler: (&webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Gatherer: g, Recorder: g, Metrics: metrics}).Keepers()}
+	handler := &ctrladmission.Webhook{Handler: (&webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Gatherer: g, Recorder: g, Metrics: metrics}).Keepers()}
 	const set = `{"metadata":{"name":"s"},"spec":{"selector":{"matchLabels":{"machine.openshift.io/cluster-api-machine-role":"master"}}}}`
 	of := func(kind string) func(*admissionv1.AdmissionRequest) {
 		return func(r *admissionv1.AdmissionRequest) { r.Kind.Kind = kind }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -56,7 +57,7 @@ const patience = 100 * time.Millisecond
 // are allowed is not in it, so two that each would be one too many may both pass. That is for those who
 // change nothing, or whose Machine is held anyway.
 func (r *review) shares() bool {
-	return dryRun(&r.AdmissionRequest) || r.request.Operation == quorum.Delete && r.request.Old.Protected()
+	return dryRun(&r.AdmissionRequest) || r.request.Operation == admission.OperationDelete && r.request.Old.Protected()
 }
 
 // sharing has requests that come while a look is under way share the next one. Each is judged by a look that

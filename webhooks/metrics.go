@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -37,9 +38,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .01, .05, .1, .25, .5, 1, 2, 3},
 		}, []string{"webhook", "operation"}),
 	}
-	for _, verdict := range [...]quorum.Verdict{quorum.Allowed, quorum.Overridden} {
+	for _, verdict := range [...]admission.Verdict{admission.VerdictAllowed, admission.VerdictOverridden} {
 		// An alert on a counter that is not there yet misses its first step.
-		m.decisions.WithLabelValues(string(quorum.EscapeHatch), quorum.Update.String(), verdict.String())
+		m.decisions.WithLabelValues(string(quorum.RuleEscapeHatch), admission.OperationUpdate.String(), verdict.String())
 	}
 	for _, c := range []prometheus.Collector{m.decisions, m.seconds} {
 		if err := registerer.Register(c); err != nil {

@@ -19,7 +19,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -179,10 +179,10 @@ func TestOddText(t *testing.T) {
 
 // TestBodies: what a handler keeps of a request stays as it is when the next ones are read.
 func TestBodies(t *testing.T) {
-	var kept []admission.Request
-	h := webhooks.Handler(admission.HandlerFunc(func(_ context.Context, req admission.Request) admission.Response {
+	var kept []ctrladmission.Request
+	h := webhooks.Handler(ctrladmission.HandlerFunc(func(_ context.Context, req ctrladmission.Request) ctrladmission.Response {
 		kept = append(kept, req)
-		return admission.Allowed("")
+		return ctrladmission.Allowed("")
 	}))
 	want := func(i int) (name, old, next string) {
 		return fmt.Sprintf("user-%d", i), fmt.Sprintf(`{"metadata":{"name":"old-%d"}}`, i), fmt.Sprintf(`{"metadata":{"name":"new-%d"}}`, i)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -395,7 +396,7 @@ func (f *fixture) answered(t *testing.T, c *verdictCase, dryRun bool, err error,
 		if f.dryRun != dryRun {
 			t.Errorf("dry run %t: recorded as dry run %t", dryRun, f.dryRun)
 		}
-		if f.Verdict == quorum.Denied {
+		if f.Verdict == admission.VerdictDenied {
 			denial = append(denial, f.Lines...)
 		} else {
 			warnings = append(warnings, f.Lines...)

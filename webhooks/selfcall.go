@@ -5,9 +5,9 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/admission"
 )
 
 // SelfCallAnnotation is how a custodian asks, in a dry run, whether the API server reaches the validating
@@ -19,15 +19,15 @@ const SelfCallAnnotation = "holdfast.dev/self-call"
 const selfCallCause metav1.CauseType = "HoldfastSelfCall"
 
 // selfCall answers a self-call; nil if a request is none.
-func (g *Guard) selfCall(r *review) *admission.Response {
-	if r.Operation != admissionv1.Update || !dryRun(&r.AdmissionRequest) || g.Identities.Classify(r.request.User) != quorum.Custodian {
+func (g *Guard) selfCall(r *review) *ctrladmission.Response {
+	if r.Operation != admissionv1.Update || !dryRun(&r.AdmissionRequest) || g.Identities.Classify(r.request.User) != admission.ClassCustodian {
 		return nil
 	}
 	asked := r.next.Annotations[SelfCallAnnotation]
 	if asked == "" || asked == r.old.Annotations[SelfCallAnnotation] || len(asked) > 128 {
 		return nil
 	}
-	response := admission.Denied("This is Holdfast's own call to see that the API server reaches it, and it does. Nothing was to be changed.")
+	response := ctrladmission.Denied("This is Holdfast's own call to see that the API server reaches it, and it does. Nothing was to be changed.")
 	response.Result.Code = http.StatusForbidden
 	response.Result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: selfCallCause, Message: asked}}}
 	return &response

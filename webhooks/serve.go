@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 )
@@ -28,17 +28,17 @@ import (
 // padding in a field that nobody guards would switch the guard off for it. So bodies are read here, and
 // once (controller-runtime reads each twice, for its version first); a refusal bears the UID that
 // stands at the front of the body, where the API server writes it.
-func Handler(h admission.Handler) http.Handler {
-	return &handler{webhook: admission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *admission.Request) logr.Logger { return base }}}
+func Handler(h ctrladmission.Handler) http.Handler {
+	return &handler{webhook: ctrladmission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *ctrladmission.Request) logr.Logger { return base }}}
 }
 
 // logger names the request in what is logged. Made only where something is: it costs as much as a decision.
-func logger(ctx context.Context, req *admission.Request) logr.Logger {
-	return admission.DefaultLogConstructor(log.FromContext(ctx), req)
+func logger(ctx context.Context, req *ctrladmission.Request) logr.Logger {
+	return ctrladmission.DefaultLogConstructor(log.FromContext(ctx), req)
 }
 
 type handler struct {
-	webhook admission.Webhook
+	webhook ctrladmission.Webhook
 	buffers sync.Pool // *bytes.Buffer, for bodies
 }
 
@@ -63,15 +63,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = machineapi.ReadJSON(buffer.Bytes(), &review) // keeps nothing of the buffer
 	}
-	var answer admission.Response
+	var answer ctrladmission.Response
 	switch {
 	case err != nil:
 		answer = refusal(buffer.Bytes(), code, err)
 		log.FromContext(r.Context()).WithName("admission").Error(err, "refusing what cannot be read", "path", r.URL.Path, "requestID", answer.UID)
 	case review.Request == nil:
-		answer = h.webhook.Handle(r.Context(), admission.Request{}) // about nothing, and refused as that
+		answer = h.webhook.Handle(r.Context(), ctrladmission.Request{}) // about nothing, and refused as that
 	default:
-		answer = h.webhook.Handle(r.Context(), admission.Request{AdmissionRequest: *review.Request})
+		answer = h.webhook.Handle(r.Context(), ctrladmission.Request{AdmissionRequest: *review.Request})
 	}
 	review = admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: &answer.AdmissionResponse}
 	review.Kind = cmp.Or(review.Kind, "AdmissionReview")
@@ -107,8 +107,8 @@ func read(buffer *bytes.Buffer, r *http.Request) (code int32, err error) {
 }
 
 // refusal is the answer to a request that could not be read.
-func refusal(body []byte, code int32, why error) admission.Response {
-	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+func refusal(body []byte, code int32, why error) ctrladmission.Response {
+	return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
 		UID: uidOf(body[:min(len(body), front)]),
 		Result: &metav1.Status{
 			Status: metav1.StatusFailure, Code: code, Reason: metav1.StatusReasonForbidden,

@@ -14,8 +14,9 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -41,7 +42,7 @@ type Gatherer interface {
 	// MachineSets.
 	Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
-	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
+	Selected(ctx context.Context, selector labels.Selector) (*admission.Selection, error)
 }
 
 // Recorder is told of decisions; see the package's comment for which handler tells what.
@@ -54,9 +55,9 @@ type Recorder interface {
 // Record is a decision to record.
 type Record struct {
 	Admission *admissionv1.AdmissionRequest // as the API server sent it
-	Request   quorum.Request
-	Decision  quorum.Decision  // those findings that are this call's to record, at least one
-	Snapshot  *quorum.Snapshot // what it was decided on, nil where nothing was read
+	Request   admission.Request
+	Decision  admission.Decision // those findings that are this call's to record, at least one
+	Snapshot  *quorum.Snapshot   // what it was decided on, nil where nothing was read
 	Received  time.Time
 }
 
@@ -78,7 +79,7 @@ func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil &
 
 // Guard is what both handlers need. All exported fields are required.
 type Guard struct {
-	Identities       quorum.Identities
+	Identities       admission.Identities
 	MachineNamespace string // requests for other namespaces pass without a look
 	Gatherer         Gatherer
 	Recorder         Recorder
@@ -90,16 +91,16 @@ type Guard struct {
 }
 
 // Mutating is the handler for MutatePath.
-func (g *Guard) Mutating() admission.Handler {
-	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+func (g *Guard) Mutating() ctrladmission.Handler {
+	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(mutating, req.Operation, time.Now())
 		return g.answer(ctx, &req, mutating, g.mutate)
 	})
 }
 
 // Validating is the handler for ValidatePath.
-func (g *Guard) Validating() admission.Handler {
-	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+func (g *Guard) Validating() ctrladmission.Handler {
+	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(validating, req.Operation, time.Now())
 		return g.answer(ctx, &req, validating, g.validate)
 	})
@@ -107,11 +108,11 @@ func (g *Guard) Validating() admission.Handler {
 
 // review is one AdmissionReview on its way to an answer.
 type review struct {
-	*admission.Request
-	request   quorum.Request
+	*ctrladmission.Request
+	request   admission.Request
 	old, next *machineapi.Object // as in request: nil where the operation has none
 	snapshot  *quorum.Snapshot
-	decision  quorum.Decision
+	decision  admission.Decision
 	received  time.Time
 }
 
@@ -123,12 +124,12 @@ func (r *review) stale() bool {
 }
 
 // answer decides a request and has the handler put the decision into words.
-func (g *Guard) answer(ctx context.Context, req *admission.Request, handler string, respond func(context.Context, *review) admission.Response) admission.Response {
+func (g *Guard) answer(ctx context.Context, req *ctrladmission.Request, handler string, respond func(context.Context, *review) ctrladmission.Response) ctrladmission.Response {
 	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
 		return refused(fmt.Errorf("Holdfast answers for Machines of %s only, and this AdmissionReview is about %s", machinev1beta1.GroupName, about(req)))
 	}
 	if req.Namespace != g.MachineNamespace || req.SubResource != "" {
-		return admission.Allowed("")
+		return ctrladmission.Allowed("")
 	}
 	received := time.Now()
 	r, err := decode(req)
@@ -144,7 +145,7 @@ func (g *Guard) answer(ctx context.Context, req *admission.Request, handler stri
 }
 
 // about names what a review is about, which may be nothing.
-func about(req *admission.Request) string {
+func about(req *ctrladmission.Request) string {
 	if req.Kind.Kind == "" {
 		return "nothing"
 	}
@@ -152,34 +153,36 @@ func about(req *admission.Request) string {
 }
 
 // refused is the answer to what cannot be read: the API server shows the error's text to the user.
-func refused(err error) admission.Response { return admission.Errored(http.StatusBadRequest, err) }
+func refused(err error) ctrladmission.Response {
+	return ctrladmission.Errored(http.StatusBadRequest, err)
+}
 
 // decode reads a request. DELETE has no new object and, as a part of deletecollection, no name
 // either, so the objects say what it is about.
-func decode(req *admission.Request) (*review, error) {
-	r := review{Request: req, request: quorum.Request{
-		User:      quorum.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups},
+func decode(req *ctrladmission.Request) (*review, error) {
+	r := review{Request: req, request: admission.Request{
+		User:      admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups},
 		Namespace: req.Namespace,
 	}}
 	var err error
 	switch req.Operation {
 	case admissionv1.Create:
-		r.request.Operation = quorum.Create
+		r.request.Operation = admission.OperationCreate
 		r.next, r.request.New, err = machine("new", req.Object.Raw)
 	case admissionv1.Update:
-		r.request.Operation = quorum.Update
+		r.request.Operation = admission.OperationUpdate
 		r.next, r.request.New, err = machine("new", req.Object.Raw)
 		if err == nil {
 			r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
 		}
 	case admissionv1.Delete:
-		r.request.Operation = quorum.Delete
+		r.request.Operation = admission.OperationDelete
 		r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
 	default:
 		err = fmt.Errorf("Holdfast does not know the operation %q", req.Operation)
 	}
-	if err == nil && r.request.Operation == quorum.Update && r.request.Drops() {
-		r.request.ByWebhook = machineapi.TakenByWebhook(r.next, r.request.Old.Hook != quorum.Ours)
+	if err == nil && r.request.Operation == admission.OperationUpdate && r.request.Drops() {
+		r.request.ByWebhook = machineapi.TakenByWebhook(r.next, r.request.Old.Hook != quorum.EntryOurs)
 	}
 	return &r, err
 }
@@ -202,9 +205,9 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 		s   *quorum.Snapshot
 		err error
 	)
-	update := r.request.Operation == quorum.Update // of DELETE the mutating handler is not told
+	update := r.request.Operation == admission.OperationUpdate // of DELETE the mutating handler is not told
 	switch g.Identities.Needs(&r.request) {
-	case quorum.NeedRing:
+	case admission.NeedRing:
 		if update && handler == validating {
 			if s := g.looks.take(r.looked(), r.received); s != nil {
 				return s
@@ -221,9 +224,9 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 		if update && handler == mutating {
 			g.looks.keep(r.looked(), r.received, s)
 		}
-	case quorum.NeedHosts:
+	case admission.NeedHosts:
 		s, err = g.hosts(ctx, r)
-	case quorum.NeedNothing:
+	case admission.NeedNothing:
 	}
 	if err != nil {
 		logger(ctx, r.Request).Error(err, "deciding without a look at the cluster")
@@ -243,7 +246,7 @@ func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) 
 	var machines, hosts *quorum.Snapshot
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		if r.request.Operation == quorum.Delete {
+		if r.request.Operation == admission.OperationDelete {
 			machines, err = g.lists.look(within, list)
 		} else {
 			machines, err = list(within)
@@ -275,21 +278,21 @@ func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snap
 }
 
 // mutate denies, or patches and warns.
-func (g *Guard) mutate(ctx context.Context, r *review) admission.Response {
+func (g *Guard) mutate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
-	g.record(ctx, r, func(v quorum.Verdict) bool { return v == quorum.Repaired })
+	g.record(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
 	patch := machineapi.KeepOwnership(r.old, r.next, r.due())
 	if r.stale() {
-		return admission.Patched("", patch...)
+		return ctrladmission.Patched("", patch...)
 	}
-	return admission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
+	return ctrladmission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
 }
 
 // validate denies, also what ought to have been repaired by now. Warnings were given by mutate,
 // except those of DELETE, which mutate does not see.
-func (g *Guard) validate(ctx context.Context, r *review) admission.Response {
+func (g *Guard) validate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
@@ -299,26 +302,26 @@ func (g *Guard) validate(ctx context.Context, r *review) admission.Response {
 	if r.next != nil && len(r.due()) > 0 {
 		return g.undone(ctx, r)
 	}
-	g.record(ctx, r, func(v quorum.Verdict) bool { return v != quorum.Repaired })
+	g.record(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
 	if r.next != nil {
-		return admission.Allowed("")
+		return ctrladmission.Allowed("")
 	}
-	return admission.Allowed("").WithWarnings(lines(r.decision.Warnings())...)
+	return ctrladmission.Allowed("").WithWarnings(lines(r.decision.Warnings())...)
 }
 
 // deny denies with what one rule says. What the others would have done does not happen.
-func (g *Guard) deny(ctx context.Context, r *review, denial *quorum.Finding) admission.Response {
-	r.decision = quorum.Decision{Findings: []quorum.Finding{*denial}}
-	g.record(ctx, r, func(quorum.Verdict) bool { return true })
-	return admission.Denied(strings.Join(denial.Lines, "\n"))
+func (g *Guard) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
+	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
+	g.record(ctx, r, func(admission.Verdict) bool { return true })
+	return ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
 }
 
 // undone denies an object that lacks a repair: either another webhook took it out again, or the
 // mutating webhook was not called, as its failure policy allows.
-func (g *Guard) undone(ctx context.Context, r *review) admission.Response {
-	rule := quorum.KeepHook
+func (g *Guard) undone(ctx context.Context, r *review) ctrladmission.Response {
+	rule := quorum.RuleKeepHook
 	for _, f := range r.decision.Findings {
-		if f.Verdict == quorum.Repaired {
+		if f.Verdict == admission.VerdictRepaired {
 			rule = f.Rule
 		}
 	}
@@ -328,19 +331,19 @@ func (g *Guard) undone(ctx context.Context, r *review) admission.Response {
 		"Either another mutating webhook undid it, or Holdfast's own was not called in time.",
 		"Try again; if it stays so, see which webhooks change Machines: kubectl get mutatingwebhookconfigurations",
 	}
-	return g.deny(ctx, r, &quorum.Finding{Rule: rule, Verdict: quorum.Denied, Lines: text})
+	return g.deny(ctx, r, &admission.Finding{Rule: rule, Verdict: admission.VerdictDenied, Lines: text})
 }
 
 // due are the repairs that the object still lacks.
 func (r *review) due() []jsonpatch.Operation {
-	if r.decision.Repairs == (quorum.Repairs{}) {
+	if r.decision.Repairs == (admission.Repairs{}) {
 		return nil
 	}
 	return machineapi.Repair(r.old, r.next, r.decision.Repairs, quorum.Stamp(r.UserInfo.Username, r.request.At))
 }
 
 // record tells of the findings that are this handler's to tell.
-func (g *Guard) record(ctx context.Context, r *review, mine func(quorum.Verdict) bool) {
+func (g *Guard) record(ctx context.Context, r *review, mine func(admission.Verdict) bool) {
 	d := r.decision
 	d.Findings = nil
 	for _, f := range r.decision.Findings {
@@ -364,7 +367,7 @@ func (g *Guard) decided(ctx context.Context, r Record) {
 
 // annotations are those of the API server's audit record: which rules had something to say, and the
 // request's UID, by which Holdfast's own record can be found.
-func annotations(req *admission.Request, d *quorum.Decision) map[string]string {
+func annotations(req *ctrladmission.Request, d *admission.Decision) map[string]string {
 	if len(d.Findings) == 0 {
 		return nil
 	}

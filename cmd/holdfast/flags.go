@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -18,11 +19,11 @@ const defaultSelf = "system:serviceaccount:holdfast-system:holdfast"
 // policy is what the webhooks and their registrations must agree on.
 type policy struct {
 	namespace  string
-	identities quorum.Identities
+	identities admission.Identities
 }
 
 func (p *policy) bind(f *pflag.FlagSet) {
-	d := quorum.DefaultIdentities(defaultSelf)
+	d := admission.DefaultIdentities(defaultSelf)
 	f.StringVar(&p.namespace, "machine-namespace", "openshift-machine-api", "namespace of the Machines")
 	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
@@ -72,15 +73,15 @@ func (p *policy) check() error {
 
 // checkReach refuses entries that would turn everybody into automation, or every service account into a person.
 func (p *policy) checkReach() error {
-	somebody := quorum.User{Name: "somebody", Groups: []string{"system:authenticated"}}
-	account := quorum.User{Name: "system:serviceaccount:any:any", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	somebody := admission.User{Name: "somebody", Groups: []string{"system:authenticated"}}
+	account := admission.User{Name: "system:serviceaccount:any:any", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
 	for _, entry := range p.identities.Automation {
-		if ids := (quorum.Identities{Automation: []string{entry}}); ids.Classify(somebody) != quorum.Person {
+		if ids := (admission.Identities{Automation: []string{entry}}); ids.Classify(somebody) != admission.ClassPerson {
 			return usage("--automation-users %q matches everybody: nobody could use the escape hatch", entry)
 		}
 	}
 	for _, entry := range p.identities.EscapeHatch {
-		if ids := (quorum.Identities{EscapeHatch: []string{entry}}); ids.Classify(account) != quorum.Automation {
+		if ids := (admission.Identities{EscapeHatch: []string{entry}}); ids.Classify(account) != admission.ClassAutomation {
 			return usage("--escape-hatch-users %q matches every service account: any tool could release a Machine", entry)
 		}
 	}
@@ -91,9 +92,9 @@ func (p *policy) checkReach() error {
 func parseMode(value string) (quorum.Mode, error) {
 	switch value {
 	case "guard":
-		return quorum.Guard, nil
+		return quorum.ModeGuard, nil
 	case "full":
-		return quorum.Full, nil
+		return quorum.ModeFull, nil
 	}
 	return 0, usage("--mode is %q; it is guard (enforce and report, never change etcd's members) or full (also drive membership)", value)
 }

@@ -35,7 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
@@ -131,10 +131,10 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0 {
 		return 0, usage("--learner-stall-timeout and --member-dead-timeout must be longer than 0")
 	}
-	if mode == quorum.Guard && o.clusterOperator == "etcd" {
+	if mode == quorum.ModeGuard && o.clusterOperator == "etcd" {
 		return 0, usage("--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name")
 	}
-	if mode == quorum.Full && o.guard && o.guardImage == "" {
+	if mode == quorum.ModeFull && o.guard && o.guardImage == "" {
 		return 0, usage("full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum")
 	}
 	if err := o.audit.Validate(); err != nil {
@@ -199,7 +199,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	if s := served.options; s != nil {
 		s.HoldfastNamespace = o.electNamespace
-		if mode == quorum.Full {
+		if mode == quorum.ModeFull {
 			s.EtcdNamespace, s.QuorumGuard = o.etcdNamespace, o.guard
 		}
 	}
@@ -262,7 +262,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		if o.clusterOperator != "" {
 			reconciler.ClusterOperator = o.conditions(mgr, log)
 		}
-		if mode == quorum.Full && o.guard {
+		if mode == quorum.ModeFull && o.guard {
 			guard, err := o.guardKeeper(api)
 			if err != nil {
 				return err
@@ -302,7 +302,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
 	server.Register(webhooks.ValidatePath, o.drain.handler(webhooks.Handler(guard.Validating())))
 	server.Register(webhooks.HomePath, o.drain.handler(webhooks.Handler(guard.Home())))
-	server.Register(webhooks.KeepersPath, o.drain.handler(&admission.Webhook{Handler: guard.Keepers()}))
+	server.Register(webhooks.KeepersPath, o.drain.handler(&ctrladmission.Webhook{Handler: guard.Keepers()}))
 	if err := mgr.AddReadyzCheck("drain", o.drain.ready); err != nil {
 		return fmt.Errorf("set up /readyz: %w", err)
 	}
@@ -448,7 +448,7 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	} else if err != nil {
 		return fmt.Errorf("list Machines in namespace %s: %w", o.namespace, err)
 	}
-	if mode != quorum.Full || o.besideOperator {
+	if mode != quorum.ModeFull || o.besideOperator {
 		return nil
 	}
 	sign, err := controller.EtcdOperator(ctx, api)

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -185,13 +186,13 @@ func TestRun(t *testing.T) {
 	ok(t, api.Create(t.Context(), machine))
 	machine.Status.Phase = new("Running") // before one ever was, the Machine API may be at its installation
 	asMachineAPI := rest.CopyConfig(env.Config)
-	asMachineAPI.Impersonate = rest.ImpersonationConfig{UserName: quorum.DefaultIdentities("").MachineAPI[0], Groups: []string{"system:masters"}}
+	asMachineAPI.Impersonate = rest.ImpersonationConfig{UserName: admission.DefaultIdentities("").MachineAPI[0], Groups: []string{"system:masters"}}
 	machineAPI, err := client.New(asMachineAPI, client.Options{Scheme: scheme()})
 	ok(t, err)
 	ok(t, machineAPI.Status().Update(t.Context(), machine))
 	eventually(policy).Should(gomega.Equal("Fail"))
 	// The guard is at work: the Machine lacks its hook, and etcd does not answer.
-	if err := api.Delete(t.Context(), machine); err == nil || !strings.Contains(err.Error(), string(quorum.UnprotectedDelete)) {
+	if err := api.Delete(t.Context(), machine); err == nil || !strings.Contains(err.Error(), string(quorum.RuleUnprotectedDelete)) {
 		t.Errorf("deleted: %v", err)
 	}
 

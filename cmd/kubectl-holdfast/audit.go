@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -96,7 +97,7 @@ func ruleNames() []string {
 
 func verdictNames() []string {
 	var out []string
-	for v := quorum.Denied; v >= quorum.Allowed; v-- { // the gravest first
+	for v := admission.VerdictDenied; v >= admission.VerdictAllowed; v-- { // the gravest first
 		out = append(out, v.String())
 	}
 	return out

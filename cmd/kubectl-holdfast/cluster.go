@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -106,7 +107,7 @@ type cluster struct {
 	client.Client
 	namespace string // of the Machines
 	holdfast  string // Holdfast's
-	user      quorum.User
+	user      admission.User
 	mode      quorum.Mode     // by flag, 0 without
 	desired   int             // by flag, 0 without
 	ring      controller.Ring // etcd, nil where the command was not told how to reach it
@@ -137,9 +138,9 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	switch c.mode {
 	case "":
 	case "guard":
-		out.mode = quorum.Guard
+		out.mode = quorum.ModeGuard
 	case "full":
-		out.mode = quorum.Full
+		out.mode = quorum.ModeFull
 	default:
 		return nil, usage("--mode is %q; it is guard or full", c.mode)
 	}
@@ -173,7 +174,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	if err := out.Create(limited, &who); err != nil {
 		return nil, fmt.Errorf("ask the API server who you are: %w", err)
 	}
-	out.user = quorum.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
+	out.user = admission.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
 	out.clock.set(who.CreationTimestamp.Time)
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
@@ -193,9 +194,9 @@ func (c *cluster) guessedMode(ctx context.Context) (quorum.Mode, error) {
 	var records corev1.ConfigMap
 	switch err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: machineapi.RecordsName}, &records); {
 	case err == nil:
-		return quorum.Full, nil
+		return quorum.ModeFull, nil
 	case apierrors.IsNotFound(err):
-		return quorum.Guard, nil
+		return quorum.ModeGuard, nil
 	default:
 		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", c.namespace, machineapi.RecordsName, err)
 	}
@@ -239,7 +240,7 @@ func (c *cluster) machine(ctx context.Context, name string) (*machinev1beta1.Mac
 var errGone = errors.New("see kubectl holdfast status")
 
 // identities are those that the rules go by without flags.
-func identities() quorum.Identities { return quorum.DefaultIdentities(holdfastUser) }
+func identities() admission.Identities { return admission.DefaultIdentities(holdfastUser) }
 
 // warnings prints the Warnings that the server sends, each once.
 type warnings struct {

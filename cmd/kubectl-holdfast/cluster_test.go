@@ -288,13 +288,13 @@ func TestCluster(t *testing.T) {
 
 func released(t *testing.T, c client.Client) {
 	m := machine(t, c, "master-1")
-	if seen := machineapi.Machine(m); seen.Hook != quorum.Absent || seen.Latch != quorum.Absent || m.Annotations[releaseReasonAnnotation] != "ticket" {
+	if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent || m.Annotations[releaseReasonAnnotation] != "ticket" {
 		t.Errorf("it is not released: %+v, %v", m.Spec.LifecycleHooks, m.Annotations)
 	}
 }
 
 func latched(t *testing.T, c client.Client) {
-	if m := machineapi.Machine(machine(t, c, "master-1")); m.Hook != quorum.Absent || m.Latch != quorum.Ours {
+	if m := machineapi.Machine(machine(t, c, "master-1")); m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
 		t.Errorf("the patch takes off more or less than the hook: %+v", m)
 	}
 }

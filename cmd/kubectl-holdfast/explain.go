@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -109,12 +110,12 @@ func (v *view) explain(out io.Writer, name string) error {
 
 // answer is what Holdfast would say to a deletion, or to the release of a Machine that is being deleted, and
 // which of the two; "" if its hook is off already.
-func (v *view) answer(i int) (quorum.Decision, string) {
+func (v *view) answer(i int) (admission.Decision, string) {
 	switch m := &v.Machines[i]; {
 	case !m.Deleting():
 		return v.deletion(i), "deleted"
-	case m.Hook == quorum.Absent: // what follows is Holdfast's
-		return quorum.Decision{}, ""
+	case m.Hook == quorum.EntryAbsent: // what follows is Holdfast's
+		return admission.Decision{}, ""
 	}
 	return v.release(i), "released"
 }
@@ -173,17 +174,17 @@ func (v *view) standing(i int) string {
 	switch {
 	case m.Mirrored:
 		return "is mirrored from another API, and Holdfast leaves it alone."
-	case m.Deleting() && m.Hook == quorum.Ours:
+	case m.Deleting() && m.Hook == quorum.EntryOurs:
 		return since + "and held: it is neither drained nor terminated while its hook is on."
-	case m.Deleting() && m.Hook == quorum.Foreign:
+	case m.Deleting() && m.Hook == quorum.EntryForeign:
 		return since + "and held by a hook of the right name that somebody else owns."
-	case m.Deleting() && m.Latch == quorum.Ours:
+	case m.Deleting() && m.Latch == quorum.EntryOurs:
 		return since + "its hook was taken off by hand, and it is drained, but not terminated while its latch is on."
 	case m.Deleting():
 		return since + "and free: it is drained and terminated."
 	case m.Protected():
 		return "is live and protected: a deletion is held until a replacement votes in etcd."
-	case m.Hook == quorum.Ours:
+	case m.Hook == quorum.EntryOurs:
 		return "is live, and its hook is on."
 	}
 	return "is live and not protected: nothing would hold its deletion."
@@ -209,7 +210,7 @@ func (v *view) hosts(i int) []string {
 	}
 	is, why := v.join.Hosting(i)
 	switch is {
-	case quorum.HostsMember:
+	case quorum.HostingMember:
 		for _, k := range v.join.Members(i) {
 			cells := v.memberCells(k)
 			out = append(out, fmt.Sprintf("It hosts etcd %s %s, %s.", cells[2], &v.Ring.Members[k], cells[3]))
@@ -217,7 +218,7 @@ func (v *view) hosts(i int) []string {
 				out = append(out, "That member is joined to another host as well, so whose it is is not known, which holds both.")
 			}
 		}
-	case quorum.HostsNothing:
+	case quorum.HostingNothing:
 		out = append(out, "It hosts no etcd member.")
 	default:
 		out = append(out, "Whether it hosts an etcd member is not known: "+strings.TrimRight(why, ".")+".")
@@ -226,7 +227,7 @@ func (v *view) hosts(i int) []string {
 }
 
 // commands are what a person may want to type next.
-func (v *view) commands(i int, d *quorum.Decision) []string {
+func (v *view) commands(i int, d *admission.Decision) []string {
 	m := &v.Machines[i]
 	n := ""
 	if v.namespace != defaultNamespace {
@@ -235,10 +236,10 @@ func (v *view) commands(i int, d *quorum.Decision) []string {
 	switch denied := refused(d); {
 	case m.Deleting() && denied:
 		return []string{"kubectl holdfast status" + n + " --watch"}
-	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayGo(i):
+	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayRelease(i):
 		return []string{
 			"kubectl holdfast status" + n + " --watch",
-			"kubectl -n " + v.namespace + " annotate machine " + m.Name + " --overwrite " + quorum.OverrideAnnotation + "='" + string(quorum.EscapeHatch) + ": ...'   # etcd cannot do without it: only if it must go all the same, and then",
+			"kubectl -n " + v.namespace + " annotate machine " + m.Name + " --overwrite " + quorum.OverrideAnnotation + "='" + string(quorum.RuleEscapeHatch) + ": ...'   # etcd cannot do without it: only if it must go all the same, and then",
 			"kubectl holdfast release" + n + " " + m.Name + " --reason '...'",
 		}
 	case m.Deleting():
@@ -257,11 +258,11 @@ func (v *view) commands(i int, d *quorum.Decision) []string {
 }
 
 // refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.
-func refused(d *quorum.Decision) bool {
-	return d.Denial() != nil || d.Repairs.Hook == quorum.AsOld
+func refused(d *admission.Decision) bool {
+	return d.Denial() != nil || d.Repairs.Hook == admission.FixAsOld
 }
 
-func verdictWords(d *quorum.Decision) string {
+func verdictWords(d *admission.Decision) string {
 	if denial := d.Denial(); denial != nil {
 		return "refused (" + string(denial.Rule) + "):"
 	}
@@ -275,7 +276,7 @@ func verdictWords(d *quorum.Decision) string {
 }
 
 // lines are what the decision says: why it denies, else its Warnings.
-func lines(d *quorum.Decision) []string {
+func lines(d *admission.Decision) []string {
 	if denial := d.Denial(); denial != nil {
 		return denial.Lines
 	}

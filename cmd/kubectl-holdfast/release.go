@@ -106,7 +106,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		}
 		fmt.Fprintf(t.out, "That goes by Holdfast's default flags. A trial on the server says that you may: this Holdfast's flags name you.\n\n")
 	}
-	if is, _ := v.join.Hosting(i); v.Ring.Known && is != quorum.HostsNothing && !v.join.MayGo(i) {
+	if is, _ := v.join.Hosting(i); v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(i) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and it would stay; lift the rule first, as said above", name)
 	}
 	if !o.dryRun && o.confirm == "" {
@@ -122,9 +122,9 @@ func releasable(v *view, i int) error {
 	switch m := &v.Machines[i]; {
 	case m.Mirrored:
 		return fmt.Errorf("Machine %s is mirrored from another API, which Holdfast leaves alone; release it there", m.Name)
-	case m.Hook == quorum.Absent && m.Latch != quorum.Ours:
+	case m.Hook == quorum.EntryAbsent && m.Latch != quorum.EntryOurs:
 		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
-	case m.Hook == quorum.Absent && m.Deleting():
+	case m.Hook == quorum.EntryAbsent && m.Deleting():
 		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)
 	case !m.Deleting():
 		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine %s", m.Name, v.namespace, m.Name)
@@ -165,7 +165,7 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 	case err != nil:
 		return fmt.Errorf("release Machine %s: %s", before.Name, saidBy(err))
 	}
-	if now := machineapi.Machine(m); now.Hook != quorum.Absent {
+	if now := machineapi.Machine(m); now.Hook != quorum.EntryAbsent {
 		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -412,12 +413,12 @@ func (r *replacing) gone(ctx context.Context, next string) error {
 			r.say("Etcd is %s.", v.source)
 		}
 		switch seen := &v.Machines[i]; {
-		case seen.Hook == quorum.Absent && seen.Latch != quorum.Ours:
+		case seen.Hook == quorum.EntryAbsent && seen.Latch != quorum.EntryOurs:
 			r.say("Machine %s is released: it is drained and terminated.", r.old.Name)
 		case !v.Ring.Known:
 			r.say("Machine %s is held (etcd: %s).", r.old.Name, shorten(v.Ring.Why, 200))
 		default:
-			for _, one := range quorum.Replacements(v.Snapshot) {
+			for _, one := range membership.Replacements(v.Snapshot) {
 				if one.Machine == r.old.Name {
 					r.say("Machine %s is held: it waits for %s.", r.old.Name, phaseWords(one.Phase))
 				}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -64,16 +65,16 @@ type simulatedAction struct {
 }
 
 type simulatedNote struct {
-	Reason  quorum.Reason `json:"reason"`
-	Machine string        `json:"machine,omitempty"`
-	Message string        `json:"message"`
+	Reason  membership.Reason `json:"reason"`
+	Machine string            `json:"machine,omitempty"`
+	Message string            `json:"message"`
 }
 
 type simulatedCondition struct {
-	Type    quorum.ConditionType `json:"type"`
-	Status  quorum.Status        `json:"status"`
-	Reason  string               `json:"reason"`
-	Message string               `json:"message"`
+	Type    membership.ConditionType `json:"type"`
+	Status  membership.Status        `json:"status"`
+	Reason  string                   `json:"reason"`
+	Message string                   `json:"message"`
 }
 
 type simulatedDeletion struct {
@@ -91,7 +92,7 @@ func (v *view) planData() ([]simulatedAction, []simulatedNote) {
 	}
 	for _, a := range v.plan.Actions {
 		one := simulatedAction{Step: a.Step, Kind: a.Kind.String(), Action: a.Describe(), Why: a.Why}
-		if f := v.Failing(a); f != nil {
+		if f := membership.Failing(v.Snapshot, a); f != nil {
 			one.FailsSince, one.Fails = at(f.Since), f.Why
 		}
 		actions = append(actions, one)
@@ -103,7 +104,7 @@ func (v *view) planData() ([]simulatedAction, []simulatedNote) {
 }
 
 func (v *view) simulate(t terminal, output string) error {
-	conditions := quorum.Conditions(v.Snapshot, &v.plan)
+	conditions := membership.Conditions(v.Snapshot, &v.plan)
 	if output != "text" {
 		out := simulation{Deletions: []simulatedDeletion{}}
 		out.Actions, out.Notes = v.planData()

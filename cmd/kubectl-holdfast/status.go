@@ -242,11 +242,11 @@ func nodeCell(n *quorum.Node) string {
 
 func entryWord(e quorum.Entry) string {
 	switch e {
-	case quorum.Ours:
+	case quorum.EntryOurs:
 		return "on"
-	case quorum.Foreign:
+	case quorum.EntryForeign:
 		return "foreign"
-	case quorum.Absent:
+	case quorum.EntryAbsent:
 	}
 	return "off"
 }

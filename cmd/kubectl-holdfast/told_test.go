@@ -66,7 +66,7 @@ func TestTold(t *testing.T) {
 		"told-limits":  {args: "explain master-0", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Limits.MaxDeleting = 0 })},
 		"told-default": {args: "explain master-0", told: fresh},
 		"told-json":    {args: "explain master-1 -o json", told: telling(t, "waiting", now.Add(-2*time.Hour), nil)},
-		"told-guard":   {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Mode = quorum.Guard })},
+		"told-guard":   {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Mode = quorum.ModeGuard })},
 		"told-desired": {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) {
 			s.Desired, s.DesiredWhy = 0, "the install-config cannot be read"
 		})},

@@ -255,10 +255,10 @@ func (u *uninstalling) letGo(ctx context.Context) error {
 func (u *uninstalling) traces(m *machinev1beta1.Machine) []string {
 	var out []string
 	seen := machineapi.Machine(m)
-	if u.full && seen.Hook == quorum.Ours {
+	if u.full && seen.Hook == quorum.EntryOurs {
 		out = append(out, "hook "+quorum.HookName)
 	}
-	if seen.Latch == quorum.Ours {
+	if seen.Latch == quorum.EntryOurs {
 		out = append(out, "latch "+quorum.LatchName)
 	}
 	for key := range m.Annotations {
@@ -290,7 +290,7 @@ func (u *uninstalling) strip(ctx context.Context, m *machinev1beta1.Machine) err
 		}
 		before := m.DeepCopy()
 		seen := machineapi.Machine(m)
-		machineapi.Release(m, u.full && seen.Hook == quorum.Ours, seen.Latch == quorum.Ours)
+		machineapi.Release(m, u.full && seen.Hook == quorum.EntryOurs, seen.Latch == quorum.EntryOurs)
 		for key := range before.Annotations {
 			if strings.HasPrefix(key, "holdfast.dev/") {
 				delete(m.Annotations, key)

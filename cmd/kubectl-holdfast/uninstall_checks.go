@@ -37,7 +37,7 @@ func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if mode != quorum.Full {
+	if mode != quorum.ModeFull {
 		return false, nil
 	}
 	operator, err := c.hasEtcdOperator(ctx)
@@ -72,7 +72,7 @@ func (u *uninstalling) mayGo(ctx context.Context) error {
 // mayStrip is mayGo for one Machine.
 func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) error {
 	seen := machineapi.Machine(m)
-	if !seen.Deleting() || seen.Latch != quorum.Ours && (!u.full || seen.Hook != quorum.Ours) {
+	if !seen.Deleting() || seen.Latch != quorum.EntryOurs && (!u.full || seen.Hook != quorum.EntryOurs) {
 		return nil
 	}
 	how := "held until a replacement votes"
@@ -93,7 +93,7 @@ func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) 
 // unhooked says why the machine controller goes past etcd's hook on a Machine, "" if it does not.
 func unhooked(m *machinev1beta1.Machine) string {
 	seen := machineapi.Machine(m)
-	if seen.Hook != quorum.Ours {
+	if seen.Hook != quorum.EntryOurs {
 		return "etcd's hook is not on it"
 	}
 	if m.Status.NodeRef == nil {
@@ -140,7 +140,7 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	}
 	var hooked []string
 	for i := range all {
-		if seen := machineapi.Machine(&all[i]); seen.Hook == quorum.Ours {
+		if seen := machineapi.Machine(&all[i]); seen.Hook == quorum.EntryOurs {
 			hooked = append(hooked, seen.Name)
 		}
 	}

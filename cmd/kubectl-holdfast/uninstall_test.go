@@ -135,7 +135,7 @@ func deleteMaster0(ctx context.Context, t *testing.T, c client.Client) {
 func unlatched(t *testing.T, c client.Client) {
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
 		m := machine(t, c, name)
-		if seen := machineapi.Machine(m); seen.Hook != quorum.Ours || seen.Latch != quorum.Absent || seen.Override != "" || m.Annotations["team"] == "" {
+		if seen := machineapi.Machine(m); seen.Hook != quorum.EntryOurs || seen.Latch != quorum.EntryAbsent || seen.Override != "" || m.Annotations["team"] == "" {
 			t.Errorf("%s: %+v, %v", name, m.Spec.LifecycleHooks, m.Annotations)
 		}
 	}
@@ -144,7 +144,7 @@ func unlatched(t *testing.T, c client.Client) {
 // stripped: the hooks went, too.
 func stripped(t *testing.T, c client.Client) {
 	for _, name := range []string{"master-0", "master-2"} {
-		if seen := machineapi.Machine(machine(t, c, name)); seen.Hook != quorum.Absent || seen.Latch != quorum.Absent {
+		if seen := machineapi.Machine(machine(t, c, name)); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent {
 			t.Errorf("%s: %+v", name, seen)
 		}
 	}
@@ -157,7 +157,7 @@ func untouched(t *testing.T, c client.Client) {
 		t.Error(err)
 	}
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
-		if seen := machineapi.Machine(machine(t, c, name)); seen.Latch != quorum.Ours || seen.Override == "" {
+		if seen := machineapi.Machine(machine(t, c, name)); seen.Latch != quorum.EntryOurs || seen.Override == "" {
 			t.Errorf("%s: %+v", name, seen)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -31,8 +33,8 @@ func (o *source) bind(f *pflag.FlagSet) {
 type view struct {
 	*quorum.Snapshot
 	namespace string
-	user      quorum.User // the zero User for a file: somebody
-	plan      quorum.Plan
+	user      admission.User // the zero User for a file: somebody
+	plan      membership.Plan
 	join      *quorum.Join
 
 	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
@@ -41,7 +43,7 @@ type view struct {
 
 // decide fills in what follows from a Snapshot.
 func (v *view) decide(s *quorum.Snapshot) {
-	v.Snapshot, v.plan, v.join = s, quorum.Decide(s), quorum.NewJoin(s)
+	v.Snapshot, v.plan, v.join = s, membership.Decide(s), quorum.NewJoin(s)
 }
 
 // take reads the file, or looks at the cluster once.
@@ -102,17 +104,17 @@ func (v *view) machine(name string) (int, error) {
 }
 
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
-func (v *view) deletion(i int) quorum.Decision {
+func (v *view) deletion(i int) admission.Decision {
 	old := v.Machines[i]
-	return identities().Admit(&quorum.Request{Operation: quorum.Delete, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old}, v.Snapshot)
+	return identities().Admit(&admission.Request{Operation: admission.OperationDelete, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old}, v.Snapshot)
 }
 
 // release is what Holdfast would say to taking the Machine's hook off, by who looks.
-func (v *view) release(i int) quorum.Decision {
+func (v *view) release(i int) admission.Decision {
 	old := v.Machines[i]
 	next := old
-	next.Hook = quorum.Absent
-	return identities().Admit(&quorum.Request{Operation: quorum.Update, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: &next}, v.Snapshot)
+	next.Hook = quorum.EntryAbsent
+	return identities().Admit(&admission.Request{Operation: admission.OperationUpdate, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: &next}, v.Snapshot)
 }
 
 // role is what a member is in the ring.
@@ -176,7 +178,7 @@ func (v *view) etcdLines(out io.Writer) {
 }
 
 func (v *view) modeLine() string {
-	if v.Mode == quorum.Full {
+	if v.Mode == quorum.ModeFull {
 		return "full: Holdfast enforces, and drives etcd's membership"
 	}
 	return "guard: Holdfast enforces, and leaves etcd's membership to others"
@@ -189,14 +191,14 @@ func (v *view) waits(i int) string {
 	switch {
 	case m.Mirrored:
 		out = append(out, "left alone: it is mirrored")
-	case v.silent && m.Deleting() && (m.Hook != quorum.Absent || m.Latch == quorum.Ours):
+	case v.silent && m.Deleting() && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs):
 		return "not known"
 	case v.silent:
 		return ""
-	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.Absent || m.Latch == quorum.Ours):
+	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs):
 		out = append(out, "etcd to answer")
 	case m.Deleting():
-		for _, r := range quorum.Replacements(v.Snapshot) {
+		for _, r := range membership.Replacements(v.Snapshot) {
 			if r.Machine == m.Name {
 				out = append(out, phaseWords(r.Phase))
 			}
@@ -205,33 +207,33 @@ func (v *view) waits(i int) string {
 	for _, a := range v.plan.Actions {
 		if a.Machine == m.Name {
 			word := fmt.Sprintf("step %d: %s", a.Step, a.Kind)
-			if v.Failing(a) != nil {
+			if membership.Failing(v.Snapshot, a) != nil {
 				word += ", which fails"
 			}
 			out = append(out, word)
 		}
 	}
 	for _, n := range v.plan.Notes {
-		if n.Machine == m.Name && n.Reason != quorum.ReplacementWaits && n.Reason != quorum.MachineMirrored {
+		if n.Machine == m.Name && n.Reason != membership.ReasonReplacementWaits && n.Reason != membership.ReasonMachineMirrored {
 			out = append(out, string(n.Reason))
 		}
 	}
 	return strings.Join(out, ", ")
 }
 
-func phaseWords(p quorum.Phase) string {
+func phaseWords(p membership.Phase) string {
 	switch p {
-	case quorum.AwaitNode:
+	case membership.PhaseAwaitNode:
 		return "a new Machine's Node"
-	case quorum.AwaitLearner:
+	case membership.PhaseAwaitLearner:
 		return "the new member to be added"
-	case quorum.AwaitStart:
+	case membership.PhaseAwaitStart:
 		return "the new member to start"
-	case quorum.AwaitPromotion:
+	case membership.PhaseAwaitPromotion:
 		return "the new member's promotion"
-	case quorum.AwaitRemoval:
+	case membership.PhaseAwaitRemoval:
 		return "its member's removal"
-	case quorum.AwaitRelease:
+	case membership.PhaseAwaitRelease:
 		return "its release"
 	}
 	return p.String()
@@ -248,7 +250,7 @@ func (v *view) next(out io.Writer) {
 	}
 	for _, a := range v.plan.Actions {
 		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))
-		if f := v.Failing(a); f != nil {
+		if f := membership.Failing(v.Snapshot, a); f != nil {
 			fmt.Fprintf(out, "  This has failed since %s, for %s: %s\n", at(f.Since), v.age(f.Since), plain(f.Why))
 		}
 	}
@@ -259,7 +261,7 @@ func (v *view) next(out io.Writer) {
 
 // verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,
 // that is what it would answer if etcd did not.
-func (v *view) verdict(out io.Writer, who, what string, d *quorum.Decision) {
+func (v *view) verdict(out io.Writer, who, what string, d *admission.Decision) {
 	if v.silent {
 		fmt.Fprintf(out, "\nIf %s %s it now, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, verdictWords(d))
 	} else {

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -44,13 +45,13 @@ func record(uid string) Record {
 			Username: "alice", UID: "u-1", Groups: []string{"admins", "system:authenticated"},
 			Extra: map[string]authenticationv1.ExtraValue{"scopes.authorization.openshift.io": {"user:full"}},
 		},
-		Operation: quorum.Delete,
+		Operation: admission.OperationDelete,
 		Object: auditapi.ObjectReference{
 			APIGroup: "machine.openshift.io", APIVersion: "v1beta1", Resource: "machines",
 			Namespace: "openshift-machine-api", Name: "master-0", UID: "m-0", ResourceVersion: "4711",
 		},
-		Decision: quorum.Decision{Findings: []quorum.Finding{{
-			Rule: quorum.OneTooMany, Verdict: quorum.Denied, Lines: []string{"Refused (one-too-many): Machine master-1 is going already.", "Wait."},
+		Decision: admission.Decision{Findings: []admission.Finding{{
+			Rule: quorum.RuleOneTooMany, Verdict: admission.VerdictDenied, Lines: []string{"Refused (one-too-many): Machine master-1 is going already.", "Wait."},
 		}}},
 	}
 }
@@ -59,10 +60,10 @@ func record(uid string) Record {
 func repaired(uid, user, machine string) Record {
 	r := record(uid)
 	r.Received = time.Now()
-	r.Operation, r.FieldManager = quorum.Update, "argocd-controller"
+	r.Operation, r.FieldManager = admission.OperationUpdate, "argocd-controller"
 	r.User = authenticationv1.UserInfo{Username: user}
 	r.Object.Name, r.Object.UID = machine, types.UID("uid-of-"+machine)
-	r.Decision.Findings = []quorum.Finding{{Rule: quorum.KeepHook, Verdict: quorum.Repaired, Lines: []string{"Holdfast put it back."}}}
+	r.Decision.Findings = []admission.Finding{{Rule: quorum.RuleKeepHook, Verdict: admission.VerdictRepaired, Lines: []string{"Holdfast put it back."}}}
 	return r
 }
 
@@ -137,9 +138,9 @@ func TestEvent(t *testing.T) {
 	}
 	lifted := record("overridden")
 	lifted.Override, lifted.OverrideBy = "one-too-many: the rack burns", "bob"
-	lifted.Decision.Findings = []quorum.Finding{
-		{Rule: quorum.OneTooMany, Verdict: quorum.Overridden, Lines: []string{"Lifted by bob."}},
-		{Rule: quorum.Held, Verdict: quorum.Allowed, Lines: []string{"Held."}},
+	lifted.Decision.Findings = []admission.Finding{
+		{Rule: quorum.RuleOneTooMany, Verdict: admission.VerdictOverridden, Lines: []string{"Lifted by bob."}},
+		{Rule: quorum.RuleHeld, Verdict: admission.VerdictAllowed, Lines: []string{"Held."}},
 	}
 	lifted.Snapshot = &quorum.Snapshot{DesiredWhy: "no install-config", Ring: quorum.Ring{Why: "etcd did not answer within 1 s"}}
 	put := repaired("repaired", "system:serviceaccount:gitops:argocd", "master-0")
@@ -190,7 +191,7 @@ func TestNoRecord(t *testing.T) {
 	dry.DryRun = true
 	s.Write(dry)
 	nothing := record("nothing")
-	nothing.Decision = quorum.Decision{}
+	nothing.Decision = admission.Decision{}
 	s.Write(nothing)
 	counts(t, s, "written 0 errors 0 repeated 0")
 
@@ -561,12 +562,12 @@ func TestRepetitions(t *testing.T) {
 		s.Write(repaired("a", "flux", "master-0"))
 		s.Write(repaired("b", "argocd", "master-1"))
 		other := repaired("c", "argocd", "master-0")
-		other.Decision.Findings[0].Rule = quorum.AutomationRelease
+		other.Decision.Findings[0].Rule = quorum.RuleAutomationRelease
 		s.Write(other)
 		for range 3 { // not to be counted
 			s.Write(record("denied"))
 			escape := repaired("escape", "alice", "master-0")
-			escape.Decision.Findings[0] = quorum.Finding{Rule: quorum.EscapeHatch, Verdict: quorum.Allowed}
+			escape.Decision.Findings[0] = admission.Finding{Rule: quorum.RuleEscapeHatch, Verdict: admission.VerdictAllowed}
 			s.Write(escape)
 		}
 		for range 2 {

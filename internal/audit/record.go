@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -21,13 +22,13 @@ type Record struct {
 	RequestUID   types.UID // the AdmissionRequest's
 	Received     time.Time // when Holdfast was asked
 	User         authenticationv1.UserInfo
-	Operation    quorum.Operation
+	Operation    admission.Operation
 	Object       auditapi.ObjectReference // of the stored object, or of the new one on CREATE
 	FieldManager string                   // "" for DELETE, or where the client sent none
 	DryRun       bool
 	Abandoned    bool // the API server no longer waited for the answer: what became of the request is not known
 
-	Decision             quorum.Decision
+	Decision             admission.Decision
 	Override, OverrideBy string // the object's override as it stood before the request, and the user who set it, without the time
 	ReleaseReason        string // why a person releases it, in that person's words, as the request has it; "" without
 
@@ -148,7 +149,7 @@ func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 }
 
 // words are the rules, verdicts and lines of all findings.
-func words(d *quorum.Decision) (rules, verdicts, said string) {
+func words(d *admission.Decision) (rules, verdicts, said string) {
 	var r, v, s []string
 	for _, f := range d.Findings {
 		r, v, s = append(r, string(f.Rule)), append(v, f.Verdict.String()), append(s, f.Lines...)

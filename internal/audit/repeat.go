@@ -9,7 +9,7 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/utils/lru"
 
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/admission"
 )
 
 // RepeatWindow is how long repairs that repeat the first are counted instead of written.
@@ -53,12 +53,12 @@ func newRepeats(write func(*auditapi.Event)) *repeats {
 }
 
 // counted says whether the event repeats one that was written within the window, and then keeps it.
-func (r *repeats) counted(d *quorum.Decision, e *auditapi.Event) bool {
+func (r *repeats) counted(d *admission.Decision, e *auditapi.Event) bool {
 	if e.Annotations[AbandonedAnnotation] != "" {
 		return false
 	}
 	for _, f := range d.Findings {
-		if f.Verdict != quorum.Repaired {
+		if f.Verdict != admission.VerdictRepaired {
 			return false
 		}
 	}

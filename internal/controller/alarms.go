@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -52,13 +53,13 @@ func (a *Alarms) look(ctx context.Context) {
 		return // what was seen last stands
 	}
 	a.gauge.Reset()
-	a.gauge.WithLabelValues(quorum.NoSpace, "").Set(0) // of no member: an alert sees that it was looked
+	a.gauge.WithLabelValues(quorum.AlarmNoSpace, "").Set(0) // of no member: an alert sees that it was looked
 	for _, one := range ring.Alarms {
 		a.gauge.WithLabelValues(one.Kind, fmt.Sprintf("%x", one.Member)).Set(1)
 	}
 	if now := fmt.Sprint(ring.Alarms); now != a.last {
 		a.last = now
-		for _, n := range ring.AlarmNotes() {
+		for _, n := range membership.AlarmNotes(&ring) {
 			a.log.Info(n.Message, "reason", n.Reason)
 		}
 	}

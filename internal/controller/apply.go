@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -36,8 +37,8 @@ func (n notYet) Unwrap() error { return n.err }
 var errChanged = notYet{errors.New("a second look leads to another plan")}
 
 // apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snapshot) (err error) {
-	if a.Kind == quorum.ReleaseHook || a.Kind == quorum.DeleteGuardPod { // cannot be taken back
+func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
+	if a.Kind == membership.ReleaseHook || a.Kind == membership.DeleteGuardPod { // cannot be taken back
 		if err := r.confirmLater(ctx, a, s.Now); err != nil {
 			return err
 		}
@@ -46,11 +47,11 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snaps
 	defer cancel()
 	defer func() { r.patience.after(err) }()
 	switch a.Kind {
-	case quorum.ReleaseHook:
+	case membership.ReleaseHook:
 		return r.release(ctx, a)
-	case quorum.RecordRelease:
+	case membership.RecordRelease:
 		return r.record(ctx, s, a)
-	case quorum.AddHook:
+	case membership.AddHook:
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 			if !m.DeletionTimestamp.IsZero() {
 				return fmt.Errorf("Machine %s is deleting: %w", m.Name, errChanged)
@@ -62,19 +63,19 @@ func (r *Reconciler) apply(ctx context.Context, a quorum.Action, s *quorum.Snaps
 			machineapi.Put(m, a.Hook, a.Latch, evidence)
 			return nil
 		})
-	case quorum.SizeGuard:
+	case membership.SizeGuard:
 		return r.Guard.size(ctx, a.MinAvailable, a.Version)
-	case quorum.CreateGuardPod:
+	case membership.CreateGuardPod:
 		return r.Guard.createPod(ctx, a.Node, a.Address)
-	case quorum.DeleteGuardPod:
+	case membership.DeleteGuardPod:
 		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
-	case quorum.AddLearner, quorum.Promote, quorum.RemoveLearner, quorum.RemoveVoter, quorum.MoveLeader: // changeMembership's
+	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
 
 // release takes hook and latch off, as the action says, and before that the Node's guard pod away.
-func (r *Reconciler) release(ctx context.Context, a quorum.Action) error {
+func (r *Reconciler) release(ctx context.Context, a membership.Action) error {
 	if a.Pod != "" {
 		if err := r.Guard.deletePod(ctx, a.Pod, a.PodUID); err != nil {
 			return err
@@ -110,7 +111,7 @@ const justSeen = 50 * time.Millisecond
 
 // confirmLater confirms an action where something came between the look that it was decided on and now,
 // as the actions before it.
-func (r *Reconciler) confirmLater(ctx context.Context, a quorum.Action, seen time.Time) error {
+func (r *Reconciler) confirmLater(ctx context.Context, a membership.Action, seen time.Time) error {
 	if age := r.Gatherer.Clock.Since(seen); age >= 0 && age < justSeen {
 		return nil
 	}
@@ -118,12 +119,12 @@ func (r *Reconciler) confirmLater(ctx context.Context, a quorum.Action, seen tim
 }
 
 // confirm looks a second time and wants the same action.
-func (r *Reconciler) confirm(ctx context.Context, a quorum.Action) error {
+func (r *Reconciler) confirm(ctx context.Context, a membership.Action) error {
 	s, err := r.look(ctx)
 	if err != nil {
 		return err
 	}
-	for _, again := range quorum.Decide(s).Actions {
+	for _, again := range membership.Decide(s).Actions {
 		if a.Same(again) {
 			return nil
 		}
@@ -133,7 +134,7 @@ func (r *Reconciler) confirm(ctx context.Context, a quorum.Action) error {
 
 // changeMachine changes a Machine as it stands now, and only as it stands now: hooks are a list, so
 // a patch replaces all of it, and a resourceVersion keeps it from undoing what came between.
-func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change func(*machinev1beta1.Machine) error) error {
+func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, change func(*machinev1beta1.Machine) error) error {
 	var m machinev1beta1.Machine
 	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: a.Machine}
 	if err := r.Gatherer.API.Get(ctx, key, &m); apierrors.IsNotFound(err) {
@@ -170,7 +171,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a quorum.Action, change 
 // the lock under which the round looked, nil to take it and look a second time. keep is the lock where
 // another change usually follows this one at once. Not after a removal: the lock may have been taken at
 // the endpoint of the member that has left.
-func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action, held *etcd.Held) (keep *etcd.Held, err error) {
+func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, held *etcd.Held) (keep *etcd.Held, err error) {
 	if held == nil {
 		if held, err = r.Etcd.Lock(ctx); err != nil {
 			return nil, notYet{err}
@@ -193,7 +194,7 @@ func (r *Reconciler) changeMembership(ctx context.Context, a quorum.Action, held
 	if err := r.change(ctx, a, held); err != nil {
 		return nil, passing(err)
 	}
-	if a.Kind == quorum.Promote || a.Kind == quorum.MoveLeader {
+	if a.Kind == membership.Promote || a.Kind == membership.MoveLeader {
 		return held, nil
 	}
 	return nil, nil
@@ -206,24 +207,24 @@ func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {
 }
 
 // change makes a change of etcd's membership under the lock.
-func (r *Reconciler) change(ctx context.Context, a quorum.Action, held *etcd.Held) (err error) {
+func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd.Held) (err error) {
 	if a.GivesWay && a.Node != "" {
 		if err := r.markGaveWay(ctx, a.Node); err != nil {
 			return err
 		}
 	}
 	switch a.Kind {
-	case quorum.AddLearner:
+	case membership.AddLearner:
 		_, err = held.AddLearner(ctx, a.PeerURL)
-	case quorum.Promote:
+	case membership.Promote:
 		err = held.Promote(ctx, a.Member)
-	case quorum.RemoveLearner, quorum.RemoveVoter:
+	case membership.RemoveLearner, membership.RemoveVoter:
 		err = held.Remove(ctx, a.Member)
-	case quorum.MoveLeader:
+	case membership.MoveLeader:
 		err = held.MoveLeader(ctx, a.To)
-	case quorum.ReleaseHook:
+	case membership.ReleaseHook:
 		err = r.release(ctx, a)
-	case quorum.AddHook, quorum.RecordRelease, quorum.SizeGuard, quorum.CreateGuardPod, quorum.DeleteGuardPod:
+	case membership.AddHook, membership.RecordRelease, membership.SizeGuard, membership.CreateGuardPod, membership.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}
 	return err

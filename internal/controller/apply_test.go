@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -93,11 +94,11 @@ func TestRelease(t *testing.T) {
 	must(t, err)
 	said := events.NewFakeRecorder(2)
 	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Gatherer: &Gatherer{
-		API: api, Etcd: ring, Namespace: where, Mode: quorum.Full, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
+		API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
 	seen, err := r.look(t.Context())
 	must(t, err)
-	for _, a := range quorum.Decide(seen).Actions { // evidence
+	for _, a := range membership.Decide(seen).Actions { // evidence
 		must(t, r.apply(t.Context(), a, seen))
 	}
 	var old machinev1beta1.Machine
@@ -105,12 +106,12 @@ func TestRelease(t *testing.T) {
 	must(t, api.Get(t.Context(), key, &old))
 	must(t, api.Delete(t.Context(), &old))
 
-	release := quorum.Action{Kind: quorum.ReleaseHook, Machine: old.Name, UID: string(old.UID), Hook: true, Latch: true}
+	release := membership.Action{Kind: membership.ReleaseHook, Machine: old.Name, UID: string(old.UID), Hook: true, Latch: true}
 	held := func(when string, want bool) {
 		t.Helper()
 		var m machinev1beta1.Machine
 		must(t, api.Get(t.Context(), key, &m))
-		if got := machineapi.Machine(&m).Hook == quorum.Ours; got != want {
+		if got := machineapi.Machine(&m).Hook == quorum.EntryOurs; got != want {
 			t.Errorf("%s: the hook is there: %t", when, got)
 		}
 	}
@@ -136,7 +137,7 @@ func TestRelease(t *testing.T) {
 	seen, err = r.look(t.Context())
 	must(t, err)
 	connection.loses = true
-	_, err = r.act(t.Context(), seen, &quorum.Plan{Actions: []quorum.Action{release}}, nil)
+	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}}, nil)
 	must(t, err)
 	connection.loses = false
 	held("in the end", false)
@@ -174,7 +175,7 @@ func TestTellWanted(t *testing.T) {
 	r := &Reconciler{Gatherer: &Gatherer{Namespace: where}, Events: said, Log: logr.Discard()}
 	for _, wanted := range []int{3, 0, 3, 1, 1} {
 		r.tellWanted(&quorum.Snapshot{Desired: wanted, Machines: []quorum.Machine{
-			{Name: "live", Hook: quorum.Ours}, {Name: "held", Hook: quorum.Ours, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},
+			{Name: "live", Hook: quorum.EntryOurs}, {Name: "held", Hook: quorum.EntryOurs, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},
 		}})
 	}
 	if got := <-said.Events; len(said.Events) > 0 || !strings.Contains(got, "VotersWantedChanged") || !strings.Contains(got, "wanted is 1 now, and was 3") {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -32,7 +33,7 @@ func TestAttempts(t *testing.T) {
 	var a attempts
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	first := now
-	hook := quorum.Failure{Reason: string(quorum.ActionFails), What: "hook", Machine: "master-0"}
+	hook := quorum.Failure{Reason: string(membership.ReasonActionFails), What: "hook", Machine: "master-0"}
 	refused, busy := errors.New("refused"), errors.New("busy")
 
 	tries := 0
@@ -43,7 +44,7 @@ func TestAttempts(t *testing.T) {
 		}
 	}
 	g.Expect(tries).To(And(BeNumerically(">", 8), BeNumerically("<", 14)))
-	g.Expect(a.failures()).To(Equal([]quorum.Failure{{Reason: string(quorum.ActionFails), What: "hook", Machine: "master-0", Since: first, Why: "refused"}}))
+	g.Expect(a.failures()).To(Equal([]quorum.Failure{{Reason: string(membership.ReasonActionFails), What: "hook", Machine: "master-0", Since: first, Why: "refused"}}))
 	g.Expect(a.resume(now)).To(And(BeNumerically(">=", lookSoon), BeNumerically("<=", lookLater)))
 	a.after(hook, now, nil, false)
 	g.Expect(a.failures()).To(BeEmpty())
@@ -103,7 +104,7 @@ func TestUndone(t *testing.T) {
 	ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "master-0", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}, Healthy: true}}}
 	r := &Reconciler{
 		Client: strips, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
-		Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: where, Mode: quorum.Full, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
+		Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -42,15 +43,15 @@ type ClusterOperator struct {
 	Client  client.Client
 	Log     logr.Logger
 
-	started  time.Time          // the first look
-	settled  []quorum.Condition // nil until they are read back after a start
-	reworded time.Time          // when the status was written last
-	review   time.Time          // when to read the object again at the latest
-	missing  bool               // the API, and that was said
+	started  time.Time              // the first look
+	settled  []membership.Condition // nil until they are read back after a start
+	reworded time.Time              // when the status was written last
+	review   time.Time              // when to read the object again at the latest
+	missing  bool                   // the API, and that was said
 }
 
 // tell brings the object up to date with a look at the cluster. It writes only what has changed.
-func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quorum.Plan) error {
+func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil
 	}
@@ -60,10 +61,10 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quoru
 	if o.settled == nil && !s.Ring.Known && s.Now.Before(o.started.Add(firstLook)) {
 		return nil // nothing was told before that could outlast a slow start
 	}
-	now := quorum.Conditions(s, p)
+	now := membership.Conditions(s, p)
 	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
 	if o.settled != nil {
-		settled := quorum.Settle(o.settled, now, s.Now)
+		settled := membership.Settle(o.settled, now, s.Now)
 		due = due || !o.missing && !sameStatus(o.settled, settled)
 		o.settled = settled
 	}
@@ -90,7 +91,7 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *quoru
 }
 
 // write reads the object, and writes its status if it is not what it should be.
-func (o *ClusterOperator) write(ctx context.Context, now []quorum.Condition, at time.Time) error {
+func (o *ClusterOperator) write(ctx context.Context, now []membership.Condition, at time.Time) error {
 	var object configv1.ClusterOperator
 	err := o.API.Get(ctx, client.ObjectKey{Name: o.Name}, &object)
 	if apierrors.IsNotFound(err) {
@@ -104,7 +105,7 @@ func (o *ClusterOperator) write(ctx context.Context, now []quorum.Condition, at 
 		return fmt.Errorf("ClusterOperator %s: %w", o.Name, err)
 	}
 	if o.settled == nil {
-		o.settled = quorum.Settle(readConditions(object.Status.Conditions), now, at)
+		o.settled = membership.Settle(readConditions(object.Status.Conditions), now, at)
 	}
 	want := object.Status.DeepCopy()
 	statusChanged := false
@@ -139,17 +140,17 @@ func (o *ClusterOperator) write(ctx context.Context, now []quorum.Condition, at 
 }
 
 // readConditions are the conditions as they were told, by this process or by one before it.
-func readConditions(told []configv1.ClusterOperatorStatusCondition) []quorum.Condition {
-	out := make([]quorum.Condition, 0, len(told))
+func readConditions(told []configv1.ClusterOperatorStatusCondition) []membership.Condition {
+	out := make([]membership.Condition, 0, len(told))
 	for _, c := range told {
-		out = append(out, quorum.Condition{
-			Type: quorum.ConditionType(c.Type), Status: quorum.Status(c.Status),
+		out = append(out, membership.Condition{
+			Type: membership.ConditionType(c.Type), Status: membership.Status(c.Status),
 			Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time,
 		})
 	}
 	return out
 }
 
-func sameStatus(a, b []quorum.Condition) bool {
-	return slices.EqualFunc(a, b, func(a, b quorum.Condition) bool { return a.Type == b.Type && a.Status == b.Status })
+func sameStatus(a, b []membership.Condition) bool {
+	return slices.EqualFunc(a, b, func(a, b membership.Condition) bool { return a.Type == b.Type && a.Status == b.Status })
 }

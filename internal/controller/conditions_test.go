@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -68,7 +69,7 @@ func (c *told) status(t *testing.T) configv1.ClusterOperatorStatus {
 	return object.Status
 }
 
-func (c *told) condition(t *testing.T, kind quorum.ConditionType) configv1.ClusterOperatorStatusCondition {
+func (c *told) condition(t *testing.T, kind membership.ConditionType) configv1.ClusterOperatorStatusCondition {
 	t.Helper()
 	for _, condition := range c.status(t).Conditions {
 		if string(condition.Type) == string(kind) {
@@ -80,11 +81,11 @@ func (c *told) condition(t *testing.T, kind quorum.ConditionType) configv1.Clust
 
 // ring is three voters at rest.
 func threeVoters(at time.Time) *quorum.Snapshot {
-	s := &quorum.Snapshot{Mode: quorum.Full, Now: at, Desired: 3, Limits: quorum.DefaultLimits()}
+	s := &quorum.Snapshot{Mode: quorum.ModeFull, Now: at, Desired: 3, Limits: quorum.DefaultLimits()}
 	s.Ring = quorum.Ring{Known: true, Leader: 1, ReadAt: at}
 	for id, name := range []string{"master-0", "master-1", "master-2"} {
 		s.Ring.Members = append(s.Ring.Members, quorum.Member{ID: uint64(id + 1), Name: name, Healthy: true, Leader: 1})
-		s.Machines = append(s.Machines, quorum.Machine{Name: name, UID: "uid-" + name, Role: "master", Phase: "Running", Hook: quorum.Ours, Latch: quorum.Ours,
+		s.Machines = append(s.Machines, quorum.Machine{Name: name, UID: "uid-" + name, Role: "master", Phase: "Running", Hook: quorum.EntryOurs, Latch: quorum.EntryOurs,
 			Evidence: quorum.Evidence{MachineUID: "uid-" + name, MemberIDs: []uint64{uint64(id + 1)}}, EvidenceRaw: "{}"})
 	}
 	return s
@@ -100,7 +101,7 @@ func TestClusterOperator(t *testing.T) {
 		if change != nil {
 			change(s)
 		}
-		p := quorum.Decide(s)
+		p := membership.Decide(s)
 		must(t, o.tell(t.Context(), s, &p))
 	}
 	wrote := func(want int, when string) {
@@ -122,7 +123,7 @@ func TestClusterOperator(t *testing.T) {
 	other, late := newTold(t)
 	tell(late, 0, unknown)
 	tell(late, 5*time.Second, unknown)
-	if got := other.condition(t, quorum.Available); got.Status != "Unknown" || got.Reason != "EtcdUnknown" {
+	if got := other.condition(t, membership.ConditionAvailable); got.Status != "Unknown" || got.Reason != "EtcdUnknown" {
 		t.Errorf("where etcd does not answer it is told as %+v", got)
 	}
 	status := c.status(t)
@@ -140,23 +141,23 @@ func TestClusterOperator(t *testing.T) {
 	for i := range 600 {
 		tell(o, 30*time.Second+time.Duration(i)*100*time.Millisecond, dead(strings.Repeat("x", i%7)))
 	}
-	if degraded := c.condition(t, quorum.Degraded); degraded.Status != "True" || degraded.Reason != "EtcdMembersUnhealthy" || !strings.Contains(degraded.Message, "master-2 (3)") ||
+	if degraded := c.condition(t, membership.ConditionDegraded); degraded.Status != "True" || degraded.Reason != "EtcdMembersUnhealthy" || !strings.Contains(degraded.Message, "master-2 (3)") ||
 		!degraded.LastTransitionTime.Time.Equal(noon.Add(60*time.Second)) {
 		t.Errorf("it is told as %+v", degraded)
 	}
 	wrote(2, "when a voter dies") // how many are healthy at once, and its condition after the inertia
-	if available := c.condition(t, quorum.Available); available.Status != "True" || !available.LastTransitionTime.Time.Equal(noon) {
+	if available := c.condition(t, membership.ConditionAvailable); available.Status != "True" || !available.LastTransitionTime.Time.Equal(noon) {
 		t.Errorf("it is told as %+v", available)
 	}
 
 	// A restart forgets nothing that was told.
 	again := c.operator()
 	tell(again, 95*time.Second, nil)
-	if degraded := c.condition(t, quorum.Degraded); degraded.Status != "True" || !degraded.LastTransitionTime.Time.Equal(noon.Add(60*time.Second)) {
+	if degraded := c.condition(t, membership.ConditionDegraded); degraded.Status != "True" || !degraded.LastTransitionTime.Time.Equal(noon.Add(60*time.Second)) {
 		t.Errorf("after a restart it is told as %+v", degraded)
 	}
 	tell(again, 126*time.Second, nil)
-	if degraded := c.condition(t, quorum.Degraded); degraded.Status != "False" {
+	if degraded := c.condition(t, membership.ConditionDegraded); degraded.Status != "False" {
 		t.Errorf("when it is over it is told as %+v", degraded)
 	}
 
@@ -187,7 +188,7 @@ func TestNoClusterOperators(t *testing.T) {
 		for at := range 600 {
 			s := threeVoters(noon.Add(from + time.Duration(at)*100*time.Millisecond))
 			s.Ring.Members[2].Healthy = at > 300
-			p := quorum.Decide(s)
+			p := membership.Decide(s)
 			failed = errors.Join(failed, o.tell(t.Context(), s, &p))
 		}
 	}

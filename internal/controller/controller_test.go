@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"k8s.io/utils/clock"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -94,8 +95,8 @@ func TestPassing(t *testing.T) {
 func TestEventReasons(t *testing.T) {
 	got := map[string]string{}
 	for _, rule := range quorum.Rules {
-		for _, verdict := range []quorum.Verdict{quorum.Allowed, quorum.Denied} {
-			got[string(rule)+" "+verdict.String()] = eventReason(quorum.Finding{Rule: rule, Verdict: verdict})
+		for _, verdict := range []admission.Verdict{admission.VerdictAllowed, admission.VerdictDenied} {
+			got[string(rule)+" "+verdict.String()] = eventReason(admission.Finding{Rule: rule, Verdict: verdict})
 		}
 	}
 	want := map[string]string{

@@ -35,7 +35,7 @@ func EtcdOperator(ctx context.Context, api client.Reader) (string, error) {
 
 // otherDriver is EtcdOperator for a Snapshot. Where it cannot be read, somebody else may be at work.
 func (r *Reconciler) otherDriver(ctx context.Context) string {
-	if r.Gatherer.Mode != quorum.Full || !r.Alone {
+	if r.Gatherer.Mode != quorum.ModeFull || !r.Alone {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiBound)

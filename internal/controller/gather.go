@@ -99,7 +99,7 @@ func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		s.Ledger, err = g.ledger(within)
 		return err
 	})
-	if g.Mode == quorum.Full {
+	if g.Mode == quorum.ModeFull {
 		group.Go(func() error { return g.records(within, s) })
 	}
 	if err := group.Wait(); err != nil {

@@ -93,12 +93,12 @@ func TestOtherDriver(t *testing.T) {
 		any  bool // with --allow-cluster-etcd-operator
 		want string
 	}{
-		"nobody":                              {api: with(), mode: quorum.Full},
-		"an operator scaled to 0":             {api: with(deployment, clusterOperator), mode: quorum.Full, want: "Deployment openshift-etcd-operator/etcd-operator"},
-		"its ClusterOperator alone":           {api: with(clusterOperator), mode: quorum.Full, want: "ClusterOperator etcd"},
-		"it cannot be read":                   {api: refusing{}, mode: quorum.Full, want: "see whether cluster-etcd-operator is here (Deployment openshift-etcd-operator/etcd-operator): no"},
-		"guard mode, where it is to be there": {api: with(clusterOperator), mode: quorum.Guard},
-		"allowed by a flag":                   {api: with(clusterOperator), mode: quorum.Full, any: true},
+		"nobody":                              {api: with(), mode: quorum.ModeFull},
+		"an operator scaled to 0":             {api: with(deployment, clusterOperator), mode: quorum.ModeFull, want: "Deployment openshift-etcd-operator/etcd-operator"},
+		"its ClusterOperator alone":           {api: with(clusterOperator), mode: quorum.ModeFull, want: "ClusterOperator etcd"},
+		"it cannot be read":                   {api: refusing{}, mode: quorum.ModeFull, want: "see whether cluster-etcd-operator is here (Deployment openshift-etcd-operator/etcd-operator): no"},
+		"guard mode, where it is to be there": {api: with(clusterOperator), mode: quorum.ModeGuard},
+		"allowed by a flag":                   {api: with(clusterOperator), mode: quorum.ModeFull, any: true},
 	} {
 		r := &Reconciler{Gatherer: &Gatherer{API: c.api, Mode: c.mode}, Alone: !c.any}
 		if got := r.otherDriver(t.Context()); got != c.want {
@@ -129,7 +129,7 @@ func TestLockHolder(t *testing.T) {
 	api := fake.NewClientBuilder().WithScheme(scheme).Build()
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	now, ring := clocktesting.NewFakePassiveClock(noon), &ownedBy{}
-	r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: "n", Mode: quorum.Full, Desired: 3, Clock: now}}
+	r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: "n", Mode: quorum.ModeFull, Desired: 3, Clock: now}}
 	one, two := quorum.Lock{Key: "/holdfast/membership/1", Leased: true}, quorum.Lock{Key: "/holdfast/membership/2", Leased: true}
 	for i, step := range []struct {
 		at   time.Duration
@@ -151,7 +151,7 @@ func TestLockHolder(t *testing.T) {
 			t.Errorf("step %d: %+v, somebody else's: %t", i, s.Lock, s.ForeignLock())
 		}
 	}
-	r.Gatherer.Mode, ring.lock = quorum.Guard, one
+	r.Gatherer.Mode, ring.lock = quorum.ModeGuard, one
 	if s, err := r.look(t.Context()); err != nil || s.Lock != (quorum.Lock{}) {
 		t.Errorf("guard mode, which takes no lock: %+v, %v", s.Lock, err)
 	}

@@ -58,7 +58,7 @@ func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	var (
 		s      *quorum.Snapshot
-		guard  quorum.DrainGuard
+		guard  quorum.Guard
 		driver string
 		lock   quorum.Lock
 	)
@@ -71,7 +71,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		driver = r.otherDriver(ctx)
 		return nil
 	})
-	if r.Gatherer.Mode == quorum.Full {
+	if r.Gatherer.Mode == quorum.ModeFull {
 		group.Go(func() error {
 			var err error
 			if lock, err = r.Etcd.LockHolder(ctx); err != nil {
@@ -89,7 +89,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	s.Guard, s.OtherDriver = guard, driver
+	s.QuorumGuard, s.OtherDriver = guard, driver
 	s.Failures = append(r.attempts.failures(), r.Publisher.failures()...)
 	if lock.Key != r.lock.Key {
 		r.lock = lock
@@ -102,7 +102,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 }
 
 // gather reads the quorum guard, live. Only rounds call it, one after the other.
-func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
+func (k *GuardKeeper) gather(ctx context.Context) (quorum.Guard, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
 	var (
@@ -131,8 +131,8 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
 		return nil
 	})
 	err := group.Wait()
-	absent := func(format string, args ...any) (quorum.DrainGuard, error) {
-		return quorum.DrainGuard{Managed: true, Absent: fmt.Sprintf(format, args...)}, nil
+	absent := func(format string, args ...any) (quorum.Guard, error) {
+		return quorum.Guard{Managed: true, Absent: fmt.Sprintf(format, args...)}, nil
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -141,7 +141,7 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.DrainGuard, error) {
 		// Rights are bound in a namespace, so without the namespace this may be said first.
 		return absent("Holdfast has no rights in namespace %s, or there is none: %v", k.form.Namespace, err)
 	case err != nil:
-		return quorum.DrainGuard{}, err
+		return quorum.Guard{}, err
 	case namespace.DeletionTimestamp != nil:
 		return absent("namespace %s is being deleted", k.form.Namespace)
 	}

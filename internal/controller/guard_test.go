@@ -38,7 +38,7 @@ func TestGuardKeeper(t *testing.T) {
 		return NewGuardKeeper(api, form), api
 	}
 	k, api := keeper("")
-	look := func(k *GuardKeeper) quorum.DrainGuard {
+	look := func(k *GuardKeeper) quorum.Guard {
 		t.Helper()
 		g, err := k.gather(t.Context())
 		if err != nil {
@@ -108,7 +108,7 @@ func TestGuardKeeper(t *testing.T) {
 	}
 	must(t, api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: machineapi.GuardName}}))
 	must(t, k.createPod(t.Context(), "n", address))
-	mine := quorum.GuardPod{Name: machineapi.GuardName + "-n", Node: "n", Owner: quorum.OfGuard, Address: address}
+	mine := quorum.GuardPod{Name: machineapi.GuardName + "-n", Node: "n", Owner: quorum.PodOwnerGuard, Address: address}
 	pods("made", mine)
 	var pod corev1.Pod
 	must(t, api.Get(t.Context(), client.ObjectKey{Namespace: form.Namespace, Name: mine.Name}, &pod))
@@ -119,7 +119,7 @@ func TestGuardKeeper(t *testing.T) {
 	pods("edited", edited)
 	must(t, api.Delete(t.Context(), &budget))
 	must(t, k.size(t.Context(), 1, look(k).Version))
-	edited.Owner = quorum.OfOld
+	edited.Owner = quorum.PodOwnerOldGuard
 	pods("of a budget that is gone", edited)
 
 	// A pod of that name under another UID is another pod.
@@ -135,7 +135,7 @@ func TestGuardKeeper(t *testing.T) {
 	another.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 	another.Spec.ServiceAccountName = machineapi.GuardName
 	must(t, api.Create(t.Context(), another))
-	pods("another's", quorum.GuardPod{Name: "p", Owner: quorum.OfOthers})
+	pods("another's", quorum.GuardPod{Name: "p", Owner: quorum.PodOwnerOther})
 
 	// Whoever edits again and again is not answered again and again.
 	var err error

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -69,7 +70,7 @@ func TestLedger(t *testing.T) {
 				t.Errorf("written again: %t, %v", wrote, err)
 			}
 			before := *s
-			next := quorum.Action{Kind: quorum.RecordRelease, Release: quorum.Release{Machine: "master-2", UID: "uid-2"}}
+			next := membership.Action{Kind: membership.RecordRelease, Release: quorum.Release{Machine: "master-2", UID: "uid-2"}}
 			must(t, r.record(t.Context(), s, next))
 			if err := r.record(t.Context(), &before, next); !errors.As(err, new(notYet)) {
 				t.Errorf("recorded on what was read before another release: %v", err)
@@ -83,8 +84,8 @@ func TestFinalReleaseLocks(t *testing.T) {
 	meters, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
 	r := &Reconciler{Etcd: &fixedRing{}, Metrics: meters, Log: logr.Discard()} // no client: nothing is written
-	s := &quorum.Snapshot{Mode: quorum.Full, Ring: quorum.Ring{Known: true}}
-	r.act(t.Context(), s, &quorum.Plan{Actions: []quorum.Action{{Kind: quorum.ReleaseHook, Machine: "master-0", UID: "uid-0", Latch: true, Final: true}}}, nil)
+	s := &quorum.Snapshot{Mode: quorum.ModeFull, Ring: quorum.Ring{Known: true}}
+	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Kind: membership.ReleaseHook, Machine: "master-0", UID: "uid-0", Latch: true, Final: true}}}, nil)
 	if got := testutil.ToFloat64(meters.actions.WithLabelValues("release-hook", "not-yet")); got != 1 {
 		t.Errorf("%v releases wait for the lock, not one", got)
 	}

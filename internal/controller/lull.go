@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -20,7 +21,7 @@ type lull struct {
 const longestLull = time.Second
 
 // rests begins a lull, where a round had nothing to do.
-func (r *Reconciler) rests(s *quorum.Snapshot, plan *quorum.Plan, tried bool) {
+func (r *Reconciler) rests(s *quorum.Snapshot, plan *membership.Plan, tried bool) {
 	if _, steadying := s.SteadyIn(); !tried && plan.Moving && s.Ring.Known && !steadying {
 		r.lull = lull{shape(&s.Ring, s.Limits), s.Now.Add(longestLull)}
 	}

@@ -7,6 +7,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -20,9 +21,9 @@ func TestLull(t *testing.T) {
 		return m
 	}
 	limits := quorum.Limits{MaxLag: 100, SteadyFor: time.Minute}
-	waits := quorum.Plan{Moving: true}
+	waits := membership.Plan{Moving: true}
 	// begin is a reconciler after a round that saw the learner and left that plan.
-	begin := func(plan quorum.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
+	begin := func(plan membership.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
 		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
 		r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{Limits: limits, Clock: now}}
 		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan, len(plan.Actions) > 0)
@@ -65,9 +66,9 @@ func TestLull(t *testing.T) {
 		t.Error("a Machine has changed, and the lull goes on")
 	}
 
-	for what, plan := range map[string]quorum.Plan{
+	for what, plan := range map[string]membership.Plan{
 		"at rest":              {},
-		"with something to do": {Moving: true, Actions: []quorum.Action{{Kind: quorum.SizeGuard}}},
+		"with something to do": {Moving: true, Actions: []membership.Action{{Kind: membership.SizeGuard}}},
 	} {
 		if r, _, _ = begin(plan, learner); r.lasts(t.Context()) {
 			t.Errorf("a lull after a round %s", what)

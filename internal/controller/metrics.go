@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -31,7 +32,7 @@ type Metrics struct {
 
 // stage is the phase that a replacement is in.
 type stage struct {
-	phase quorum.Phase
+	phase membership.Phase
 	since time.Time // zero if it began before this process: a restart loses this one measurement
 }
 
@@ -92,7 +93,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"phase"}),
 		state: newGauges(),
 	}
-	for _, invariant := range [...]quorum.Invariant{quorum.I1, quorum.I2, quorum.I3, quorum.I4, quorum.I5, quorum.I6, quorum.I7} {
+	for _, invariant := range [...]membership.Invariant{membership.InvariantQuorum, membership.InvariantHookedPromotion, membership.InvariantRelease, membership.InvariantVoterCount, membership.InvariantLivePromotion, membership.InvariantNoRegain, membership.InvariantOneChange} {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
 	for _, c := range []prometheus.Collector{m.Elected, m.actions, m.refused, m.phases, m} {
@@ -132,7 +133,7 @@ func (m *Metrics) forget() {
 
 // observe sets the gauges from a look and what was decided. An unknown ring leaves the last known
 // members standing; the time of the last read says how old they are.
-func (m *Metrics) observe(s *quorum.Snapshot, p *quorum.Plan) {
+func (m *Metrics) observe(s *quorum.Snapshot, p *membership.Plan) {
 	if p.Violated != "" {
 		m.refused.WithLabelValues(string(p.Violated)).Inc()
 	}
@@ -161,7 +162,7 @@ func (m *Metrics) unread(ring quorum.Ring) {
 	m.last = m.metrics(&s, nil)
 }
 
-func (m *Metrics) metrics(s *quorum.Snapshot, notes []quorum.Note) []prometheus.Metric {
+func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometheus.Metric {
 	var out []prometheus.Metric
 	g := &m.state
 	set := func(d *prometheus.Desc, value float64, labels ...string) {
@@ -172,24 +173,24 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []quorum.Note) []prometheus.
 	if m.known != nil {
 		m.members(m.known, set)
 	}
-	reasons := map[quorum.Reason]int{}
+	reasons := map[membership.Reason]int{}
 	for _, n := range notes {
 		reasons[n.Reason]++
 	}
 	for reason, n := range reasons {
 		set(g.notes, float64(n), string(reason))
 	}
-	if s.Guard.Managed && s.Guard.Absent == "" {
+	if s.QuorumGuard.Managed && s.QuorumGuard.Absent == "" {
 		pods, ready := 0, 0
-		for _, pod := range s.Guard.Pods {
-			if !pod.Deleting && pod.Owner == quorum.OfGuard {
+		for _, pod := range s.QuorumGuard.Pods {
+			if !pod.Deleting && pod.Owner == quorum.PodOwnerGuard {
 				pods++
 				if pod.Ready {
 					ready++
 				}
 			}
 		}
-		set(g.guardAvailable, float64(s.Guard.MinAvailable))
+		set(g.guardAvailable, float64(s.QuorumGuard.MinAvailable))
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
 	}
@@ -230,14 +231,14 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	}
 	set(g.lag, float64(lag))
 	set(g.catchUp, catchUp.Seconds())
-	set(g.promotable, float64(s.Promotable()))
+	set(g.promotable, float64(membership.Promotable(s)))
 	set(g.unstarted, float64(unstarted))
 
-	phases := map[quorum.Phase]int{}
-	for _, r := range quorum.Replacements(s) {
+	phases := map[membership.Phase]int{}
+	for _, r := range membership.Replacements(s) {
 		phases[r.Phase]++
 	}
-	for _, phase := range quorum.Phases() {
+	for _, phase := range membership.Phases() {
 		set(g.replacements, float64(phases[phase]), phase.String())
 	}
 	hosts, join := map[quorum.Hosting]int{}, quorum.NewJoin(s)
@@ -247,7 +248,7 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 			hosts[is]++
 		}
 	}
-	for is, label := range map[quorum.Hosting]string{quorum.HostsMember: "member", quorum.HostsNothing: "nothing", quorum.HostsUnknown: "unknown"} {
+	for is, label := range map[quorum.Hosting]string{quorum.HostingMember: "member", quorum.HostingNothing: "nothing", quorum.HostingUnknown: "unknown"} {
 		set(g.machines, float64(hosts[is]), label)
 	}
 }
@@ -259,7 +260,7 @@ func (m *Metrics) follow(s *quorum.Snapshot) {
 	if m.under != nil {
 		began = s.Now
 	}
-	for _, r := range quorum.Replacements(s) {
+	for _, r := range membership.Replacements(s) {
 		if was, ok := m.under[r.UID]; ok && was.phase == r.Phase {
 			now[r.UID] = was
 			continue

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/assets"
@@ -77,16 +78,16 @@ func TestMetrics(t *testing.T) {
 		if change != nil {
 			change(s)
 		}
-		p := quorum.Decide(s)
+		p := membership.Decide(s)
 		m.observe(s, &p)
 	}
 	look(0, nil)
 	m.forget()
 	silent("when this replica is no longer elected")
 	look(0, func(s *quorum.Snapshot) {
-		s.Guard = quorum.DrainGuard{Managed: true, MinAvailable: 2, Intact: true, Pods: []quorum.GuardPod{
-			{Name: "a", Owner: quorum.OfGuard, Ready: true}, {Name: "b", Owner: quorum.OfGuard}, {Name: "c", Owner: quorum.OfGuard, Ready: true, Deleting: true},
-			{Name: "d", Owner: quorum.OfOthers, Ready: true},
+		s.QuorumGuard = quorum.Guard{Managed: true, MinAvailable: 2, Intact: true, Pods: []quorum.GuardPod{
+			{Name: "a", Owner: quorum.PodOwnerGuard, Ready: true}, {Name: "b", Owner: quorum.PodOwnerGuard}, {Name: "c", Owner: quorum.PodOwnerGuard, Ready: true, Deleting: true},
+			{Name: "d", Owner: quorum.PodOwnerOther, Ready: true},
 		}}
 	})
 	has("at rest", map[string]float64{
@@ -104,7 +105,7 @@ func TestMetrics(t *testing.T) {
 		deleting(s)
 		member.ID, member.Learner = 9, true
 		s.Ring.Index, s.Ring.Members = 2000, append(s.Ring.Members, member)
-		s.Machines = append(s.Machines, quorum.Machine{Name: "new", UID: "uid-new", Role: "master", Phase: "Running", Hook: quorum.Ours, Latch: quorum.Ours,
+		s.Machines = append(s.Machines, quorum.Machine{Name: "new", UID: "uid-new", Role: "master", Phase: "Running", Hook: quorum.EntryOurs, Latch: quorum.EntryOurs,
 			Evidence: quorum.Evidence{MachineUID: "uid-new", MemberIDs: []uint64{9}}, EvidenceRaw: "{}"})
 	}
 	look(time.Second, deleting)
@@ -148,7 +149,7 @@ func TestMetrics(t *testing.T) {
 	m.unread(ring)
 	has("no leader", map[string]float64{"etcd_readable{}": 0})
 
-	m.observe(threeVoters(noon), &quorum.Plan{Violated: quorum.I4})
+	m.observe(threeVoters(noon), &membership.Plan{Violated: membership.InvariantVoterCount})
 	has("a plan was refused", map[string]float64{"plan_refused_total{I4}": 1, "plan_refused_total{I1}": 0})
 }
 
@@ -161,7 +162,7 @@ func TestRestart(t *testing.T) {
 		if deleting {
 			s.Machines[0].DeletedAt = noon
 		}
-		m.observe(s, &quorum.Plan{})
+		m.observe(s, &membership.Plan{})
 	}
 	if n := scrape(t, registry)["replacement_phase_duration_seconds{node}"]; n != 1 {
 		t.Errorf("%v phases are measured, want the one that began while this ran", n)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -52,7 +53,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if p == nil {
 		return nil
 	}
-	if s.Mode != quorum.Full || s.OtherDriver != "" {
+	if s.Mode != quorum.ModeFull || s.OtherDriver != "" {
 		p.attempts = attempts{} // that operator's, too
 		return nil
 	}
@@ -114,7 +115,7 @@ func nameOf(o client.Object) string {
 
 // after sets when to try again after a failure, or forgets those before.
 func (p *Publisher) after(what string, now time.Time, err error) error {
-	p.attempts.after(quorum.Failure{Reason: string(quorum.MembershipNotPublished), What: what}, now, err, false)
+	p.attempts.after(quorum.Failure{Reason: string(membership.ReasonMembershipNotPublished), What: what}, now, err, false)
 	if err == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -29,7 +30,7 @@ func (w *world) look(context.Context) (*quorum.Snapshot, error) { return w.snaps
 
 // ringOf is a Snapshot of started voters on Nodes of their own, 10.0.0.<id>.
 func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
-	s := &quorum.Snapshot{Mode: quorum.Full, Now: at, Ring: quorum.Ring{Known: true}}
+	s := &quorum.Snapshot{Mode: quorum.ModeFull, Now: at, Ring: quorum.Ring{Known: true}}
 	for _, id := range ids {
 		address := netip.AddrFrom4([4]byte{10, 0, 0, id})
 		name := "master-" + hostenv.FormatID(uint64(id))
@@ -144,7 +145,7 @@ func TestPublish(t *testing.T) {
 	}
 
 	// A read that failed, the first one or the second one, changes nothing.
-	unknown := &quorum.Snapshot{Mode: quorum.Full, Now: now, Ring: quorum.Ring{Why: "no answer in time"}}
+	unknown := &quorum.Snapshot{Mode: quorum.ModeFull, Now: now, Ring: quorum.Ring{Why: "no answer in time"}}
 	before := environments().ResourceVersion
 	if !publish(unknown) {
 		t.Error("an unknown ring asks for another round by itself")
@@ -187,7 +188,7 @@ func TestPublish(t *testing.T) {
 	edited.Data = map[string]string{"master-1": "ETCD_MEMBER_IDS=bad=https://10.0.0.66:2380\n"}
 	must(t, api.Update(ctx, edited))
 	guard := ringOf(now, 1, 2, 3)
-	guard.Mode = quorum.Guard
+	guard.Mode = quorum.ModeGuard
 	seen.snapshot = ringOf(now, 1, 2, 3)
 	if !publish(guard) || environments().ResourceVersion != edited.ResourceVersion {
 		t.Error("guard mode wrote")
@@ -226,7 +227,7 @@ func TestPublish(t *testing.T) {
 		publish(ringOf(now, 1, 2, 3))
 		now = now.Add(lookLater)
 	}
-	want := []quorum.Failure{{Reason: string(quorum.MembershipNotPublished), What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
+	want := []quorum.Failure{{Reason: string(membership.ReasonMembershipNotPublished), What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
 	if diff := cmp.Diff(want, p.failures()); diff != "" {
 		t.Error(diff)
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -62,7 +63,7 @@ type Reconciler struct {
 	told     map[about]said // the notes in force
 	wanted   int            // the number of voters wanted at the last look that knew it
 	patience patience
-	unsure   []quorum.Action // whose answers got lost
+	unsure   []membership.Action // whose answers got lost
 	lull     lull
 	attempts attempts    // of the plan's actions
 	lock     quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
@@ -71,7 +72,7 @@ type Reconciler struct {
 
 // about is what makes a note the same note.
 type about struct {
-	reason  quorum.Reason
+	reason  membership.Reason
 	machine string
 }
 
@@ -173,7 +174,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		r.unread(ctx)
 		return outcome{}, fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 	}
-	plan := quorum.Decide(s)
+	plan := membership.Decide(s)
 	r.settle(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)
@@ -201,7 +202,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		r.rests(s, &plan, did.tried)
 	}
 	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
-	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.Full && steadying && left <= lookSoon && !s.ForeignLock() {
+	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= lookSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
 		var busy error
 		if did.keep, busy = r.Etcd.Lock(ctx); busy != nil {
@@ -230,7 +231,7 @@ type outcome struct {
 }
 
 // act makes a plan's actions happen, or tells why not.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.Plan, held *etcd.Held) (did outcome, failed error) {
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
 	did.again = lookLater
 	if plan.Moving {
 		did.again = lookSoon
@@ -242,7 +243,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 		}
 	}
 	r.attempts.keep(func(what string) bool {
-		return slices.ContainsFunc(plan.Actions, func(a quorum.Action) bool { return a.Describe() == what })
+		return slices.ContainsFunc(plan.Actions, func(a membership.Action) bool { return a.Describe() == what })
 	})
 	for _, a := range plan.Actions {
 		if r.attempts.pausing(a.Describe(), s.Now) {
@@ -250,17 +251,17 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *quorum.P
 		}
 		var err error
 		did.tried = true
-		if a.Kind.Membership() || a.Final && s.Mode == quorum.Full && s.Ring.Known {
+		if a.Kind.Membership() || a.Final && s.Mode == quorum.ModeFull && s.Ring.Known {
 			did.keep, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)
 		}
-		r.attempts.after(quorum.Failure{Reason: string(quorum.ActionFails), What: a.Describe(), Machine: a.Machine}, s.Now, err, errors.As(err, new(notYet)))
+		r.attempts.after(quorum.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine}, s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
 			r.done(a)
 			did.again = lookNow
-			did.hurry = did.hurry || a.Kind.Membership() || a.Kind == quorum.ReleaseHook
+			did.hurry = did.hurry || a.Kind.Membership() || a.Kind == membership.ReleaseHook
 		case errors.As(err, new(notYet)):
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
@@ -285,7 +286,7 @@ func (r *Reconciler) settle(s *quorum.Snapshot) {
 		return
 	}
 	for _, a := range r.unsure {
-		if s.Shows(a) {
+		if membership.Shows(s, a) {
 			r.done(a)
 		}
 	}
@@ -293,19 +294,19 @@ func (r *Reconciler) settle(s *quorum.Snapshot) {
 }
 
 // done reports an action that went through.
-func (r *Reconciler) done(a quorum.Action) {
+func (r *Reconciler) done(a membership.Action) {
 	r.Metrics.actions.WithLabelValues(a.Kind.String(), "done").Inc()
 	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
-	if a.Kind == quorum.RemoveVoter || a.Kind == quorum.RemoveLearner {
+	if a.Kind == membership.RemoveVoter || a.Kind == membership.RemoveLearner {
 		r.Hedge.Begin()
 	}
 	if a.Machine == "" {
 		return
 	}
-	reason := map[quorum.Kind]string{
-		quorum.AddHook: "HookAdded", quorum.ReleaseHook: "HookReleased", quorum.RecordRelease: "ReleaseRecorded", quorum.RemoveLearner: "LearnerRemoved",
-		quorum.MoveLeader: "LeaderMoved", quorum.RemoveVoter: "MemberRemoved", quorum.Promote: "LearnerPromoted",
-		quorum.AddLearner: "LearnerAdded",
+	reason := map[membership.Kind]string{
+		membership.AddHook: "HookAdded", membership.ReleaseHook: "HookReleased", membership.RecordRelease: "ReleaseRecorded", membership.RemoveLearner: "LearnerRemoved",
+		membership.MoveLeader: "LeaderMoved", membership.RemoveVoter: "MemberRemoved", membership.Promote: "LearnerPromoted",
+		membership.AddLearner: "LearnerAdded",
 	}[a.Kind]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }
@@ -338,7 +339,7 @@ func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
 
 // tell says each note when it comes, when its message changes, though not more often than people read,
 // and when it goes. A note about a Machine is an Event on it as well.
-func (r *Reconciler) tell(s *quorum.Snapshot, notes []quorum.Note) {
+func (r *Reconciler) tell(s *quorum.Snapshot, notes []membership.Note) {
 	now := map[about]said{}
 	for _, n := range notes {
 		key := about{n.Reason, n.Machine}

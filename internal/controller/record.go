@@ -15,7 +15,9 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -41,38 +43,38 @@ type Audit interface {
 
 // eventReason is what people look for with kubectl get events. A rule without one makes no Event:
 // its finding changes nothing that lasts.
-func eventReason(f quorum.Finding) string {
+func eventReason(f admission.Finding) string {
 	switch f.Rule {
-	case quorum.OneTooMany, quorum.DegradedDelete, quorum.UnprotectedDelete:
-		if f.Verdict == quorum.Denied {
+	case quorum.RuleOneTooMany, quorum.RuleDegradedDelete, quorum.RuleUnprotectedDelete:
+		if f.Verdict == admission.VerdictDenied {
 			return "DeletionBlocked"
 		}
 		return "OverrideUsed"
-	case quorum.Held:
+	case quorum.RuleHeld:
 		return "DeletionHeld"
-	case quorum.KeepHook, quorum.EarlyRelease, quorum.AutomationRelease:
+	case quorum.RuleKeepHook, quorum.RuleEarlyRelease, quorum.RuleAutomationRelease:
 		return "HookRestored"
-	case quorum.NoRegain:
+	case quorum.RuleNoRegain:
 		return "HookRegainPrevented"
-	case quorum.EscapeHatch:
+	case quorum.RuleEscapeHatch:
 		return "EscapeHatchUsed"
-	case quorum.KeepFinalizer, quorum.KeepRole:
+	case quorum.RuleKeepFinalizer, quorum.RuleKeepRole:
 		return "ChangeBlocked"
-	case quorum.Claim:
+	case quorum.RuleClaim:
 		switch f.Verdict {
-		case quorum.Allowed:
-			return string(quorum.InstanceClaimedTwice)
-		case quorum.Overridden:
+		case admission.VerdictAllowed:
+			return string(membership.ReasonInstanceClaimedTwice)
+		case admission.VerdictOverridden:
 			return "OverrideUsed"
-		case quorum.Repaired, quorum.Denied:
+		case admission.VerdictRepaired, admission.VerdictDenied:
 		}
 		return "ChangeBlocked"
-	case quorum.Adopt:
-		if f.Verdict == quorum.Denied {
+	case quorum.RuleAdopt:
+		if f.Verdict == admission.VerdictDenied {
 			return "ChangeBlocked"
 		}
 		return "OwnerAdded"
-	case quorum.OverrideRule, quorum.Home, quorum.HealthCheck: // the first lasts only until it is used, the others are about no Machine
+	case quorum.RuleOverride, quorum.RuleHome, quorum.RuleHealthCheck: // the first lasts only until it is used, the others are about no Machine
 	}
 	return ""
 }
@@ -111,7 +113,7 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 			continue // what is being created has no UID for an Event to hang on
 		}
 		kind := corev1.EventTypeNormal
-		if f.Verdict != quorum.Allowed || f.Rule == quorum.EscapeHatch {
+		if f.Verdict != admission.VerdictAllowed || f.Rule == quorum.RuleEscapeHatch {
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(&corev1.ObjectReference{
@@ -126,7 +128,7 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 // releaseReason is what the request says of why, "" where it releases nothing by hand. The API server has
 // the annotation from the person, so it is cut.
 func releaseReason(d *webhooks.Record) string {
-	if !slices.ContainsFunc(d.Decision.Findings, func(f quorum.Finding) bool { return f.Rule == quorum.EscapeHatch }) {
+	if !slices.ContainsFunc(d.Decision.Findings, func(f admission.Finding) bool { return f.Rule == quorum.RuleEscapeHatch }) {
 		return ""
 	}
 	var object struct {

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -44,16 +45,16 @@ const (
 )
 
 // decided is a decision about a Machine with one finding.
-func decided(user, machine string, rule quorum.Rule, verdict quorum.Verdict, text string) webhooks.Record {
+func decided(user, machine string, rule quorum.Rule, verdict admission.Verdict, text string) webhooks.Record {
 	return webhooks.Record{
 		Admission: &admissionv1.AdmissionRequest{
 			Resource:  metav1.GroupVersionResource{Group: "machine.openshift.io", Version: "v1beta1", Resource: "machines"},
 			Namespace: where, Name: machine,
 		},
-		Request: quorum.Request{
-			Operation: quorum.Update, User: quorum.User{Name: user}, Namespace: where, Old: &quorum.Machine{Name: machine, UID: "uid-of-" + machine},
+		Request: admission.Request{
+			Operation: admission.OperationUpdate, User: admission.User{Name: user}, Namespace: where, Old: &quorum.Machine{Name: machine, UID: "uid-of-" + machine},
 		},
-		Decision: quorum.Decision{Findings: []quorum.Finding{{Rule: rule, Verdict: verdict, Lines: []string{text}}}},
+		Decision: admission.Decision{Findings: []admission.Finding{{Rule: rule, Verdict: verdict, Lines: []string{text}}}},
 	}
 }
 
@@ -61,14 +62,14 @@ func decided(user, machine string, rule quorum.Rule, verdict quorum.Verdict, tex
 // leaves no trace. Pause comes after each request.
 func fight(r *Recorder, pause func()) {
 	for i := range 50 {
-		r.Decided(context.Background(), decided(tool, "master-0", quorum.KeepHook, quorum.Repaired, fmt.Sprintf("strip %d", i)))
+		r.Decided(context.Background(), decided(tool, "master-0", quorum.RuleKeepHook, admission.VerdictRepaired, fmt.Sprintf("strip %d", i)))
 		pause()
 		if i%10 == 0 {
-			r.Decided(context.Background(), decided(person, "master-0", quorum.KeepHook, quorum.Repaired, fmt.Sprintf("by hand %d", i)))
+			r.Decided(context.Background(), decided(person, "master-0", quorum.RuleKeepHook, admission.VerdictRepaired, fmt.Sprintf("by hand %d", i)))
 			pause()
 		}
 	}
-	dry := decided("bob", "master-0", quorum.KeepHook, quorum.Repaired, "only a question")
+	dry := decided("bob", "master-0", quorum.RuleKeepHook, admission.VerdictRepaired, "only a question")
 	dry.Admission.DryRun = new(true)
 	r.Decided(context.Background(), dry)
 }
@@ -88,7 +89,7 @@ func TestFightIsOneEvent(t *testing.T) {
 	fight(r, func() {})
 	// Texts hold names, which can be long.
 	long := strings.Repeat("m", 250)
-	r.Decided(t.Context(), decided(person, long, quorum.EscapeHatch, quorum.Allowed, strings.Repeat(long+"é ", 5)))
+	r.Decided(t.Context(), decided(person, long, quorum.RuleEscapeHatch, admission.VerdictAllowed, strings.Repeat(long+"é ", 5)))
 
 	gomega.NewWithT(t).Eventually(t.Context(), func() error {
 		list, err := api.EventsV1().Events(where).List(t.Context(), metav1.ListOptions{})
@@ -212,17 +213,17 @@ func TestReleaseReason(t *testing.T) {
 	}
 	for _, c := range []struct {
 		rule    quorum.Rule
-		verdict quorum.Verdict
+		verdict admission.Verdict
 		raw     []byte
 		want    string
 	}{
-		{quorum.EscapeHatch, quorum.Allowed, raw("it burnt down"), "it burnt down"},
-		{quorum.EscapeHatch, quorum.Denied, raw("it burnt down"), "it burnt down"},
-		{quorum.EscapeHatch, quorum.Allowed, raw(strings.Repeat("x", 3000)), strings.Repeat("x", noteLimit-4) + " ..."},
-		{quorum.EscapeHatch, quorum.Allowed, []byte(`{"metadata":{}}`), ""},
-		{quorum.EscapeHatch, quorum.Allowed, []byte(`{"metadata":{"annotations":7}}`), ""},
-		{quorum.EscapeHatch, quorum.Allowed, nil, ""},
-		{quorum.AutomationRelease, quorum.Repaired, raw("an old one"), ""},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw("it burnt down"), "it burnt down"},
+		{quorum.RuleEscapeHatch, admission.VerdictDenied, raw("it burnt down"), "it burnt down"},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw(strings.Repeat("x", 3000)), strings.Repeat("x", noteLimit-4) + " ..."},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{}}`), ""},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{"annotations":7}}`), ""},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, nil, ""},
+		{quorum.RuleAutomationRelease, admission.VerdictRepaired, raw("an old one"), ""},
 	} {
 		kept := &records{}
 		request := decided(person, "master-0", c.rule, c.verdict, "x")
@@ -239,7 +240,7 @@ func TestReleaseReason(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	seen, kept := events.NewFakeRecorder(2), &records{}
 	r := &Recorder{Events: seen, Audit: kept, Log: logr.Discard()}
-	request := decided(person, "master-0", quorum.EscapeHatch, quorum.Allowed, "by hand")
+	request := decided(person, "master-0", quorum.RuleEscapeHatch, admission.VerdictAllowed, "by hand")
 	ctx, hangUp := context.WithCancel(t.Context())
 	r.Decided(ctx, request)
 	hangUp()

@@ -75,7 +75,7 @@ func TestRingView(t *testing.T) {
 	must(t, api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "holdfast-system"}}))
 	now = now.Add(ringRetry)
 	tell(look(nil))
-	if got := ring(); !got.Ring.Known || len(got.Ring.Members) != 4 || got.Mode != quorum.Full || got.Desired != 3 || !got.Now.Equal(now) || got.Limits != quorum.DefaultLimits() {
+	if got := ring(); !got.Ring.Known || len(got.Ring.Members) != 4 || got.Mode != quorum.ModeFull || got.Desired != 3 || !got.Now.Equal(now) || got.Limits != quorum.DefaultLimits() {
 		t.Errorf("told %+v", got)
 	}
 	if got := held().Data["snapshot.yaml"]; failures != 2 || len(ring().Nodes) != 0 {
@@ -92,7 +92,7 @@ func TestRingView(t *testing.T) {
 	step(0, true, "and well again", nil)
 	step(0, true, "promoted", func(s *quorum.Snapshot) { s.Ring.Members[3].Learner = false })
 	step(0, true, "a member less", func(s *quorum.Snapshot) { s.Ring.Members = s.Ring.Members[:3] })
-	step(0, true, "guard mode", func(s *quorum.Snapshot) { s.Mode = quorum.Guard })
+	step(0, true, "guard mode", func(s *quorum.Snapshot) { s.Mode = quorum.ModeGuard })
 	step(0, true, "etcd is away", func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })
 	if got := ring(); got.Ring.Known || got.Ring.Why != "no answer in time" {
 		t.Errorf("told %+v", got.Ring)

@@ -9,18 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // page is how many Machines are read at a time where there may be thousands.
 const page = 500
 
 // Selected is what a selector meets in the Machine namespace, live. It reads their metadata alone.
-func (g *Gatherer) Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error) {
+func (g *Gatherer) Selected(ctx context.Context, selector labels.Selector) (*admission.Selection, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
-	s := &quorum.Selection{}
+	s := &admission.Selection{}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
 	for more := true; more; more = list.Continue != "" {

@@ -87,7 +87,7 @@ func alarms(ring *quorum.Ring, answers []answer) (why string) {
 		why = ""
 	}
 	for _, a := range ring.Alarms {
-		if a.Kind != quorum.Corrupt {
+		if a.Kind != quorum.AlarmCorrupt {
 			continue
 		}
 		if m := ring.Member(a.Member); m != nil {

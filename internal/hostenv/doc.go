@@ -1,4 +1,4 @@
-// Package membership says what the etcd of each control-plane Node starts with, and where etcd's
+// Package hostenv says what the etcd of each control-plane Node starts with, and where etcd's
 // clients find its voters. It is pure: one read of the ring in, text out, and the text back in.
 //
 // An [Environment] is three variables, written as the lines of an environment file:

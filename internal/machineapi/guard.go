@@ -153,8 +153,8 @@ func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
 }
 
 // Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
-func (f GuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.DrainGuard {
-	g := quorum.DrainGuard{Managed: true, MinAvailable: -1}
+func (f GuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
+	g := quorum.Guard{Managed: true, MinAvailable: -1}
 	if budget == nil {
 		budget = &policyv1.PodDisruptionBudget{}
 	} else {
@@ -167,22 +167,22 @@ func (f GuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod
 		p := &pods[i]
 		ended := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
 		pod := quorum.GuardPod{
-			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Owner: quorum.OfOthers, Deleting: p.DeletionTimestamp != nil,
+			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Owner: quorum.PodOwnerOther, Deleting: p.DeletionTimestamp != nil,
 			Ready: !ended && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			}),
 		}
 		if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "PodDisruptionBudget" && owner.Name == GuardName {
-			pod.Owner = quorum.OfOld
+			pod.Owner = quorum.PodOwnerOldGuard
 			if owner.UID == budget.UID {
-				pod.Owner = quorum.OfGuard
+				pod.Owner = quorum.PodOwnerGuard
 			}
 			pod.Address, _ = netip.ParseAddr(p.Annotations[guardAddress])
 			want := f.Pod(p.Spec.NodeName, pod.Address, budget)
 			// Of a pod that runs, nobody can change more than its image.
 			pod.Outdated = ended || p.Annotations[guardForm] != want.Annotations[guardForm] || len(p.Spec.Containers) != 1 || p.Spec.Containers[0].Image != f.Image
 		}
-		if ended && pod.Owner == quorum.OfOthers {
+		if ended && pod.Owner == quorum.PodOwnerOther {
 			continue // the budget does not count it any more
 		}
 		g.Pods = append(g.Pods, pod)

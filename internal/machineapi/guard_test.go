@@ -74,7 +74,7 @@ func TestGuard(t *testing.T) {
 	}
 	ofOthers := func(p *corev1.Pod) { p.OwnerReferences = nil }
 	is := func(uid string, changes ...func(*quorum.GuardPod)) quorum.GuardPod {
-		p := quorum.GuardPod{Name: GuardName + "-n", UID: uid, Node: "n", Owner: quorum.OfGuard, Address: at}
+		p := quorum.GuardPod{Name: GuardName + "-n", UID: uid, Node: "n", Owner: quorum.PodOwnerGuard, Address: at}
 		for _, change := range changes {
 			change(&p)
 		}
@@ -82,11 +82,11 @@ func TestGuard(t *testing.T) {
 	}
 	outdated := func(p *quorum.GuardPod) { p.Outdated = true }
 	for name, c := range map[string]struct {
-		got, want quorum.DrainGuard
+		got, want quorum.Guard
 	}{
-		"nothing":    {form.Guard(nil, nil), quorum.DrainGuard{Managed: true, MinAvailable: -1}},
-		"a share":    {form.Guard(budget(intstr.FromString("50%")), nil), quorum.DrainGuard{Managed: true, Version: "b/0", MinAvailable: -1}},
-		"no numbers": {form.Guard(&policyv1.PodDisruptionBudget{}, nil), quorum.DrainGuard{Managed: true, Version: "/0", MinAvailable: -1}},
+		"nothing":    {form.Guard(nil, nil), quorum.Guard{Managed: true, MinAvailable: -1}},
+		"a share":    {form.Guard(budget(intstr.FromString("50%")), nil), quorum.Guard{Managed: true, Version: "b/0", MinAvailable: -1}},
+		"no numbers": {form.Guard(&policyv1.PodDisruptionBudget{}, nil), quorum.Guard{Managed: true, Version: "/0", MinAvailable: -1}},
 		"pods": {
 			form.Guard(budget(intstr.FromInt(2)), []corev1.Pod{
 				pod("ready", ready), pod("not", func(*corev1.Pod) {}), pod("going", ready, going),
@@ -98,13 +98,13 @@ func TestGuard(t *testing.T) {
 				pod("another's", ready, ofOthers), pod("another's, over", ofOthers, phase(corev1.PodFailed)),
 				pod("another's, with a controller", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }),
 			}),
-			quorum.DrainGuard{Managed: true, Version: "b/0", MinAvailable: 2, Pods: []quorum.GuardPod{
+			quorum.Guard{Managed: true, Version: "b/0", MinAvailable: 2, Pods: []quorum.GuardPod{
 				is("ready", func(p *quorum.GuardPod) { p.Ready = true }), is("not"), is("going", func(p *quorum.GuardPod) { p.Ready, p.Deleting = true, true }),
 				is("over", outdated), is("done", outdated), is("image", outdated), is("form", outdated),
 				is("address", outdated, func(p *quorum.GuardPod) { p.Address = netip.MustParseAddr("10.0.0.9") }),
-				is("old", func(p *quorum.GuardPod) { p.Owner, p.Ready = quorum.OfOld, true }),
-				is("another's", func(p *quorum.GuardPod) { p.Owner, p.Address, p.Ready = quorum.OfOthers, netip.Addr{}, true }),
-				is("another's, with a controller", func(p *quorum.GuardPod) { p.Owner, p.Address = quorum.OfOthers, netip.Addr{} }),
+				is("old", func(p *quorum.GuardPod) { p.Owner, p.Ready = quorum.PodOwnerOldGuard, true }),
+				is("another's", func(p *quorum.GuardPod) { p.Owner, p.Address, p.Ready = quorum.PodOwnerOther, netip.Addr{}, true }),
+				is("another's, with a controller", func(p *quorum.GuardPod) { p.Owner, p.Address = quorum.PodOwnerOther, netip.Addr{} }),
 			}},
 		},
 	} {

@@ -8,6 +8,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"gomodules.xyz/jsonpatch/v2"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -49,11 +50,11 @@ func (k kind) entry(m *machinev1beta1.Machine) quorum.Entry {
 	entries := *k.in(m)
 	switch {
 	case slices.Contains(entries, k.ours()):
-		return quorum.Ours
+		return quorum.EntryOurs
 	case slices.ContainsFunc(entries, k.named):
-		return quorum.Foreign
+		return quorum.EntryForeign
 	}
-	return quorum.Absent
+	return quorum.EntryAbsent
 }
 
 // Put puts hook, latch and evidence on a Machine, each if asked for (evidence if it is not nil). An
@@ -102,7 +103,7 @@ func asked(withHook, withLatch bool) (kinds []kind) {
 // stands, and gives an entry back its place, so that a tool that applies its own list again and
 // again writes what is stored already: the API server then writes nothing, and nobody is woken. What
 // is right already is not touched: no operations means that nothing is left to repair.
-func Repair(old, next *Object, repairs quorum.Repairs, stamp string) []jsonpatch.Operation {
+func Repair(old, next *Object, repairs admission.Repairs, stamp string) []jsonpatch.Operation {
 	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, spec: next.spec, hooks: next.hooks, annotations: next.Annotations != nil}
 	if old != nil {
 		p.old = &old.Machine
@@ -134,9 +135,9 @@ func (p *patch) op(operation, path string, value any) {
 }
 
 // finalizer adds the machine controller's; nothing else is ever done about it.
-func (p *patch) finalizer(fix quorum.Fix) {
+func (p *patch) finalizer(fix admission.Fix) {
 	switch {
-	case fix != quorum.Put || slices.Contains(p.next.Finalizers, quorum.Finalizer):
+	case fix != admission.FixPut || slices.Contains(p.next.Finalizers, quorum.Finalizer):
 	case p.next.Finalizers == nil:
 		p.op("add", "/metadata/finalizers", []string{quorum.Finalizer})
 	default:
@@ -145,9 +146,9 @@ func (p *patch) finalizer(fix quorum.Fix) {
 }
 
 // providerID puts the provider ID back.
-func (p *patch) providerID(fix quorum.Fix) {
+func (p *patch) providerID(fix admission.Fix) {
 	was := deref(p.old.Spec.ProviderID)
-	if fix != quorum.AsOld || was == deref(p.next.Spec.ProviderID) {
+	if fix != admission.FixAsOld || was == deref(p.next.Spec.ProviderID) {
 		return
 	}
 	p.inSpec()
@@ -163,22 +164,22 @@ func (p *patch) inSpec() {
 }
 
 // entry repairs one entry of a hook list.
-func (p *patch) entry(k kind, fix quorum.Fix) {
+func (p *patch) entry(k kind, fix admission.Fix) {
 	entries := *k.in(p.next)
 	before := *k.in(p.old)
 	at := slices.IndexFunc(entries, k.named)
 	var want machinev1beta1.LifecycleHook
 	put := false
 	switch fix {
-	case quorum.AsRequested:
+	case admission.FixNone:
 		return
-	case quorum.Put:
+	case admission.FixPut:
 		want, put = k.ours(), true
-	case quorum.AsOld:
+	case admission.FixAsOld:
 		if i := slices.IndexFunc(before, k.named); i >= 0 {
 			want, put = before[i], true
 		}
-	case quorum.Dropped:
+	case admission.FixDrop:
 	}
 	path := "/spec/lifecycleHooks/" + k.list()
 	if !put {
@@ -188,7 +189,7 @@ func (p *patch) entry(k kind, fix quorum.Fix) {
 	rest := slices.DeleteFunc(slices.Clone(entries), k.named)
 	to := len(rest)
 	switch {
-	case fix == quorum.AsOld:
+	case fix == admission.FixAsOld:
 		to = place(k, before, rest)
 	case at >= 0:
 		to = at
@@ -250,16 +251,16 @@ func (p *patch) inHooks() {
 }
 
 // annotation repairs one annotation; written is its value where it is to be as Holdfast writes it.
-func (p *patch) annotation(key string, fix quorum.Fix, written string) {
+func (p *patch) annotation(key string, fix admission.Fix, written string) {
 	want, put := "", false
 	switch fix {
-	case quorum.AsRequested:
+	case admission.FixNone:
 		return
-	case quorum.AsOld:
+	case admission.FixAsOld:
 		want, put = p.old.Annotations[key]
-	case quorum.Put:
+	case admission.FixPut:
 		want, put = written, true
-	case quorum.Dropped:
+	case admission.FixDrop:
 	}
 	path := "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 	is, there := p.next.Annotations[key]

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -19,7 +20,7 @@ func TestPutAndRelease(t *testing.T) {
 	m.Spec.LifecycleHooks.PreDrain[1].Owner = "somebody"
 	m.Annotations = nil
 	machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u-1", MemberIDs: []uint64{1}})
-	if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Ours || !got.OwnEvidence().Names(1) {
+	if got := machineapi.Machine(m); got.Hook != quorum.EntryOurs || got.Latch != quorum.EntryOurs || !got.OwnEvidence().Names(1) {
 		t.Errorf("%+v", got)
 	}
 	if hooks := m.Spec.LifecycleHooks; len(hooks.PreDrain) != 2 || hooks.PreDrain[1].Owner != quorum.HookOwner || len(hooks.PreTerminate) != 1 {
@@ -30,24 +31,24 @@ func TestPutAndRelease(t *testing.T) {
 		t.Errorf("putting twice: %v", hooks)
 	}
 	machineapi.Release(m, false, true)
-	if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Absent {
+	if got := machineapi.Machine(m); got.Hook != quorum.EntryOurs || got.Latch != quorum.EntryAbsent {
 		t.Errorf("%+v", got)
 	}
 	m.Spec.LifecycleHooks.PreDrain[1].Owner = "somebody"
 	machineapi.Release(m, true, false)
-	if got := machineapi.Machine(m); got.Hook != quorum.Absent || len(m.Spec.LifecycleHooks.PreDrain) != 1 || got.EvidenceRaw == "" {
+	if got := machineapi.Machine(m); got.Hook != quorum.EntryAbsent || len(m.Spec.LifecycleHooks.PreDrain) != 1 || got.EvidenceRaw == "" {
 		t.Errorf("%+v", got)
 	}
 	var bare machinev1beta1.Machine
 	machineapi.Put(&bare, true, false, nil)
 	machineapi.Release(&bare, true, true)
-	if got := machineapi.Machine(&bare); got.Hook != quorum.Absent {
+	if got := machineapi.Machine(&bare); got.Hook != quorum.EntryAbsent {
 		t.Errorf("%+v", got)
 	}
 }
 
 // repair applies the patch of Repair to next as JSON.
-func repair(t *testing.T, old, next string, repairs quorum.Repairs) string {
+func repair(t *testing.T, old, next string, repairs admission.Repairs) string {
 	t.Helper()
 	var before *machineapi.Object
 	if old != "" {
@@ -56,7 +57,7 @@ func repair(t *testing.T, old, next string, repairs quorum.Repairs) string {
 	return patch(t, before, next, repairs)
 }
 
-func patch(t *testing.T, old *machineapi.Object, next string, repairs quorum.Repairs) string {
+func patch(t *testing.T, old *machineapi.Object, next string, repairs admission.Repairs) string {
 	t.Helper()
 	ops := machineapi.Repair(old, decode(t, next), repairs, `al"ice`)
 	if len(ops) == 0 {
@@ -135,12 +136,12 @@ func lists(drain, terminate string) string {
 }
 
 func TestRepairLists(t *testing.T) {
-	asOld := quorum.Repairs{Hook: quorum.AsOld, Latch: quorum.AsOld}
+	asOld := admission.Repairs{Hook: admission.FixAsOld, Latch: admission.FixAsOld}
 	for _, c := range []struct {
 		name                 string
 		oldDrain, oldLatch   string // "-" for no list
 		nextDrain, nextLatch string
-		repairs              quorum.Repairs
+		repairs              admission.Repairs
 		wantDrain, wantLatch string
 	}{
 		{"both lists are gone", "H", "L", "-", "-", asOld, "H", "L"},
@@ -158,13 +159,13 @@ func TestRepairLists(t *testing.T) {
 		{"regained, old has empty lists", "", "", "H", "L", asOld, "", ""},
 		{"regained beside others", "ab", "-", "aHb", "-", asOld, "ab", "-"},
 		{"regained over a foreign owner", "xa", "-", "Ha", "-", asOld, "xa", "-"},
-		{"the latch is put", "H", "-", "H", "-", quorum.Repairs{Latch: quorum.Put}, "H", "L"},
-		{"the latch is put at the end", "H", "-", "H", "ab", quorum.Repairs{Latch: quorum.Put}, "H", "abL"},
-		{"the latch is put over a foreign owner", "H", "-", "H", "ayb", quorum.Repairs{Latch: quorum.Put}, "H", "aLb"},
-		{"the latch is there", "H", "-", "H", "aL", quorum.Repairs{Latch: quorum.Put}, "H", "aL"},
-		{"the latch is dropped", "H", "aLb", "-", "aLb", quorum.Repairs{Latch: quorum.Dropped}, "-", "ab"},
-		{"the latch is dropped twice", "H", "L", "-", "LaLb", quorum.Repairs{Latch: quorum.Dropped}, "-", "ab"},
-		{"the latch is gone", "H", "L", "-", "a", quorum.Repairs{Latch: quorum.Dropped}, "-", "a"},
+		{"the latch is put", "H", "-", "H", "-", admission.Repairs{Latch: admission.FixPut}, "H", "L"},
+		{"the latch is put at the end", "H", "-", "H", "ab", admission.Repairs{Latch: admission.FixPut}, "H", "abL"},
+		{"the latch is put over a foreign owner", "H", "-", "H", "ayb", admission.Repairs{Latch: admission.FixPut}, "H", "aLb"},
+		{"the latch is there", "H", "-", "H", "aL", admission.Repairs{Latch: admission.FixPut}, "H", "aL"},
+		{"the latch is dropped", "H", "aLb", "-", "aLb", admission.Repairs{Latch: admission.FixDrop}, "-", "ab"},
+		{"the latch is dropped twice", "H", "L", "-", "LaLb", admission.Repairs{Latch: admission.FixDrop}, "-", "ab"},
+		{"the latch is gone", "H", "L", "-", "a", admission.Repairs{Latch: admission.FixDrop}, "-", "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := repair(t, lists(c.oldDrain, c.oldLatch), lists(c.nextDrain, c.nextLatch), c.repairs)
@@ -175,7 +176,7 @@ func TestRepairLists(t *testing.T) {
 
 func TestRepairParents(t *testing.T) {
 	const old = `{"metadata":{"annotations":{"holdfast.dev/etcd-member":"e/~1"}},"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`
-	repairs := quorum.Repairs{Hook: quorum.AsOld, Evidence: quorum.AsOld, OverrideBy: quorum.Put}
+	repairs := admission.Repairs{Hook: admission.FixAsOld, Evidence: admission.FixAsOld, OverrideBy: admission.FixPut}
 	const want = `{"metadata":{"annotations":{"holdfast.dev/etcd-member":"e/~1","holdfast.dev/override-by":"al\"ice"}},
 		"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`
 	for _, next := range []string{
@@ -191,13 +192,13 @@ func TestRepairParents(t *testing.T) {
 
 func TestRepairAnnotations(t *testing.T) {
 	const copied = `{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}","holdfast.dev/override":"a","holdfast.dev/override-by":"b","k/ept~":"1"}},"spec":{}}`
-	dropped := quorum.Repairs{Evidence: quorum.Dropped, Override: quorum.Dropped, OverrideBy: quorum.Dropped}
+	dropped := admission.Repairs{Evidence: admission.FixDrop, Override: admission.FixDrop, OverrideBy: admission.FixDrop}
 	sameJSON(t, `{"metadata":{"annotations":{"k/ept~":"1"}},"spec":{}}`, repair(t, "", copied, dropped))
-	sameJSON(t, `{"metadata":{"annotations":{"k/ept~":"1"}},"spec":{}}`, repair(t, `{}`, copied, quorum.Repairs{Evidence: quorum.AsOld, Override: quorum.AsOld, OverrideBy: quorum.AsOld}))
-	sameJSON(t, copied, repair(t, "", copied, quorum.Repairs{}))
+	sameJSON(t, `{"metadata":{"annotations":{"k/ept~":"1"}},"spec":{}}`, repair(t, `{}`, copied, admission.Repairs{Evidence: admission.FixAsOld, Override: admission.FixAsOld, OverrideBy: admission.FixAsOld}))
+	sameJSON(t, copied, repair(t, "", copied, admission.Repairs{}))
 	sameJSON(t, `{"metadata":{}}`, repair(t, "", `{"metadata":{}}`, dropped))
 	const hosted = `{"metadata":{"annotations":{"metal3.io/BareMetalHost":"a/b","openstack-resourceId":"c"}}}`
-	sameJSON(t, hosted, repair(t, hosted, `{"metadata":{"annotations":{"openstack-resourceId":"d"}}}`, quorum.Repairs{Instance: [...]quorum.Fix{quorum.AsOld, quorum.AsOld}}))
+	sameJSON(t, hosted, repair(t, hosted, `{"metadata":{"annotations":{"openstack-resourceId":"d"}}}`, admission.Repairs{Instance: [...]admission.Fix{admission.FixAsOld, admission.FixAsOld}}))
 }
 
 // FuzzRepair takes any two Machines as JSON, and any repairs: reading them never panics, the patch
@@ -219,15 +220,15 @@ func FuzzRepair(f *testing.F) {
 		}
 		machineapi.Machine(&before.Machine)
 		machineapi.Machine(&after.Machine)
-		fix := func(shift int) quorum.Fix { return quorum.Fix(bits >> shift & 3) }
-		repairs := quorum.Repairs{Hook: fix(0), Latch: fix(2), Evidence: fix(4) % quorum.Put, Override: fix(6) % quorum.Put, OverrideBy: fix(8)}
+		fix := func(shift int) admission.Fix { return admission.Fix(bits >> shift & 3) }
+		repairs := admission.Repairs{Hook: fix(0), Latch: fix(2), Evidence: fix(4) % admission.FixPut, Override: fix(6) % admission.FixPut, OverrideBy: fix(8)}
 
 		out := patch(t, before, next, repairs)
 		got := decode(t, out)
 		for _, c := range []struct {
 			old, next, got []machinev1beta1.LifecycleHook
 			ours           machinev1beta1.LifecycleHook
-			fix            quorum.Fix
+			fix            admission.Fix
 		}{
 			{before.Spec.LifecycleHooks.PreDrain, after.Spec.LifecycleHooks.PreDrain, got.Spec.LifecycleHooks.PreDrain, machinev1beta1.LifecycleHook{Name: quorum.HookName, Owner: quorum.HookOwner}, repairs.Hook},
 			{before.Spec.LifecycleHooks.PreTerminate, after.Spec.LifecycleHooks.PreTerminate, got.Spec.LifecycleHooks.PreTerminate, machinev1beta1.LifecycleHook{Name: quorum.LatchName, Owner: quorum.LatchOwner}, repairs.Latch},
@@ -242,23 +243,23 @@ func FuzzRepair(f *testing.F) {
 			}
 			want := named(c.next)
 			switch c.fix {
-			case quorum.AsOld: // of several in a list that the API server would not take, the first
+			case admission.FixAsOld: // of several in a list that the API server would not take, the first
 				want = named(c.old)
 				want = want[:min(1, len(want))]
-			case quorum.Dropped:
+			case admission.FixDrop:
 				want = nil
-			case quorum.Put:
+			case admission.FixPut:
 				want = []machinev1beta1.LifecycleHook{c.ours}
 			}
 			if !slices.Equal(want, named(c.got)) {
 				t.Errorf("%s is %v, want %v", c.ours.Name, named(c.got), want)
 			}
 		}
-		for key, fix := range map[string]quorum.Fix{
+		for key, fix := range map[string]admission.Fix{
 			quorum.EvidenceAnnotation: repairs.Evidence, quorum.OverrideAnnotation: repairs.Override, quorum.OverrideByAnnotation: repairs.OverrideBy,
 		} {
-			want := map[quorum.Fix]string{
-				quorum.AsRequested: after.Annotations[key], quorum.AsOld: before.Annotations[key], quorum.Put: `al"ice`,
+			want := map[admission.Fix]string{
+				admission.FixNone: after.Annotations[key], admission.FixAsOld: before.Annotations[key], admission.FixPut: `al"ice`,
 			}[fix]
 			if got.Annotations[key] != want {
 				t.Errorf("%s is %q, want %q", key, got.Annotations[key], want)

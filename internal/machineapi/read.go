@@ -156,7 +156,7 @@ func Node(n *corev1.Node) quorum.Node {
 // or an entry under the hook's or the latch's name stands, whoever owns it.
 func Guarded(m *machinev1beta1.Machine) bool {
 	return quorum.ControlPlaneRole(m.Labels[quorum.RoleLabel]) || quorum.ControlPlaneRole(m.Labels[quorum.TypeLabel]) ||
-		hook.entry(m) != quorum.Absent || latch.entry(m) != quorum.Absent
+		hook.entry(m) != quorum.EntryAbsent || latch.entry(m) != quorum.EntryAbsent
 }
 
 // hosts sorts addresses into those that a peer URL may hold: InternalIPs and host names. An

@@ -61,7 +61,7 @@ func full() *machinev1beta1.Machine {
 func TestMachine(t *testing.T) {
 	want := quorum.Machine{
 		Name: "cp-1", UID: "u-1", Role: "master", Type: "worker", CreatedAt: time.Unix(100, 0), DeletedAt: time.Unix(200, 0),
-		Hook: quorum.Ours, Latch: quorum.Foreign, Finalizer: true,
+		Hook: quorum.EntryOurs, Latch: quorum.EntryForeign, Finalizer: true,
 		Evidence:    quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []uint64{0x8e9e05c52164694d}, Addresses: []netip.Addr{addr("10.0.0.1")}},
 		EvidenceRaw: full().Annotations[quorum.EvidenceAnnotation], Override: "held: x", OverrideBy: "alice",
 		Owners: []quorum.Owner{
@@ -76,7 +76,7 @@ func TestMachine(t *testing.T) {
 	if diff := cmp.Diff(want, machineapi.Machine(full()), compareAddrs); diff != "" {
 		t.Error(diff)
 	}
-	empty := quorum.Machine{Hook: quorum.Absent, Latch: quorum.Absent}
+	empty := quorum.Machine{Hook: quorum.EntryAbsent, Latch: quorum.EntryAbsent}
 	if diff := cmp.Diff(empty, machineapi.Machine(&machinev1beta1.Machine{})); diff != "" {
 		t.Errorf("a Machine without anything: %s", diff)
 	}

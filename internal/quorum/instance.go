@@ -15,23 +15,24 @@ var InstanceAnnotations = [...]struct{ Key, Prefix string }{
 
 const baremetal = "baremetalhost:///"
 
-// instanceField is a field of a Machine that names its instance.
-type instanceField struct {
-	name, value string
+// InstanceField is a field of a Machine that names its instance.
+type InstanceField struct {
+	Name, Value string
 	instance    string // the same for all fields that name one instance
 }
 
-func (f instanceField) same(o instanceField) bool { return f.instance == o.instance }
+// Same says whether both fields name one instance.
+func (f InstanceField) Same(o InstanceField) bool { return f.instance == o.instance }
 
-// instanceFields are those that name one.
-func (m *Machine) instanceFields() []instanceField {
-	var fields []instanceField
+// InstanceFields are those that name one.
+func (m *Machine) InstanceFields() []InstanceField {
+	var fields []InstanceField
 	if m.ProviderID != "" {
-		fields = append(fields, instanceField{"spec.providerID", m.ProviderID, instanceOf(m.ProviderID)})
+		fields = append(fields, InstanceField{"spec.providerID", m.ProviderID, instanceOf(m.ProviderID)})
 	}
 	for i, value := range m.Instance {
 		if value != "" {
-			fields = append(fields, instanceField{"annotation " + InstanceAnnotations[i].Key, value, instanceOf(InstanceAnnotations[i].Prefix + value)})
+			fields = append(fields, InstanceField{"annotation " + InstanceAnnotations[i].Key, value, instanceOf(InstanceAnnotations[i].Prefix + value)})
 		}
 	}
 	return fields
@@ -108,20 +109,20 @@ func (s *Snapshot) HostKeys() []string {
 
 // InstanceKeys are keys, as Reaches has them, of the instance that a Machine names.
 func (m *Machine) InstanceKeys() (keys []string) {
-	for _, f := range m.instanceFields() {
+	for _, f := range m.InstanceFields() {
 		keys = append(keys, "instance "+f.instance)
 	}
 	return keys
 }
 
-// reached is a control-plane Machine that goes with another one that is deleted, and by what; nil for none.
-func (s *Snapshot) reached(m *Machine) (goes *Machine, by string) {
+// ReachedBy is a control-plane Machine that goes with another one that is deleted, and by what; nil for none.
+func (s *Snapshot) ReachedBy(m *Machine) (goes *Machine, by string) {
 	var own *Node
 	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return m.NodeName != "" && n.Name == m.NodeName }); i >= 0 {
 		own = &s.Nodes[i]
 	}
 	keys := m.Reaches(own)
-	if m.guards() { // its Node and its addresses the join knows
+	if m.Guarded() { // its Node and its addresses the join knows
 		keys = m.InstanceKeys()
 	}
 	for i := range s.Machines {
@@ -138,11 +139,8 @@ func (s *Snapshot) reached(m *Machine) (goes *Machine, by string) {
 	return nil, ""
 }
 
-// guards says whether a Machine is one of the control plane's, by its labels or by what holds it.
-func (m *Machine) guards() bool { return m.ControlPlane() || m.Held() }
-
-// settled says whether a control-plane Machine has its instance for certain: it has a Node, or is known to host a member.
+// InstanceSettled says whether a control-plane Machine has its instance for certain: it has a Node, or is known to host a member.
 // Neither is anybody's to write but the Machine API's and Holdfast's.
-func (m *Machine) settled() bool {
+func (m *Machine) InstanceSettled() bool {
 	return m.ControlPlane() && (m.NodeName != "" || len(m.OwnEvidence().MemberIDs) > 0)
 }

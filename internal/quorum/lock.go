@@ -25,18 +25,18 @@ func (s *Snapshot) ForeignLock() bool {
 	return s.Lock.Key != "" && (!s.Lock.Leased || !s.Lock.Since.IsZero() && s.Now.Sub(s.Lock.Since) > heldAtMost)
 }
 
-// foreignLock tells of it, with what to type.
-func (s *Snapshot) foreignLock() string {
+// ForeignLockText tells of it, with what to type.
+func (s *Snapshot) ForeignLockText() string {
 	l := &s.Lock
 	held, take := "it has no lease, so it is not Holdfast's, and stays until it is deleted", "etcdctl del "+l.Key
 	if l.Leased {
-		held = fmt.Sprintf("it has been there for more than %s, which is longer than a change takes; see whether %q hangs", heldAtMost, clip(l.Holder, 100))
+		held = fmt.Sprintf("it has been there for more than %s, which is longer than a change takes; see whether %q hangs", heldAtMost, Clip(l.Holder, 100))
 	}
 	if strings.ContainsFunc(l.Key, unplain) {
 		take = "etcdctl del --prefix " + LockName + "/"
 	}
 	return fmt.Sprintf("somebody else has the membership lock, key %q in etcd: %s; to see it: etcdctl get --prefix %s/ -w fields; to take it away: %s",
-		clip(l.Key, 100), held, LockName, take)
+		Clip(l.Key, 100), held, LockName, take)
 }
 
 // unplain says whether a character means something to a shell.

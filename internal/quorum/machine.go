@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -30,14 +29,14 @@ func ControlPlaneRole(value string) bool {
 	return value == "master" || value == "control-plane" || value == "arbiter"
 }
 
+const (
+	EntryAbsent  Entry = 1 + iota // no entry of that name
+	EntryOurs                     // name and owner are right
+	EntryForeign                  // the name is there, with another owner
+)
+
 // Entry says what a lifecycle hook list holds under one name.
 type Entry uint8
-
-const (
-	Absent  Entry = 1 + iota // no entry of that name
-	Ours                     // name and owner are right
-	Foreign                  // the name is there, with another owner
-)
 
 // Machine is a Machine as the guard sees it. Its zero value is no Machine.
 type Machine struct {
@@ -78,57 +77,26 @@ func (m *Machine) ControlPlane() bool { return ControlPlaneRole(m.Role) || Contr
 
 // Protected says whether hook, latch and finalizer stand: whatever happens to the Machine's
 // deletion, its instance is not terminated before they go.
-func (m *Machine) Protected() bool { return m.Hook == Ours && m.Latch == Ours && m.Finalizer }
+func (m *Machine) Protected() bool { return m.Hook == EntryOurs && m.Latch == EntryOurs && m.Finalizer }
 
 // Held says whether anything of etcd's holds the Machine: the hook, or after a person took that off, the latch.
-func (m *Machine) Held() bool { return m.Hook == Ours || m.Latch == Ours }
+func (m *Machine) Held() bool { return m.Hook == EntryOurs || m.Latch == EntryOurs }
 
 // NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {
 	return m.Unread == "" && m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
-		len(m.Addresses) == 0 && len(m.HostNames) == 0 && (m.EvidenceRaw == "" || m.copied()) &&
+		len(m.Addresses) == 0 && len(m.HostNames) == 0 && (m.EvidenceRaw == "" || m.EvidenceCopied()) &&
 		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
 }
-
-// copied says whether the evidence came with another Machine's manifest: then it is nothing.
-func (m *Machine) copied() bool { return m.Evidence.MachineUID != "" && m.Evidence.MachineUID != m.UID }
 
 // WasRunning says whether the Machine is Running or was before its deletion (a Node was linked to it).
 func (m *Machine) WasRunning() bool {
 	return m.Phase == "Running" || m.Deleting() && m.NodeName != ""
 }
 
-// Evidence is what a Machine says of the etcd member that it hosts. It is written with the hook and
-// survives a Machine that loses its addresses. Only evidence under the Machine's own UID counts: a
-// copied manifest claims nothing.
-type Evidence struct {
-	MachineUID string
-	Machine    string // name of the Machine, for people
-	MemberIDs  []uint64
-	Addresses  []netip.Addr // of the peer URLs
-}
+// Guarded says whether a Machine is one of the control plane's, by its labels or by what holds it.
+func (m *Machine) Guarded() bool { return m.ControlPlane() || m.Held() }
 
-// Names says whether the evidence names the member.
-func (e Evidence) Names(id uint64) bool { return slices.Contains(e.MemberIDs, id) }
-
-// OwnEvidence is the Machine's evidence if it is under its own UID, else the zero Evidence.
-func (m *Machine) OwnEvidence() Evidence {
-	if m.UID == "" || m.Evidence.MachineUID != m.UID {
-		return Evidence{}
-	}
-	return m.Evidence
-}
-
-// Node is a control-plane Node.
-type Node struct {
-	Name       string
-	ProviderID string
-	Ready      bool
-	Cordoned   bool
-	Addresses  []netip.Addr // InternalIPs, in the Node's order
-	HostNames  []string
-	Zone       string
-	CreatedAt  time.Time
-	GaveWayAt  time.Time // GaveWayAnnotation, zero without it
-}
+// LetGo says whether nothing of etcd's holds the Machine any more.
+func (m *Machine) LetGo() bool { return m.Deleting() && !m.Held() && m.Unread == "" }

@@ -17,7 +17,7 @@ const overrideLasts = time.Hour
 // nobody's: empty, or the placeholder of a text that was copied.
 func ParseOverride(value string) (rule Rule, reason string) {
 	name, reason, _ := strings.Cut(value, ":")
-	if rule = Rule(strings.TrimSpace(name)); !slices.Contains(overridable[:], rule) {
+	if rule = Rule(strings.TrimSpace(name)); !slices.Contains(Overridable[:], rule) {
 		rule = ""
 	}
 	reason = strings.TrimSpace(reason)
@@ -40,8 +40,8 @@ func ParseStamp(stamp string) (user string, at time.Time) {
 	return stamp[:i], at
 }
 
-// stampedBy says whether a stamp is the one that the user gets at that time, or got just before.
-func stampedBy(stamp, user string, now time.Time) bool {
+// StampedBy says whether a stamp is the one that the user gets at that time, or got just before.
+func StampedBy(stamp, user string, now time.Time) bool {
 	who, at := ParseStamp(stamp)
 	return who == user && user != "" && now.Sub(at).Abs() <= time.Minute
 }

@@ -3,6 +3,8 @@ package quorum
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -70,8 +72,8 @@ type Alarm struct {
 
 // The alarms that etcd knows.
 const (
-	NoSpace = "NOSPACE"
-	Corrupt = "CORRUPT"
+	AlarmNoSpace = "NOSPACE"
+	AlarmCorrupt = "CORRUPT"
 )
 
 // Voters counts the voting members, and those of them that are healthy.
@@ -89,13 +91,39 @@ func (r *Ring) Voters() (voters, healthy int) {
 
 // Member finds a listed member, nil without it.
 func (r *Ring) Member(id uint64) *Member {
-	if k := r.find(id); k >= 0 {
+	if k := r.MemberIndex(id); k >= 0 {
 		return &r.Members[k]
 	}
 	return nil
 }
 
-// find is the index of a listed member, -1 without it.
-func (r *Ring) find(id uint64) int {
+// MemberIndex is the index of a listed member, -1 without it.
+func (r *Ring) MemberIndex(id uint64) int {
 	return slices.IndexFunc(r.Members, func(m Member) bool { return m.ID == id })
+}
+
+// Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now
+// is connected to the leader (a single voter always accepts), before that if all voters are.
+func (r *Ring) Accepts() (bool, string) {
+	voters, healthy := r.Voters()
+	want := voters
+	if atLeast(r.Version, 3, 7) && voters > 1 {
+		want = Size(voters + 1)
+	}
+	if healthy >= want {
+		return true, ""
+	}
+	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, NVoters(voters), want)
+}
+
+// atLeast compares the major and minor numbers of a version such as "3.7.3". One that cannot be read
+// is taken to be older: the stricter rule.
+func atLeast(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, err1 := strconv.Atoi(parts[0])
+	b, err2 := strconv.Atoi(parts[1])
+	return err1 == nil && err2 == nil && (a > major || a == major && b >= minor)
 }

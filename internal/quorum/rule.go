@@ -4,31 +4,31 @@ package quorum
 type Rule string
 
 const (
-	Claim             Rule = "claim"
-	Adopt             Rule = "adopt"
-	KeepHook          Rule = "keep-hook"
-	NoRegain          Rule = "no-regain"
-	EarlyRelease      Rule = "early-release"
-	AutomationRelease Rule = "automation-release"
-	EscapeHatch       Rule = "escape-hatch"
-	KeepFinalizer     Rule = "keep-finalizer"
-	KeepRole          Rule = "keep-role"
-	UnprotectedDelete Rule = "unprotected-delete"
-	OneTooMany        Rule = "one-too-many"
-	DegradedDelete    Rule = "degraded-delete"
-	Held              Rule = "held"
-	Home              Rule = "home"
-	HealthCheck       Rule = "health-check"
+	RuleClaim             Rule = "claim"
+	RuleAdopt             Rule = "adopt"
+	RuleKeepHook          Rule = "keep-hook"
+	RuleNoRegain          Rule = "no-regain"
+	RuleEarlyRelease      Rule = "early-release"
+	RuleAutomationRelease Rule = "automation-release"
+	RuleEscapeHatch       Rule = "escape-hatch"
+	RuleKeepFinalizer     Rule = "keep-finalizer"
+	RuleKeepRole          Rule = "keep-role"
+	RuleUnprotectedDelete Rule = "unprotected-delete"
+	RuleOneTooMany        Rule = "one-too-many"
+	RuleDegradedDelete    Rule = "degraded-delete"
+	RuleHeld              Rule = "held"
+	RuleHome              Rule = "home"
+	RuleHealthCheck       Rule = "health-check"
 	// OverrideRule keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
-	OverrideRule Rule = "override"
+	RuleOverride Rule = "override"
 )
 
-// Rules are all admission rules, in the order of doc.go.
+// Rules are all admission rules, in the order of internal/admission/doc.go.
 var Rules = [...]Rule{
-	Claim, Adopt, KeepHook, NoRegain, EarlyRelease, AutomationRelease, EscapeHatch, KeepFinalizer,
-	KeepRole, UnprotectedDelete, OneTooMany, DegradedDelete, Held, Home, HealthCheck, OverrideRule,
+	RuleClaim, RuleAdopt, RuleKeepHook, RuleNoRegain, RuleEarlyRelease, RuleAutomationRelease, RuleEscapeHatch, RuleKeepFinalizer,
+	RuleKeepRole, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleOverride,
 }
 
-// overridable are the rules that an override lifts; claim for DELETE alone.
-var overridable = [...]Rule{Claim, EscapeHatch, UnprotectedDelete, OneTooMany, DegradedDelete}
+// Overridable are the rules that an override lifts; claim for DELETE alone.
+var Overridable = [...]Rule{RuleClaim, RuleEscapeHatch, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete}

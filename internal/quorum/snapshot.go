@@ -1,7 +1,11 @@
 package quorum
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -9,8 +13,8 @@ import (
 type Mode uint8
 
 const (
-	Guard Mode = 1 + iota // enforce, record, report: never change etcd's membership
-	Full                  // also drive membership
+	ModeGuard Mode = 1 + iota // enforce, record, report: never change etcd's membership
+	ModeFull                  // also drive membership
 )
 
 // Snapshot is everything that can influence a decision, read live and as close together as can be.
@@ -42,7 +46,7 @@ type Snapshot struct {
 
 	Ledger Ledger // final releases
 
-	Guard DrainGuard // full mode
+	QuorumGuard Guard // full mode
 
 	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked
 	// with it; the zero value without. A member named BootstrapName is that one, too.
@@ -78,4 +82,45 @@ type Limits struct {
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
 	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+}
+
+// MachineIndex is the index of a Machine in the Snapshot, -1 if it is not there.
+func (s *Snapshot) MachineIndex(name string) int {
+	return slices.IndexFunc(s.Machines, func(m Machine) bool { return m.Name == name })
+}
+
+// MachineAPIFunctional says whether the Machine API is: some control-plane Machine carries the hook and evidence of its own, or is
+// Running, or was before its deletion. Without a Snapshot it is taken to be, so that the rules hold.
+func (s *Snapshot) MachineAPIFunctional() bool {
+	return s == nil || slices.ContainsFunc(s.Machines, func(m Machine) bool {
+		return m.ControlPlane() && (m.WasRunning() || m.Hook == EntryOurs && len(m.OwnEvidence().MemberIDs) > 0)
+	})
+}
+
+// WhyNotFunctional says what the Machine API's failure to run a control-plane Machine looks like.
+func (s *Snapshot) WhyNotFunctional() string {
+	var phases []string
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.ControlPlane() {
+			phases = append(phases, cmp.Or(m.Phase, "no phase yet"))
+		}
+	}
+	if len(phases) == 0 {
+		return "there is no control-plane Machine"
+	}
+	n := len(phases)
+	slices.Sort(phases)
+	return fmt.Sprintf("none of %d control-plane Machines is or was Running (%s)", n, strings.Join(slices.Compact(phases), ", "))
+}
+
+// RingWhy says why the ring is not known, for people.
+func (s *Snapshot) RingWhy() string {
+	switch {
+	case s == nil:
+		return "the cluster could not be read in time"
+	case s.Ring.Why == "":
+		return "etcd's members could not be read"
+	default:
+		return s.Ring.Why
+	}
 }

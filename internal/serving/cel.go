@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -197,7 +198,7 @@ func live() string { return "!has(oldObject.metadata.deletionTimestamp)" }
 // irreparable says whether a request is one whose harm the hook would not hold off: the
 // delete of a Machine that lacks hook, latch or finalizer, and the release of a hook by anyone but a
 // person.
-func irreparable(ids *quorum.Identities) string {
+func irreparable(ids *admission.Identities) string {
 	return some(
 		selfCall(ids),
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
@@ -209,7 +210,7 @@ func irreparable(ids *quorum.Identities) string {
 
 // selfCall says whether a custodian asks in a dry run whether the API server reaches the webhooks: see
 // webhooks.SelfCallAnnotation.
-func selfCall(ids *quorum.Identities) string {
+func selfCall(ids *admission.Identities) string {
 	return all(operation("UPDATE"), "request.?dryRun.orValue(false)", "("+annotation("object", webhooks.SelfCallAnnotation)+" != '')",
 		differs(annotation, webhooks.SelfCallAnnotation), custodian(ids))
 }
@@ -218,12 +219,12 @@ func selfCall(ids *quorum.Identities) string {
 const name = "request.userInfo.?username.orValue('')"
 
 // custodian is quorum.Identities.Classify's Custodian.
-func custodian(ids *quorum.Identities) string {
+func custodian(ids *admission.Identities) string {
 	return "(" + name + " in " + list(ids.Custodians) + ")"
 }
 
 // person is quorum.Identities.Classify's Person.
-func person(ids *quorum.Identities) string {
+func person(ids *admission.Identities) string {
 	automation := all("(" + name + ".startsWith('system:') && " + name + " != 'system:admin') || " + in(ids.Automation))
 	return all(
 		not(custodian(ids)),

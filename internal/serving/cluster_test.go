@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
@@ -120,7 +121,7 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	recorder := events.NewFakeRecorder(1000)
 	k := &Keeper{
 		API: c.api, Metrics: metrics, Log: logr.Discard(), Events: recorder, Trust: trust,
-		Options: &Options{URL: url, MachineNamespace: namespace, Identities: quorum.DefaultIdentities(holdfast)},
+		Options: &Options{URL: url, MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)},
 		Proof:   SelfCall(c.api, namespace),
 	}
 	k.LedAgo, k.Lease = func() time.Duration { return 0 }, 15*time.Second
@@ -180,7 +181,7 @@ func serve(t *testing.T, address string, source *Source) (at string) {
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
 	guard := &webhooks.Guard{
-		Identities: quorum.DefaultIdentities(holdfast), MachineNamespace: namespace, Gatherer: blind{}, Recorder: blind{}, Metrics: metrics,
+		Identities: admission.DefaultIdentities(holdfast), MachineNamespace: namespace, Gatherer: blind{}, Recorder: blind{}, Metrics: metrics,
 	}
 	mux := http.NewServeMux()
 	mux.Handle(webhooks.MutatePath, webhooks.Handler(guard.Mutating()))
@@ -209,7 +210,7 @@ func (blind) Hosts(context.Context, *quorum.Machine) (*quorum.Snapshot, error) {
 	return nil, errBlind
 }
 func (blind) Decided(context.Context, webhooks.Record) {}
-func (blind) Selected(context.Context, labels.Selector) (*quorum.Selection, error) {
+func (blind) Selected(context.Context, labels.Selector) (*admission.Selection, error) {
 	return nil, errBlind
 }
 

@@ -8,8 +8,9 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/admission"
+	apiadmission "k8s.io/apiserver/pkg/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 )
@@ -24,7 +25,7 @@ func TestLargeLists(t *testing.T) {
 	for i := range 30_000 {
 		before.Spec.LifecycleHooks.PreDrain = append(before.Spec.LifecycleHooks.PreDrain, machinev1beta1.LifecycleHook{Name: fmt.Sprintf("hook-%d", i), Owner: "x"})
 	}
-	who := quorum.User{Name: "alice"}
+	who := admission.User{Name: "alice"}
 	for what, change := range map[string]func(*machinev1beta1.Machine){
 		"the first of many hooks": func(m *machinev1beta1.Machine) { m.Spec.LifecycleHooks.PreDrain[0].Owner = "y" },
 		"the last of many hooks":  func(m *machinev1beta1.Machine) { m.Spec.LifecycleHooks.PreDrain[29_999].Owner = "y" },
@@ -38,9 +39,9 @@ func TestLargeLists(t *testing.T) {
 		next := before.DeepCopy()
 		change(next)
 		for name, evaluate := range map[string]func(){
-			"repair": func() { match(t, compiled.repair, admission.Update, before, next, who) },
-			"closed": func() { match(t, compiled.closed, admission.Update, before, next, who) },
-			"open":   func() { match(t, compiled.open, admission.Update, before, next, who) },
+			"repair": func() { match(t, compiled.repair, apiadmission.Update, before, next, who) },
+			"closed": func() { match(t, compiled.closed, apiadmission.Update, before, next, who) },
+			"open":   func() { match(t, compiled.open, apiadmission.Update, before, next, who) },
 			"policy": func() { policy.denials(t, before, next, who) },
 		} {
 			took := time.Hour

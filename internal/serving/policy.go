@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -102,7 +103,7 @@ func ruleFor(resource string, operations ...admissionregistrationv1.OperationTyp
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
-func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable {
+func machineVariables(ids *admission.Identities) []admissionregistrationv1.Variable {
 	return []admissionregistrationv1.Variable{
 		{Name: "hadHook", Expression: hooked("oldObject")},
 		{Name: "hasHook", Expression: hooked("object")},
@@ -132,38 +133,38 @@ func machineVariables(ids *quorum.Identities) []admissionregistrationv1.Variable
 // reconciler mends it.
 func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
-		validation(quorum.KeepFinalizer,
+		validation(quorum.RuleKeepFinalizer,
 			all("variables.held", finalized("oldObject"), not(finalized("object"))),
 			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer the Machine is gone at once when it is deleted, hook or no hook. "+
 				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
-		validation(quorum.KeepRole,
+		validation(quorum.RuleKeepRole,
 			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
 			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
 				"Leave both as they are; to replace the Machine, delete it."),
-		validation(quorum.Claim,
+		validation(quorum.RuleClaim,
 			all("variables.held", o.letsGo()),
 			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it: "+
 				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
-		validation(quorum.Adopt,
+		validation(quorum.RuleAdopt,
 			all("variables.guarded", adopts()),
 			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+
 				"Leave the owner reference out, and narrow the selector of that MachineSet."),
-		validation(quorum.NoRegain,
+		validation(quorum.RuleNoRegain,
 			all("variables.guarded", "variables.deleting", some("(!variables.hadHook && variables.hasHook)", "(!variables.hadLatch && variables.hasLatch)")),
 			"Machine ", " is being deleted, and a hook that is gone from such a Machine never returns. "+
 				"Leave "+quorum.HookName+" and "+quorum.LatchName+" out of the change; if it comes from a manifest, remove the Machine from it."),
-		validation(quorum.AutomationRelease,
+		validation(quorum.RuleAutomationRelease,
 			"(variables.deleting && variables.releases && !variables.person && !variables.custodian)",
 			"hook "+quorum.HookName+" holds Machine ", ", which is being deleted, until etcd has a replacement. A tool does not release it, only a person does, by hand. "+
 				"Nothing needs doing: the hook goes by itself once a replacement votes. "+down),
-		validation(quorum.EscapeHatch,
+		validation(quorum.RuleEscapeHatch,
 			"(variables.deleting && variables.person && variables.hadLatch && !variables.hasLatch && (!variables.hadHook || !variables.hasEntry))",
 			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
-		validation(quorum.OverrideRule,
+		validation(quorum.RuleOverride,
 			all(some(differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation)), not(setsOverride()),
 				some(controlPlane("oldObject"), not(controlPlane("object")))),
 			"the override annotations of Machine ", " are a person's to set, and only Holdfast says who did and when. Leave "+quorum.OverrideByAnnotation+" out. "+down),
-		validation(quorum.KeepHook,
+		validation(quorum.RuleKeepHook,
 			some(
 				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
 				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",

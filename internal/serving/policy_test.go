@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
+	apiadmission "k8s.io/apiserver/pkg/admission"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
@@ -27,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"pgregory.net/rapid"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
@@ -69,9 +70,9 @@ func newValidator(t testing.TB, p *admissionregistrationv1.ValidatingAdmissionPo
 
 // denials are the rules by which a policy denies an update, and whether its conditions let it look at
 // the update at all. What the policy cannot evaluate, and words that it cannot make, are a failure.
-func (v validator) denials(t fataler, old, next *machinev1beta1.Machine, who quorum.User) (denied map[quorum.Rule]bool, looked bool) {
+func (v validator) denials(t fataler, old, next *machinev1beta1.Machine, who admission.User) (denied map[quorum.Rule]bool, looked bool) {
 	resource := machinev1beta1.GroupVersion.WithResource("machines")
-	result := v.Validate(context.Background(), resource, attributes(t, admission.Update, old, next, who), nil, nil, celconfig.RuntimeCELCostBudget, nil)
+	result := v.Validate(context.Background(), resource, attributes(t, apiadmission.Update, old, next, who), nil, nil, celconfig.RuntimeCELCostBudget, nil)
 	denied = map[quorum.Rule]bool{}
 	for _, d := range result.Decisions {
 		switch {
@@ -114,35 +115,35 @@ func TestMachinePolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		who := users().Draw(t, "user")
 		old, next := update(t)
-		req := quorum.Request{
-			Operation: quorum.Update, User: who, Namespace: "openshift-machine-api",
+		req := admission.Request{
+			Operation: admission.OperationUpdate, User: who, Namespace: "openshift-machine-api",
 			Old: new(machineapi.Machine(old)), New: new(machineapi.Machine(next)),
 		}
 		want := map[quorum.Rule]bool{}
 		whenUnknown, whenNothing := findings(&ids, &req, unknown), findings(&ids, &req, nothing)
-		for _, rule := range []quorum.Rule{quorum.KeepHook, quorum.NoRegain, quorum.AutomationRelease, quorum.KeepFinalizer, quorum.KeepRole, quorum.Adopt} {
+		for _, rule := range []quorum.Rule{quorum.RuleKeepHook, quorum.RuleNoRegain, quorum.RuleAutomationRelease, quorum.RuleKeepFinalizer, quorum.RuleKeepRole, quorum.RuleAdopt} {
 			if whenUnknown[rule] && whenNothing[rule] {
 				want[rule] = true
 				seen[rule]++
 			}
 		}
-		if keeps := ids.Admit(&req, nothing).Repairs; keeps.ProviderID == quorum.AsOld || slices.Contains(keeps.Instance[:], quorum.AsOld) {
-			want[quorum.Claim] = true
-			seen[quorum.Claim]++
+		if keeps := ids.Admit(&req, nothing).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
+			want[quorum.RuleClaim] = true
+			seen[quorum.RuleClaim]++
 		}
 		fix := ids.Admit(&req, nothing).Repairs
-		if _, escapes := whenNothing[quorum.EscapeHatch]; escapes && fix.Latch == quorum.AsOld && req.Old.Latch == quorum.Ours {
-			want[quorum.EscapeHatch] = true
-			seen[quorum.EscapeHatch]++
+		if _, escapes := whenNothing[quorum.RuleEscapeHatch]; escapes && fix.Latch == admission.FixAsOld && req.Old.Latch == quorum.EntryOurs {
+			want[quorum.RuleEscapeHatch] = true
+			seen[quorum.RuleEscapeHatch]++
 		}
 		user, at := quorum.ParseStamp(req.New.OverrideBy)
 		own := user == who.Name && req.New.OverrideBy == quorum.Stamp(user, at)
-		if fix.Override == quorum.AsOld || fix.OverrideBy == quorum.AsOld || fix.OverrideBy == quorum.Put && req.New.OverrideBy != "" && !own {
-			want[quorum.OverrideRule] = true
-			seen[quorum.OverrideRule]++
+		if fix.Override == admission.FixAsOld || fix.OverrideBy == admission.FixAsOld || fix.OverrideBy == admission.FixPut && req.New.OverrideBy != "" && !own {
+			want[quorum.RuleOverride] = true
+			seen[quorum.RuleOverride]++
 		}
-		if fix.Evidence == quorum.AsOld {
-			want[quorum.KeepHook] = true
+		if fix.Evidence == admission.FixAsOld {
+			want[quorum.RuleKeepHook] = true
 		}
 		denied, looked := policy.denials(t, old, next, who)
 		if looked && quiet(&req) {
@@ -158,11 +159,11 @@ func TestMachinePolicy(t *testing.T) {
 	}
 }
 
-func findings(ids *quorum.Identities, req *quorum.Request, s *quorum.Snapshot) map[quorum.Rule]bool {
+func findings(ids *admission.Identities, req *admission.Request, s *quorum.Snapshot) map[quorum.Rule]bool {
 	rules := map[quorum.Rule]bool{}
 	d := ids.Admit(req, s)
 	for _, f := range d.Findings {
-		rules[f.Rule] = f.Verdict == quorum.Denied || f.Verdict == quorum.Repaired
+		rules[f.Rule] = f.Verdict == admission.VerdictDenied || f.Verdict == admission.VerdictRepaired
 	}
 	return rules
 }
@@ -272,7 +273,7 @@ func TestPolicyFile(t *testing.T) {
 	path := filepath.Join("..", "..", "deploy", "base", "policy.yaml")
 	var out bytes.Buffer
 	out.WriteString("# Generated: go test ./internal/serving -update. With other flags than the default ones: holdfast manifests.\n")
-	if err := serving.WriteYAML(&out, serving.Policies(serving.Options{MachineNamespace: "openshift-machine-api", HoldfastNamespace: "holdfast-system", Identities: quorum.DefaultIdentities(self)})...); err != nil {
+	if err := serving.WriteYAML(&out, serving.Policies(serving.Options{MachineNamespace: "openshift-machine-api", HoldfastNamespace: "holdfast-system", Identities: admission.DefaultIdentities(self)})...); err != nil {
 		t.Fatal(err)
 	}
 	if *rewrite {
@@ -299,7 +300,7 @@ func BenchmarkPolicies(b *testing.B) {
 	heartbeat := m.DeepCopy()
 	heartbeat.Labels["heartbeat"] = "1"
 	heartbeat.Status.Phase = new("Running")
-	a := attributes(b, admission.Update, m, heartbeat, quorum.User{Name: "alice"})
+	a := attributes(b, apiadmission.Update, m, heartbeat, admission.User{Name: "alice"})
 	for name, policy := range map[string]validator{"machines": machines, "status": status} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -29,7 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -58,7 +58,7 @@ type Options struct {
 	CABundle         []byte   // PEM: who signs the webhook server's certificate
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
-	Identities       quorum.Identities
+	Identities       admission.Identities
 
 	HoldfastNamespace string // where Holdfast tells the ring, "" if nowhere
 	EtcdNamespace     string // full mode: where Holdfast publishes etcd's membership; "" in guard mode

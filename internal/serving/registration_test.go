@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
+	apiadmission "k8s.io/apiserver/pkg/admission"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
@@ -26,6 +26,7 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
@@ -33,8 +34,8 @@ import (
 
 const self = "system:serviceaccount:holdfast-system:holdfast"
 
-func identities() quorum.Identities {
-	ids := quorum.DefaultIdentities(self)
+func identities() admission.Identities {
+	ids := admission.DefaultIdentities(self)
 	ids.Automation = []string{"ci-*-bot", "deployers", `odd.name+"quoted"\*`}
 	ids.Custodians = append(ids.Custodians, "carol")
 	ids.EscapeHatch = append(ids.EscapeHatch, "ci-human-bot", "system:serviceaccount:night:*")
@@ -46,7 +47,7 @@ type conditions struct {
 	repair, closed, open matchconditions.Matcher
 }
 
-func compile(ids quorum.Identities) conditions {
+func compile(ids admission.Identities) conditions {
 	mutating, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: ids})
 	compiler := celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	return conditions{
@@ -77,24 +78,24 @@ func TestHome(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		resource  schema.GroupVersionResource
-		operation admission.Operation
+		operation apiadmission.Operation
 		old, next runtime.Object
 		want      bool
 	}{
-		{"the namespace is deleted", namespaces, admission.Delete, namespace("openshift-machine-api"), nil, true},
-		{"another namespace is deleted", namespaces, admission.Delete, namespace("openshift-machine-api-2"), nil, false},
-		{"a namespace of the CRD's name is deleted", namespaces, admission.Delete, namespace(machines), nil, false},
-		{"the CRD is deleted", crds, admission.Delete, crd(machines, "Namespaced", ""), nil, true},
-		{"another CRD is deleted", crds, admission.Delete, crd("machinesets.machine.openshift.io", "Namespaced", ""), nil, false},
-		{"a CRD of the namespace's name is deleted", crds, admission.Delete, crd("openshift-machine-api", "Namespaced", ""), nil, false},
-		{"the CRD's spec is changed", crds, admission.Update, crd(machines, "Namespaced", ""), crd(machines, "Cluster", ""), true},
-		{"the CRD's labels are changed", crds, admission.Update, crd(machines, "Namespaced", ""), crd(machines, "Namespaced", "x"), false},
-		{"another CRD's spec is changed", crds, admission.Update, crd("nodes.example.com", "Namespaced", ""), crd("nodes.example.com", "Cluster", ""), false},
+		{"the namespace is deleted", namespaces, apiadmission.Delete, namespace("openshift-machine-api"), nil, true},
+		{"another namespace is deleted", namespaces, apiadmission.Delete, namespace("openshift-machine-api-2"), nil, false},
+		{"a namespace of the CRD's name is deleted", namespaces, apiadmission.Delete, namespace(machines), nil, false},
+		{"the CRD is deleted", crds, apiadmission.Delete, crd(machines, "Namespaced", ""), nil, true},
+		{"another CRD is deleted", crds, apiadmission.Delete, crd("machinesets.machine.openshift.io", "Namespaced", ""), nil, false},
+		{"a CRD of the namespace's name is deleted", crds, apiadmission.Delete, crd("openshift-machine-api", "Namespaced", ""), nil, false},
+		{"the CRD's spec is changed", crds, apiadmission.Update, crd(machines, "Namespaced", ""), crd(machines, "Cluster", ""), true},
+		{"the CRD's labels are changed", crds, apiadmission.Update, crd(machines, "Namespaced", ""), crd(machines, "Namespaced", "x"), false},
+		{"another CRD's spec is changed", crds, apiadmission.Update, crd("nodes.example.com", "Namespaced", ""), crd("nodes.example.com", "Cluster", ""), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			kind := c.old.GetObjectKind().GroupVersionKind()
-			record := admission.NewAttributesRecord(c.next, c.old, kind, "", "", c.resource, "", c.operation, nil, false, &user.DefaultInfo{Name: "alice"})
-			attributes, err := admission.NewVersionedAttributes(record, kind, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+			record := apiadmission.NewAttributesRecord(c.next, c.old, kind, "", "", c.resource, "", c.operation, nil, false, &user.DefaultInfo{Name: "alice"})
+			attributes, err := apiadmission.NewVersionedAttributes(record, kind, apiadmission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,14 +142,14 @@ func TestKeepers(t *testing.T) {
 		{"its status is written", "MachineHealthCheck", check, strings.Replace(check, "spec:", "status: {x: 1}, spec:", 1), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			operation, old := admission.Create, runtime.Object(nil)
+			operation, old := apiadmission.Create, runtime.Object(nil)
 			if c.old != "" {
-				operation, old = admission.Update, object(c.kind, c.old)
+				operation, old = apiadmission.Update, object(c.kind, c.old)
 			}
 			gvk := machinev1beta1.GroupVersion.WithKind(c.kind)
-			record := admission.NewAttributesRecord(object(c.kind, c.next), old, gvk, "openshift-machine-api", "x",
+			record := apiadmission.NewAttributesRecord(object(c.kind, c.next), old, gvk, "openshift-machine-api", "x",
 				machinev1beta1.GroupVersion.WithResource(strings.ToLower(c.kind)+"s"), "", operation, nil, false, &user.DefaultInfo{Name: "alice"})
-			attributes, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+			attributes, err := apiadmission.NewVersionedAttributes(record, gvk, apiadmission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +167,7 @@ type fataler interface {
 }
 
 // match evaluates a matcher for a request. A condition that cannot be evaluated is a failure.
-func match(t fataler, m matchconditions.Matcher, operation admission.Operation, old, next *machinev1beta1.Machine, who quorum.User) bool {
+func match(t fataler, m matchconditions.Matcher, operation apiadmission.Operation, old, next *machinev1beta1.Machine, who admission.User) bool {
 	result := m.Match(context.Background(), attributes(t, operation, old, next, who), nil, nil)
 	if result.Error != nil {
 		t.Fatalf("condition %s: %v", result.FailedConditionName, result.Error)
@@ -174,11 +175,11 @@ func match(t fataler, m matchconditions.Matcher, operation admission.Operation, 
 	return result.Matches
 }
 
-func attributes(t fataler, operation admission.Operation, old, next *machinev1beta1.Machine, who quorum.User) *admission.VersionedAttributes {
+func attributes(t fataler, operation apiadmission.Operation, old, next *machinev1beta1.Machine, who admission.User) *apiadmission.VersionedAttributes {
 	gvk := machinev1beta1.GroupVersion.WithKind("Machine")
-	record := admission.NewAttributesRecord(object(t, next), object(t, old), gvk, "openshift-machine-api", "m",
+	record := apiadmission.NewAttributesRecord(object(t, next), object(t, old), gvk, "openshift-machine-api", "m",
 		machinev1beta1.GroupVersion.WithResource("machines"), "", operation, nil, false, &user.DefaultInfo{Name: who.Name, Groups: who.Groups})
-	attributes, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+	attributes, err := apiadmission.NewVersionedAttributes(record, gvk, apiadmission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +204,9 @@ func object(t fataler, m *machinev1beta1.Machine) runtime.Object {
 	return &unstructured.Unstructured{Object: content}
 }
 
-func users() *rapid.Generator[quorum.User] {
-	return rapid.Custom(func(t *rapid.T) quorum.User {
-		return quorum.User{
+func users() *rapid.Generator[admission.User] {
+	return rapid.Custom(func(t *rapid.T) admission.User {
+		return admission.User{
 			Name: rapid.SampledFrom([]string{
 				"alice", "carol", "system:admin", "system:node:cp-1", self, "system:serviceaccount:openshift-etcd-operator:etcd-operator", "systemd",
 				"ci-7-bot", "ci--bot", "ci-bot", "xci-7-bot", "ci-human-bot", "ci-\n-bot", `odd.name+"quoted"\x`, `oddXname+"quoted"\x`,
@@ -339,17 +340,17 @@ func TestConditions(t *testing.T) {
 	compiled := compile(ids)
 	rapid.Check(t, func(t *rapid.T) {
 		who := users().Draw(t, "user")
-		req := quorum.Request{User: who, Namespace: "openshift-machine-api"}
+		req := admission.Request{User: who, Namespace: "openshift-machine-api"}
 		var old, next *machinev1beta1.Machine
-		operation := rapid.SampledFrom([]admission.Operation{admission.Create, admission.Update, admission.Update, admission.Delete}).Draw(t, "operation")
+		operation := rapid.SampledFrom([]apiadmission.Operation{apiadmission.Create, apiadmission.Update, apiadmission.Update, apiadmission.Delete}).Draw(t, "operation")
 		switch operation {
-		case admission.Create:
-			req.Operation, next = quorum.Create, machines().Draw(t, "new")
-		case admission.Update:
-			req.Operation = quorum.Update
+		case apiadmission.Create:
+			req.Operation, next = admission.OperationCreate, machines().Draw(t, "new")
+		case apiadmission.Update:
+			req.Operation = admission.OperationUpdate
 			old, next = update(t)
-		case admission.Delete:
-			req.Operation, old = quorum.Delete, machines().Draw(t, "old")
+		case apiadmission.Delete:
+			req.Operation, old = admission.OperationDelete, machines().Draw(t, "old")
 		}
 		if old != nil {
 			req.Old = new(machineapi.Machine(old))
@@ -363,17 +364,17 @@ func TestConditions(t *testing.T) {
 			t.Error("both validating entries match")
 		}
 		called := closed || open
-		if operation != admission.Delete {
+		if operation != apiadmission.Delete {
 			if repair := match(t, compiled.repair, operation, old, next, who); repair != called {
 				t.Errorf("mutating matches: %t, validating: %t", repair, called)
 			}
 		}
 
 		d := ids.Admit(&req, nil)
-		if req.Old != nil && req.New != nil && (req.Old.Hook == quorum.Ours) == (req.New.Hook == quorum.Ours) && (req.Old.Latch == quorum.Ours) == (req.New.Latch == quorum.Ours) {
-			d.Repairs.Latch = quorum.AsRequested // a pair that was odd before is the reconciler's to mend
+		if req.Old != nil && req.New != nil && (req.Old.Hook == quorum.EntryOurs) == (req.New.Hook == quorum.EntryOurs) && (req.Old.Latch == quorum.EntryOurs) == (req.New.Latch == quorum.EntryOurs) {
+			d.Repairs.Latch = admission.FixNone // a pair that was odd before is the reconciler's to mend
 		}
-		if matters := ids.Needs(&req) != quorum.NeedNothing || len(d.Findings) > 0 || d.Repairs != (quorum.Repairs{}); matters && !called {
+		if matters := ids.Needs(&req) != admission.NeedNothing || len(d.Findings) > 0 || d.Repairs != (admission.Repairs{}); matters && !called {
 			t.Errorf("no webhook is called for what quorum decides as:\n%s", d.Describe())
 		}
 		if want := irreparable(&ids, &req); want != closed {
@@ -410,9 +411,9 @@ func TestSelfCallCondition(t *testing.T) {
 		{"it is taken off", self, true, "x", "", false},
 	} {
 		gvk := machinev1beta1.GroupVersion.WithKind("Machine")
-		record := admission.NewAttributesRecord(object(t, machine(c.next)), object(t, machine(c.old)), gvk, "openshift-machine-api", "m",
-			machinev1beta1.GroupVersion.WithResource("machines"), "", admission.Update, nil, c.dryRun, &user.DefaultInfo{Name: c.user})
-		a, err := admission.NewVersionedAttributes(record, gvk, admission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
+		record := apiadmission.NewAttributesRecord(object(t, machine(c.next)), object(t, machine(c.old)), gvk, "openshift-machine-api", "m",
+			machinev1beta1.GroupVersion.WithResource("machines"), "", apiadmission.Update, nil, c.dryRun, &user.DefaultInfo{Name: c.user})
+		a, err := apiadmission.NewVersionedAttributes(record, gvk, apiadmission.NewObjectInterfacesFromScheme(runtime.NewScheme()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -426,28 +427,28 @@ func TestSelfCallCondition(t *testing.T) {
 }
 
 // irreparable says which requests must not pass while Holdfast is down.
-func irreparable(ids *quorum.Identities, r *quorum.Request) bool {
+func irreparable(ids *admission.Identities, r *admission.Request) bool {
 	if r.Old == nil || r.Old.Mirrored {
 		return false
 	}
-	if r.Operation == quorum.Delete {
-		return (r.Old.ControlPlane() || r.Old.Hook == quorum.Ours || r.Old.Latch == quorum.Ours) && !r.Old.Deleting() && !r.Old.Protected()
+	if r.Operation == admission.OperationDelete {
+		return (r.Old.ControlPlane() || r.Old.Hook == quorum.EntryOurs || r.Old.Latch == quorum.EntryOurs) && !r.Old.Deleting() && !r.Old.Protected()
 	}
-	unhooks := r.Old.Hook == quorum.Ours && r.New.Hook != quorum.Ours
-	unlatches := r.Old.Deleting() && r.Old.Latch == quorum.Ours && r.New.Latch != quorum.Ours
-	return (unhooks || unlatches) && ids.Classify(r.User) != quorum.Person
+	unhooks := r.Old.Hook == quorum.EntryOurs && r.New.Hook != quorum.EntryOurs
+	unlatches := r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs
+	return (unhooks || unlatches) && ids.Classify(r.User) != admission.ClassPerson
 }
 
 // quiet says which updates and deletes touch nothing guarded.
-func quiet(r *quorum.Request) bool {
+func quiet(r *admission.Request) bool {
 	guarded := func(m *quorum.Machine) bool {
-		return m.ControlPlane() || m.Hook == quorum.Ours || m.Latch == quorum.Ours
+		return m.ControlPlane() || m.Hook == quorum.EntryOurs || m.Latch == quorum.EntryOurs
 	}
 	switch r.Operation {
-	case quorum.Delete:
+	case admission.OperationDelete:
 		has := r.Old.ProviderID != "" || r.Old.Instance != [2]string{} || r.Old.NodeName != "" || len(r.Old.Addresses)+len(r.Old.HostNames) > 0
 		return !guarded(r.Old) && !has || r.Old.Deleting() || r.Old.Mirrored
-	case quorum.Update:
+	case admission.OperationUpdate:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
 		overrides := r.Old.Override != r.New.Override || r.Old.OverrideBy != r.New.OverrideBy
@@ -470,7 +471,7 @@ func BenchmarkConditions(b *testing.B) {
 			}
 			heartbeat := m.DeepCopy()
 			heartbeat.Labels["heartbeat"] = "1"
-			a := attributes(b, admission.Update, m, heartbeat, quorum.User{Name: "system:serviceaccount:openshift-machine-api:machine-api-controllers"})
+			a := attributes(b, apiadmission.Update, m, heartbeat, admission.User{Name: "system:serviceaccount:openshift-machine-api:machine-api-controllers"})
 			for b.Loop() {
 				for _, matcher := range []matchconditions.Matcher{compiled.repair, compiled.closed, compiled.open} {
 					if result := matcher.Match(b.Context(), a, nil, nil); result.Error != nil || result.Matches {

@@ -161,7 +161,7 @@ type Release struct {
 	By      string   `json:"by,omitempty"`
 }
 
-// Guard is a quorum.DrainGuard that Holdfast manages.
+// Guard is a quorum.Guard that Holdfast manages.
 type Guard struct {
 	Absent       string     `json:"absent,omitempty"`
 	Version      string     `json:"version,omitempty"`

@@ -69,8 +69,8 @@ func generator() *rapid.Generator[q.Snapshot] {
 		for i := range s.Ledger.Entries {
 			s.Ledger.Entries[i].UID = "uid-" + s.Ledger.Entries[i].UID
 		}
-		if !s.Guard.Managed {
-			s.Guard = q.DrainGuard{}
+		if !s.QuorumGuard.Managed {
+			s.QuorumGuard = q.Guard{}
 		}
 		return s
 	})
@@ -78,7 +78,7 @@ func generator() *rapid.Generator[q.Snapshot] {
 
 // fields says what values the fields have, by type and, for strings and numbers that have a form, by type and name.
 func fields(anyTime *rapid.Generator[time.Time], addr *rapid.Generator[netip.Addr]) rapid.MakeConfig {
-	entry := rapid.SampledFrom([]q.Entry{q.Absent, q.Ours, q.Foreign})
+	entry := rapid.SampledFrom([]q.Entry{q.EntryAbsent, q.EntryOurs, q.EntryForeign})
 	// What no terminal acts on; the rest is for the printer to escape.
 	letters := []*unicode.RangeTable{unicode.L, unicode.N, unicode.P, unicode.S}
 	text := rapid.StringOfN(rapid.RuneFrom([]rune{' ', '\n'}, letters...), 0, 12, -1)
@@ -89,8 +89,8 @@ func fields(anyTime *rapid.Generator[time.Time], addr *rapid.Generator[netip.Add
 			typeOf[time.Time]():     anyTime.AsAny(),
 			typeOf[netip.Addr]():    addr.AsAny(),
 			typeOf[q.Entry]():       entry.AsAny(),
-			typeOf[q.PodOwner]():    rapid.SampledFrom([]q.PodOwner{q.OfGuard, q.OfOld, q.OfOthers}).AsAny(),
-			typeOf[q.Mode]():        rapid.SampledFrom([]q.Mode{q.Full, q.Guard}).AsAny(),
+			typeOf[q.PodOwner]():    rapid.SampledFrom([]q.PodOwner{q.PodOwnerGuard, q.PodOwnerOldGuard, q.PodOwnerOther}).AsAny(),
+			typeOf[q.Mode]():        rapid.SampledFrom([]q.Mode{q.ModeFull, q.ModeGuard}).AsAny(),
 			typeOf[time.Duration](): rapid.Map(rapid.Int64Range(0, int64(1000*time.Hour)), func(n int64) time.Duration { return time.Duration(n) }).AsAny(),
 		},
 		Fields: map[reflectType]map[string]*rapid.Generator[any]{

@@ -41,9 +41,9 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 	}
 	switch f.Mode {
 	case "full":
-		s.Mode = quorum.Full
+		s.Mode = quorum.ModeFull
 	case "guard":
-		s.Mode = quorum.Guard
+		s.Mode = quorum.ModeGuard
 	default:
 		r.fail("mode", "%q is neither full nor guard", f.Mode)
 	}
@@ -105,10 +105,10 @@ func (f *File) Snapshot() (*quorum.Snapshot, error) {
 		}
 	}
 	if g := f.Guard; g != nil {
-		s.Guard = quorum.DrainGuard{Managed: true, Absent: g.Absent, Version: g.Version, MinAvailable: g.MinAvailable, Intact: g.Intact}
+		s.QuorumGuard = quorum.Guard{Managed: true, Absent: g.Absent, Version: g.Version, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for i, p := range g.Pods {
 			at := fmt.Sprintf("quorumGuard.pods[%d]", i)
-			s.Guard.Pods = append(s.Guard.Pods, quorum.GuardPod{
+			s.QuorumGuard.Pods = append(s.QuorumGuard.Pods, quorum.GuardPod{
 				Name: p.Name, UID: p.UID, Node: p.Node, Owner: r.podOwner(at+".owner", p.Owner), Address: r.addr(at+".address", p.Address),
 				Outdated: p.Outdated, Ready: p.Ready, Deleting: p.Deleting,
 			})
@@ -199,27 +199,27 @@ func (r *reader) addrs(field string, values []string) []netip.Addr {
 func (r *reader) entry(field, value string) quorum.Entry {
 	switch value {
 	case "ours":
-		return quorum.Ours
+		return quorum.EntryOurs
 	case "foreign":
-		return quorum.Foreign
+		return quorum.EntryForeign
 	case "absent", "":
-		return quorum.Absent
+		return quorum.EntryAbsent
 	}
 	r.fail(field, "%q is none of ours, foreign, absent", value)
-	return quorum.Absent
+	return quorum.EntryAbsent
 }
 
 func (r *reader) podOwner(field, value string) quorum.PodOwner {
 	switch value {
 	case "guard":
-		return quorum.OfGuard
+		return quorum.PodOwnerGuard
 	case "old":
-		return quorum.OfOld
+		return quorum.PodOwnerOldGuard
 	case "others":
-		return quorum.OfOthers
+		return quorum.PodOwnerOther
 	}
 	r.fail(field, "%q is none of guard, old, others", value)
-	return quorum.OfOthers
+	return quorum.PodOwnerOther
 }
 
 func (r *reader) member(at string, m *Member) quorum.Member {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -89,9 +90,9 @@ func FuzzRing(f *testing.F) {
 		if voters, _ := s.Ring.Voters(); s.Ring.Known && voters == 0 || len(s.Machines)+len(s.Nodes) > 0 {
 			t.Errorf("it reads %+v", s)
 		}
-		plan := q.Decide(s)
+		plan := membership.Decide(s)
 		for _, a := range plan.Actions {
-			if a.Kind == q.ReleaseHook {
+			if a.Kind == membership.ReleaseHook {
 				t.Errorf("it releases %s", a.Machine)
 			}
 		}

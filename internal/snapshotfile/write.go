@@ -25,7 +25,7 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 			GoneAfter: s.Limits.GoneAfter.String(), SettledAfter: s.Limits.SettledAfter.String(),
 		},
 	}
-	if s.Mode == quorum.Full {
+	if s.Mode == quorum.ModeFull {
 		f.Mode = "full"
 	}
 	for i := range s.Ring.Members {
@@ -67,11 +67,11 @@ func Of(s *quorum.Snapshot, namespace string) *File {
 	if l := &s.Lock; *l != (quorum.Lock{}) {
 		f.Lock = &Lock{Key: l.Key, Holder: l.Holder, Leased: l.Leased, Since: formatTime(l.Since)}
 	}
-	if g := &s.Guard; g.Managed {
+	if g := &s.QuorumGuard; g.Managed {
 		f.Guard = &Guard{Absent: g.Absent, Version: g.Version, MinAvailable: g.MinAvailable, Intact: g.Intact}
 		for _, p := range g.Pods {
 			f.Guard.Pods = append(f.Guard.Pods, GuardPod{
-				Name: p.Name, UID: p.UID, Node: p.Node, Owner: [...]string{quorum.OfGuard: "guard", quorum.OfOld: "old", quorum.OfOthers: "others"}[p.Owner],
+				Name: p.Name, UID: p.UID, Node: p.Node, Owner: [...]string{quorum.PodOwnerGuard: "guard", quorum.PodOwnerOldGuard: "old", quorum.PodOwnerOther: "others"}[p.Owner],
 				Address: formatAddr(p.Address), Outdated: p.Outdated, Ready: p.Ready, Deleting: p.Deleting,
 			})
 		}
@@ -110,7 +110,7 @@ func machineOf(m *quorum.Machine) Machine {
 }
 
 func formatEntry(e quorum.Entry) string {
-	return [...]string{quorum.Absent: "absent", quorum.Ours: "ours", quorum.Foreign: "foreign"}[e]
+	return [...]string{quorum.EntryAbsent: "absent", quorum.EntryOurs: "ours", quorum.EntryForeign: "foreign"}[e]
 }
 
 func formatTime(t time.Time) string {

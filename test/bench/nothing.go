@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -43,18 +43,18 @@ func serveNothing(ctx context.Context, args []string) error {
 	log.SetLogger(logr.Discard())
 	server := webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: *port, CertDir: *certs})
 	var calls atomic.Int64
-	server.Register("/", &admission.Webhook{Handler: admission.HandlerFunc(func(_ context.Context, req admission.Request) admission.Response {
+	server.Register("/", &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(_ context.Context, req ctrladmission.Request) ctrladmission.Response {
 		calls.Add(1)
 		if req.UserInfo.Username == string(denied) {
-			return admission.Denied("Refused, for no reason.")
+			return ctrladmission.Denied("Refused, for no reason.")
 		}
-		return admission.Allowed("")
+		return ctrladmission.Allowed("")
 	})})
 	same, err := sameAnswers()
 	if err != nil {
 		return err
 	}
-	server.Register(samePath, &admission.Webhook{Handler: admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+	server.Register(samePath, &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		calls.Add(1)
 		return same(ctx, req)
 	})})
@@ -69,15 +69,15 @@ const samePath = "/same"
 
 // sameAnswers has the guard decide the first request, and answers the same ever after: with the patch that an
 // API server has to apply, and without a decision. It is for repairs that hang on the request alone.
-func sameAnswers() (func(context.Context, admission.Request) admission.Response, error) {
+func sameAnswers() (func(context.Context, ctrladmission.Request) ctrladmission.Response, error) {
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		return nil, err
 	}
 	guard := webhooks.Guard{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: metrics}
 	var first sync.Once
-	var answer admission.Response
-	return func(ctx context.Context, req admission.Request) admission.Response {
+	var answer ctrladmission.Response
+	return func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		first.Do(func() { answer = guard.Mutating().Handle(ctx, req) })
 		return answer
 	}, nil

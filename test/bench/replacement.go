@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/writer"
@@ -68,7 +69,7 @@ func (b *bench) replaceSeveral(ctx context.Context, c *cluster, section string, 
 		b.report.figure(section, what, quantile(column(of), part), unit, bar)
 	}
 	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
-	for _, p := range quorum.Phases() {
+	for _, p := range membership.Phases() {
 		add("phase "+p.String()+", median", "s", .5, 0, func(r *replaced) float64 { return r.phases[p.String()] })
 	}
 	add("from the learner that caught up to the old hook's release, median", "ms", .5, 1000, func(r *replaced) float64 { return ms(r.release) })
@@ -141,7 +142,7 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 	}
 	work.Go(func() {
 		for event := range watcher.ResultChan() {
-			if m, ok := event.Object.(*machinev1beta1.Machine); ok && released.IsZero() && machineapi.Machine(m).Hook == quorum.Absent {
+			if m, ok := event.Object.(*machinev1beta1.Machine); ok && released.IsZero() && machineapi.Machine(m).Hook == quorum.EntryAbsent {
 				released = time.Now()
 			}
 		}
@@ -180,7 +181,7 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 	r.api = after.sum("rest_client_requests_total") - before.sum("rest_client_requests_total")
 	const histogram = "holdfast_replacement_phase_duration_seconds_sum"
 	r.phases = map[string]float64{}
-	for _, p := range quorum.Phases() {
+	for _, p := range membership.Phases() {
 		label := `phase="` + p.String() + `"`
 		r.phases[p.String()] = after.sum(histogram, label) - before.sum(histogram, label)
 	}

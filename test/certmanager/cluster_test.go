@@ -216,6 +216,6 @@ func (f *fixture) hook() {
 			m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: quorum.HookName, Owner: quorum.HookOwner}}
 			return operator.Patch(f.t.Context(), m, client.MergeFrom(before))
 		}).Should(gomega.Succeed())
-		f.Eventually(func() bool { return machineapi.Machine(f.machine(name)).Latch == quorum.Ours }).Should(gomega.BeTrue(), name)
+		f.Eventually(func() bool { return machineapi.Machine(f.machine(name)).Latch == quorum.EntryOurs }).Should(gomega.BeTrue(), name)
 	}
 }

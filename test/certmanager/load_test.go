@@ -134,7 +134,7 @@ func (f *fixture) strip(ctx context.Context, _ int) error {
 	if err := f.gitops.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`)), client.DryRunAll); err != nil {
 		return err
 	}
-	if got := machineapi.Machine(m); got.Hook != quorum.Ours || got.Latch != quorum.Ours {
+	if got := machineapi.Machine(m); got.Hook != quorum.EntryOurs || got.Latch != quorum.EntryOurs {
 		return errors.New("hook or latch is gone")
 	}
 	return nil

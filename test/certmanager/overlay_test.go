@@ -37,8 +37,8 @@ func (f *fixture) change(to string) {
 	f.Expect(l.wrong).To(gomega.BeEmpty())
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
 		m := machineapi.Machine(f.machine(name))
-		f.Expect(m.Hook).To(gomega.Equal(quorum.Ours), name)
-		f.Expect(m.Latch).To(gomega.Equal(quorum.Ours), name)
+		f.Expect(m.Hook).To(gomega.Equal(quorum.EntryOurs), name)
+		f.Expect(m.Latch).To(gomega.Equal(quorum.EntryOurs), name)
 	}
 }
 

@@ -190,8 +190,8 @@ func (c *cluster) noSecond(t *testing.T) {
 	members, err := c.members(t.Context())
 	must(t, err)
 	c.remove(t, old)
-	c.refused(t, c.alice, other, quorum.OneTooMany)
-	c.refused(t, c.gitops, other, quorum.OneTooMany)
+	c.refused(t, c.alice, other, quorum.RuleOneTooMany)
+	c.refused(t, c.gitops, other, quorum.RuleOneTooMany)
 
 	deaf := &lossy{Etcd: dial(t, c.Sandbox), arrives: true}
 	wrong := c.custodian(t, deaf, custodian.Options{NextAfterLost: true})
@@ -205,12 +205,12 @@ func (c *cluster) noSecond(t *testing.T) {
 	must(t, c.Power("next-lost", false))
 	eventually(t, "Holdfast to see it", func(ctx context.Context) error {
 		err := c.alice.Delete(ctx, named(other), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "("+string(quorum.DegradedDelete)+")") {
+		if err == nil || !strings.Contains(err.Error(), "("+string(quorum.RuleDegradedDelete)+")") {
 			return fmt.Errorf("deleting Machine %s: %w", other, err)
 		}
 		return nil
 	})
-	c.refused(t, c.gitops, other, quorum.DegradedDelete)
+	c.refused(t, c.gitops, other, quorum.RuleDegradedDelete)
 	must(t, c.Power("next-lost", true))
 	eventually(t, "Holdfast to see that it is well", func(ctx context.Context) error { return c.alice.Delete(ctx, named(other), client.DryRunAll) })
 }
@@ -223,7 +223,7 @@ func (c *cluster) notBelieved(t *testing.T) {
 	names := c.voters(t)
 	old, other := names[0], names[1]
 	c.remove(t, old)
-	c.refused(t, c.alice, other, quorum.OneTooMany)
+	c.refused(t, c.alice, other, quorum.RuleOneTooMany)
 	must(t, c.alice.Patch(t.Context(), named(other), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: both hosts go"}}}`))))
 	c.remove(t, other)
 	c.replace(t, old, "next-one")

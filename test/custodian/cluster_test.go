@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -316,7 +317,7 @@ func (c *cluster) records(t *testing.T) []audit.Entry {
 func (c *cluster) recorded(t *testing.T, name string) {
 	t.Helper()
 	if !slices.ContainsFunc(c.records(t), func(e audit.Entry) bool {
-		return e.Name() == name && slices.Equal(e.Rules(), []string{string(quorum.EarlyRelease)}) && slices.Equal(e.Verdicts(), []string{quorum.Repaired.String()})
+		return e.Name() == name && slices.Equal(e.Rules(), []string{string(quorum.RuleEarlyRelease)}) && slices.Equal(e.Verdicts(), []string{admission.VerdictRepaired.String()})
 	}) {
 		t.Errorf("no record says that the release of Machine %s was early", name)
 	}

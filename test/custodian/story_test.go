@@ -122,13 +122,13 @@ func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	s.states++
 	before, known := s.machines[m.UID]
 	s.machines[m.UID] = m
-	if (m.Hook == quorum.Ours) != (m.Latch == quorum.Ours) {
+	if (m.Hook == quorum.EntryOurs) != (m.Latch == quorum.EntryOurs) {
 		s.fail("Machine %s: hook %v, latch %v", m.Name, m.Hook, m.Latch)
 	}
 	if !known {
 		return
 	}
-	had, has := before.Hook == quorum.Ours, m.Hook == quorum.Ours
+	had, has := before.Hook == quorum.EntryOurs, m.Hook == quorum.EntryOurs
 	switch {
 	case !had && has && before.Deleting():
 		s.fail("I6: the hook returned to deleting Machine %s", m.Name)

@@ -201,8 +201,8 @@ func (d *demo) gitops(ctx context.Context) error {
 		return err
 	}
 	out, failed := d.run(ctx, sandbox.GitOps, "replace", "-f", file)
-	if failed != nil || !says(out, quorum.KeepHook) {
-		return fmt.Errorf("the replace was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.KeepHook, ended(failed))
+	if failed != nil || !says(out, quorum.RuleKeepHook) {
+		return fmt.Errorf("the replace was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.RuleKeepHook, ended(failed))
 	}
 	s, err := d.look(ctx)
 	if err != nil {
@@ -231,13 +231,13 @@ func (d *demo) remove(ctx context.Context) error {
 	d.chapter(3, "A Machine is deleted, then a second one",
 		"The first is held: neither drained nor terminated before a replacement votes. The second would be one too many.")
 	out, failed := d.run(ctx, sandbox.Alice, "delete", "machine", leaving, "--wait=false")
-	if failed != nil || !says(out, quorum.Held) {
-		return fmt.Errorf("the delete was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.Held, ended(failed))
+	if failed != nil || !says(out, quorum.RuleHeld) {
+		return fmt.Errorf("the delete was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.RuleHeld, ended(failed))
 	}
 	d.line("")
 	out, failed = d.run(ctx, sandbox.Alice, "delete", "machine", second, "--wait=false")
-	if failed == nil || !says(out, quorum.OneTooMany) {
-		return fmt.Errorf("the second delete was to be refused by rule %s, and kubectl ended with %w", quorum.OneTooMany, ended(failed))
+	if failed == nil || !says(out, quorum.RuleOneTooMany) {
+		return fmt.Errorf("the second delete was to be refused by rule %s, and kubectl ended with %w", quorum.RuleOneTooMany, ended(failed))
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func (d *demo) audit(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kubectl holdfast audit: %w", err)
 	}
-	for _, rule := range []quorum.Rule{quorum.KeepHook, quorum.Held, quorum.OneTooMany, quorum.Claim} {
+	for _, rule := range []quorum.Rule{quorum.RuleKeepHook, quorum.RuleHeld, quorum.RuleOneTooMany, quorum.RuleClaim} {
 		if !strings.Contains(string(out), string(rule)) {
 			return fmt.Errorf("no record of rule %s", rule)
 		}

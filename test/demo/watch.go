@@ -97,7 +97,7 @@ func (d *demo) table(s sight) {
 }
 
 func mark(e quorum.Entry) string {
-	if e == quorum.Ours {
+	if e == quorum.EntryOurs {
 		return "yes"
 	}
 	return "-"
@@ -136,15 +136,15 @@ func (d *demo) tell(before, now sight, from time.Time) {
 	for _, m := range now.machines {
 		was := before.machine(m.Name)
 		if was == nil {
-			was = &quorum.Machine{Hook: quorum.Absent, Latch: quorum.Absent}
+			was = &quorum.Machine{Hook: quorum.EntryAbsent, Latch: quorum.EntryAbsent}
 			d.event(from, "Machine %s exists", m.Name)
 		}
 		if was.Phase != m.Phase && m.Phase != "" {
 			d.event(from, "Machine %s is %s", m.Name, m.Phase)
 		}
-		switch hooked, hooks := was.Hook == quorum.Ours, m.Hook == quorum.Ours; {
+		switch hooked, hooks := was.Hook == quorum.EntryOurs, m.Hook == quorum.EntryOurs; {
 		case hooks && !hooked:
-			d.event(from, "Holdfast put hook%s on Machine %s", map[bool]string{true: " and latch"}[m.Latch == quorum.Ours], m.Name)
+			d.event(from, "Holdfast put hook%s on Machine %s", map[bool]string{true: " and latch"}[m.Latch == quorum.EntryOurs], m.Name)
 			d.stamp("hooked", from)
 		case hooked && !hooks:
 			d.event(from, "Holdfast released hook and latch of Machine %s", m.Name)

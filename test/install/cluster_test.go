@@ -275,8 +275,8 @@ func (f *fixture) guarded(names ...string) {
 	f.Eventually(func(g gomega.Gomega) {
 		for _, name := range names {
 			m := machineapi.Machine(f.machine(name))
-			g.Expect(m.Hook).To(gomega.Equal(quorum.Ours), name)
-			g.Expect(m.Latch).To(gomega.Equal(quorum.Ours), name)
+			g.Expect(m.Hook).To(gomega.Equal(quorum.EntryOurs), name)
+			g.Expect(m.Latch).To(gomega.Equal(quorum.EntryOurs), name)
 		}
 	}).Should(gomega.Succeed())
 }

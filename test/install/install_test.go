@@ -48,7 +48,7 @@ func TestInstall(t *testing.T) {
 		f.uninstall()
 		remove()
 		for _, name := range []string{"master-0", "master-1", "master-2"} {
-			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Ours), "the hook of %s is cluster-etcd-operator's", name)
+			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.EntryOurs), "the hook of %s is cluster-etcd-operator's", name)
 		}
 	})
 	full := f.render("self-signed", "", "full-mode")
@@ -67,7 +67,7 @@ func TestInstall(t *testing.T) {
 	part("uninstall from full mode", func() {
 		f.uninstall()
 		for _, name := range []string{"master-1", "master-2", "master-3"} {
-			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.Absent), name)
+			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.EntryAbsent), name)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func (f *fixture) nothingLeft() {
 	}
 	f.Expect(left).To(gomega.BeEmpty())
 	for _, name := range []string{"master-1", "master-2"} {
-		f.Expect(machineapi.Machine(f.machine(name)).Latch).To(gomega.Equal(quorum.Absent), name)
+		f.Expect(machineapi.Machine(f.machine(name)).Latch).To(gomega.Equal(quorum.EntryAbsent), name)
 	}
 }
 

@@ -134,9 +134,9 @@ func (f *fixture) requests(deleting string) map[string]request {
 // intact says what a Machine lacks of hook, latch and evidence.
 func intact(m *machinev1beta1.Machine) error {
 	switch got := machineapi.Machine(m); {
-	case got.Hook != quorum.Ours:
+	case got.Hook != quorum.EntryOurs:
 		return errors.New("the hook is gone")
-	case got.Latch != quorum.Ours:
+	case got.Latch != quorum.EntryOurs:
 		return errors.New("the latch is gone")
 	case len(got.OwnEvidence().MemberIDs) == 0:
 		return errors.New("the evidence is gone")

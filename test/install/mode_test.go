@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -54,9 +55,9 @@ func TestMode(t *testing.T) {
 	part("full mode leaves etcd's members alone when cluster-etcd-operator comes back", func() {
 		status := func() (string, error) { return f.command("kubectl-holdfast", nil, "status") }
 		gone := f.clusterOperator()
-		f.Eventually(status).Should(gomega.ContainSubstring(string(quorum.EtcdOperatorPresent)))
+		f.Eventually(status).Should(gomega.ContainSubstring(string(membership.ReasonEtcdOperatorPresent)))
 		gone()
-		f.Eventually(status).ShouldNot(gomega.ContainSubstring(string(quorum.EtcdOperatorPresent)))
+		f.Eventually(status).ShouldNot(gomega.ContainSubstring(string(membership.ReasonEtcdOperatorPresent)))
 	})
 	var kept map[string]string
 	part("guard mode again", func() {
@@ -200,7 +201,7 @@ func (f *fixture) owner() {
 		if err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		if got := machineapi.Machine(m); got.Hook != quorum.Absent || got.Latch != quorum.Absent {
+		if got := machineapi.Machine(m); got.Hook != quorum.EntryAbsent || got.Latch != quorum.EntryAbsent {
 			return errors.New("hook or latch is there still")
 		}
 		return nil

@@ -1,5 +1,5 @@
 // Model explores every situation that a small control plane can get into, and asks the real functions
-// of internal/quorum, Decide and Admit, what to do in each: all interleavings of reconcilers, requests,
+// of internal/membership and internal/admission, Decide and Admit, what to do in each: all interleavings of reconcilers, requests,
 // hosts and faults, breadth first.
 //
 //	go run ./test/model             all configurations
@@ -9,5 +9,5 @@
 //
 // In every state and at every step I1 to I7 are judged, by own arithmetic; from every state that is
 // within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
-// printed as a scenario for internal/quorum/testdata/plan. See docs/model.md.
+// printed as a scenario for test/decisions/testdata/plan. See docs/model.md.
 package main

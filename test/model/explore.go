@@ -6,7 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	q "github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
 // explorer explores one configuration.
@@ -29,7 +30,7 @@ type result struct {
 
 // violation is a step, or a state, that should not be.
 type violation struct {
-	invariant q.Invariant
+	invariant membership.Invariant
 	what      string
 	at        uint32 // the state before
 	event     *event // the step, nil if it is the state
@@ -37,7 +38,7 @@ type violation struct {
 }
 
 func newExplorer(c *config) *explorer {
-	c.ids, c.users, c.hosts = q.DefaultIdentities(holdfast), users(), hosts()
+	c.ids, c.users, c.hosts = admission.DefaultIdentities(holdfast), users(), hosts()
 	return &explorer{c: c, views: map[look]*view{}, seen: newSet(), restful: newSet()}
 }
 
@@ -58,7 +59,7 @@ func (e *explorer) run(bound int) (out result) {
 		next.canon(nil)
 		e.seen.add(next, at)
 	}
-	fail := func(i q.Invariant, what string, ev event) {
+	fail := func(i membership.Invariant, what string, ev event) {
 		if out.found == nil {
 			out.found = &violation{invariant: i, what: what, at: at, event: &ev}
 		}

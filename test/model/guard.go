@@ -1,6 +1,8 @@
 package main
 
-import q "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-dev/holdfast/internal/membership"
+)
 
 // size writes the quorum guard's budget. A reconciler that read it before cannot write it any more.
 func (s *state) size(minAvailable int) {
@@ -8,7 +10,7 @@ func (s *state) size(minAvailable int) {
 		return
 	}
 	for r := range 2 {
-		if s.rec(r).kind() == q.SizeGuard {
+		if s.rec(r).kind() == membership.SizeGuard {
 			s.forget(r)
 		}
 	}
@@ -19,7 +21,7 @@ func (s *state) size(minAvailable int) {
 func (s *state) unpod(i int) {
 	s.at[i].set(pod, noPod)
 	for r := range 2 {
-		if s.rec(r).kind() == q.DeleteGuardPod && s.at[i].is(target(r)) {
+		if s.rec(r).kind() == membership.DeleteGuardPod && s.at[i].is(target(r)) {
 			s.forget(r)
 		}
 	}
@@ -29,14 +31,14 @@ func (s *state) unpod(i int) {
 func (s *state) guard(a act) bool {
 	o := &s.at[a.slot]
 	switch a.kind() {
-	case q.SizeGuard:
+	case membership.SizeGuard:
 		s.size(a.number())
-	case q.CreateGuardPod:
+	case membership.CreateGuardPod:
 		if s.budget() < 0 || o.is(pod) || !o.is(node) {
 			return false
 		}
 		o.set(pod, podWaits)
-	case q.DeleteGuardPod:
+	case membership.DeleteGuardPod:
 		if !o.is(pod) {
 			return false
 		}

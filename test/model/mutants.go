@@ -12,38 +12,38 @@ import (
 	"time"
 )
 
-// mutant is one edit of a file of internal/quorum: old stands in it exactly once. test/mutation holds
+// mutant is one edit of a file in internal: old stands in it exactly once. test/mutation holds
 // that every rule and step has a test; these show what the exploration sees.
 type mutant struct{ name, file, old, new string }
 
 func mutants() []mutant {
 	return []mutant{
 		// The traps that DESIGN.md names; the fourth, two leaders, is a configuration.
-		{"trap: a second voter dies while one waits", "plan.go", "p.removeVoter, p.removeDead, p.promote", "p.removeVoter, p.promote"},
-		{"trap: tolerates no fewer than before", "plan.go", "spare < min(now, Tolerance(s.Desired))", "spare < now"},
-		{"trap: a learner that never starts blocks", "plan.go", "waits >= 0 && p.stalled(member, p.turn(i, waits)):", "false:"},
+		{"trap: a second voter dies while one waits", "membership/plan.go", "p.removeVoter, p.removeDead, p.promote", "p.removeVoter, p.promote"},
+		{"trap: tolerates no fewer than before", "membership/removevoter.go", "spare < min(now, quorum.Tolerance(s.Desired))", "spare < now"},
+		{"trap: a learner that never starts blocks", "membership/removelearner.go", "waits >= 0 && p.stalled(member, p.turnLength(i, waits)):", "false:"},
 
-		{"gave way is forgotten", "plan.go", "one.GaveWayAt.Compare(two.GaveWayAt),", "0,"},
-		{"the same address blocks", "plan.go", "if accepts && (otherWay ||", "if accepts && (true || otherWay ||"},
-		{"never hooks", "plan.go", "{p.hook, p.release, p.finalRelease}", "{p.release, p.finalRelease}"},
-		{"never removes a learner", "plan.go", "p.removeLearner, p.removeVoter,", "p.removeVoter,"},
-		{"removes below desired", "plan.go", "remain < s.Desired || ", "remain < 0 || "},
-		{"anything that is listed replaces", "plan.go", "remain = p.serving(k)", ""},
-		{"always a seat", "plan.go", "!p.seat() || p.holdsPromotion() {", "p.holdsPromotion() {"},
-		{"releases what hosts a member", "plan.go", "if is, _ := p.join.Hosting(i); is != HostsNothing {", "if is, _ := p.join.Hosting(i); is == 0 {"},
-		{"never releases", "plan.go", "{p.hook, p.release, p.finalRelease}", "{p.hook}"},
-		{"keeps no records", "plan.go", "p.plan.Records = p.records()", ""},
-		{"keeps a gone Machine's learner", "plan.go", "case host.Departed != nil && (len", "case false && (len"},
-		{"nobody is stale", "match.go", "	if host.Departed != nil {\n		return true\n	}\n", ""},
-		{"the hook returns", "admit.go", "			d.Repairs.Hook = AsOld\n		}\n		if gainsLatch {", "		}\n		if gainsLatch {"},
-		{"release without counting", "release.go", ">= Size(voters)\n", ">= 0*voters\n"},
-		{"release that no record shows", "release.go", " || j.Released(k) || j.leaves(k) {", " || j.Released(k) {"},
-		{"release on record counts as lost", "plan.go", "Healthy && !p.join.Released(k) }", "Healthy && !p.join.Released(k) && !p.join.leaves(k) }"},
-		{"a release does not wait for the budget", "guard.go", "return pod, ready >= Size(voters) && p.s.Guard.MinAvailable >= p.minAvailable()", "return pod, true || ready >= Size(voters)"},
-		{"a promotion does not wait for the budget", "guard.go", "return p.s.Guard.kept() && p.s.Guard.MinAvailable < p.minAvailable()", "return false"},
-		{"a person takes the latch off", "admit.go", "	if r.New.Latch != r.Old.Latch {\n		d.Repairs.Latch = AsOld\n	}\n	loss", "	loss"},
-		{"automation releases", "admit.go", "d.holdHook(r, AutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
-		{"deletes what is not protected", "admit.go", "if bare && deny(UnprotectedDelete, unprotected(", "if false && deny(UnprotectedDelete, unprotected("},
+		{"gave way is forgotten", "membership/addlearner.go", "one.GaveWayAt.Compare(two.GaveWayAt),", "0,"},
+		{"the same address blocks", "membership/removedead.go", "if accepts && (otherWay ||", "if accepts && (true || otherWay ||"},
+		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},
+		{"never removes a learner", "membership/plan.go", "p.removeLearner, p.removeVoter,", "p.removeVoter,"},
+		{"removes below desired", "membership/removevoter.go", "remain < s.Desired || ", "remain < 0 || "},
+		{"anything that is listed replaces", "membership/removevoter.go", "remain = p.servingWithout(k)", ""},
+		{"always a seat", "membership/promote.go", "!p.seatFree() || p.holdsPromotion() {", "p.holdsPromotion() {"},
+		{"releases what hosts a member", "membership/release.go", "if is, _ := p.join.Hosting(i); is != quorum.HostingNothing {", "if is, _ := p.join.Hosting(i); is == 0 {"},
+		{"never releases", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.putHooks}"},
+		{"keeps no records", "membership/plan.go", "p.plan.Records = p.recordsToKeep()", ""},
+		{"keeps a gone Machine's learner", "membership/removelearner.go", "case host.Departed != nil && (len", "case false && (len"},
+		{"nobody is stale", "quorum/join.go", "	if host.Departed != nil {\n		return true\n	}\n", ""},
+		{"the hook returns", "admission/hook.go", "\t\t\td.Repairs.Hook = FixAsOld\n\t\t}\n\t\tif gainsLatch {", "		}\n		if gainsLatch {"},
+		{"release without counting", "quorum/ledger.go", ">= Size(voters)\n", ">= 0*voters\n"},
+		{"release that no record shows", "quorum/ledger.go", " || j.Released(k) || j.CountsAsLost(k) {", " || j.Released(k) {"},
+		{"release on record counts as lost", "membership/removevoter.go", "Healthy && !p.join.Released(k) }", "Healthy && !p.join.Released(k) && !p.join.CountsAsLost(k) }"},
+		{"a release does not wait for the budget", "membership/quorumguard.go", "return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.MinAvailable >= p.minAvailable()", "return pod, true || ready >= quorum.Size(voters)"},
+		{"a promotion does not wait for the budget", "membership/quorumguard.go", "return p.s.QuorumGuard.Manageable() && p.s.QuorumGuard.MinAvailable < p.minAvailable()", "return false"},
+		{"a person takes the latch off", "admission/escape.go", "\tif r.New.Latch != r.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tloss", "	loss"},
+		{"automation releases", "admission/release.go", "d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
+		{"deletes what is not protected", "admission/delete.go", "if bare && deny(quorum.RuleUnprotectedDelete, unprotected(", "if false && deny(quorum.RuleUnprotectedDelete, unprotected("},
 	}
 }
 
@@ -80,7 +80,7 @@ func mutate(only string) (found bool, err error) {
 
 // edit is the file, and what stands in it with the mutant.
 func (m mutant) edit(root string) (path string, mutated []byte, err error) {
-	path = filepath.Join(root, "internal", "quorum", m.file)
+	path = filepath.Join(root, "internal", filepath.FromSlash(m.file))
 	source, err := os.ReadFile(path)
 	if err != nil {
 		return "", nil, err

@@ -1,6 +1,9 @@
 package main
 
-import q "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
 
 // rounds is how many fair rounds a control plane may need to come to rest.
 const rounds = 80
@@ -78,16 +81,16 @@ func (e *explorer) fair(s *state) {
 	}
 	for _, a := range p.acts {
 		switch a.kind() {
-		case q.AddHook:
+		case membership.AddHook:
 			s.putHook(a)
-		case q.ReleaseHook:
+		case membership.ReleaseHook:
 			s.at[a.slot].set(hook, 0)
 			s.at[a.slot].set(latch, 0)
-		case q.RecordRelease:
+		case membership.RecordRelease:
 			s.at[a.slot].set(ledger, a.about())
-		case q.SizeGuard, q.CreateGuardPod, q.DeleteGuardPod:
+		case membership.SizeGuard, membership.CreateGuardPod, membership.DeleteGuardPod:
 			s.guard(a)
-		case q.RemoveLearner:
+		case membership.RemoveLearner:
 			if a.has(givesWay) {
 				s.giveWay(int(a.slot))
 			}

@@ -1,6 +1,8 @@
 package main
 
-import q "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-dev/holdfast/internal/membership"
+)
 
 // slots is how many addresses a control plane has: five voters, two more Machines, and room for those
 // that the fair environment adds.
@@ -145,24 +147,24 @@ const ( // doing, flags
 	budgetMask  ctl   = 15 << budgetShift // minAvailable plus one, 0 without a budget
 )
 
-func do(kind q.Kind, about uint32, flags doing) doing {
+func do(kind membership.Kind, about uint32, flags doing) doing {
 	return looked | doing(kind)<<2 | doing(about)<<6 | flags
 }
 
-func (d doing) stage() int       { return int(d & stageMask) }
-func (d doing) kind() q.Kind     { return q.Kind(d >> 2 & 15) }
-func (d doing) about() uint32    { return uint32(d >> 6 & 3) }
-func (d doing) has(f doing) bool { return d&f != 0 }
-func (d doing) number() int      { return int(d >> 8 & 15) }
+func (d doing) stage() int            { return int(d & stageMask) }
+func (d doing) kind() membership.Kind { return membership.Kind(d >> 2 & 15) }
+func (d doing) about() uint32         { return uint32(d >> 6 & 3) }
+func (d doing) has(f doing) bool      { return d&f != 0 }
+func (d doing) number() int           { return int(d >> 8 & 15) }
 
 // guards says whether an action is about the quorum guard.
 func (d doing) guards() bool {
-	return d.kind() == q.SizeGuard || d.kind() == q.CreateGuardPod || d.kind() == q.DeleteGuardPod
+	return d.kind() == membership.SizeGuard || d.kind() == membership.CreateGuardPod || d.kind() == membership.DeleteGuardPod
 }
 
 // locks says whether an action is done under the membership lock.
 func (d doing) locks() bool {
-	return d.kind().Membership() || d.kind() == q.ReleaseHook && d.has(final)
+	return d.kind().Membership() || d.kind() == membership.ReleaseHook && d.has(final)
 }
 
 func (s *state) rec(r int) doing       { return doing(s.ctl>>(12*r)) & doingMask }
@@ -197,11 +199,11 @@ func (s *state) forget(r int) {
 // capture makes a reconciler set out to do an action.
 func (s *state) capture(r int, a act) {
 	s.setRec(r, a.doing)
-	if a.kind() == q.SizeGuard {
+	if a.kind() == membership.SizeGuard {
 		return // it is about no slot
 	}
 	s.at[a.slot].set(target(r), 1)
-	if a.kind() == q.MoveLeader {
+	if a.kind() == membership.MoveLeader {
 		s.at[a.to].set(to(r), 1)
 	}
 }
@@ -254,7 +256,7 @@ func (s *state) recorded(i int, as uint32) {
 	}
 	s.at[i].set(ledger, as)
 	for r := range 2 {
-		if s.rec(r).kind() == q.RecordRelease {
+		if s.rec(r).kind() == membership.RecordRelease {
 			s.forget(r)
 		}
 	}
@@ -321,15 +323,15 @@ func (s *state) unlist(i int) {
 			continue
 		}
 		switch d.kind() {
-		case q.AddHook:
+		case membership.AddHook:
 			if d.has(putEvidence) {
 				s.setRec(r, d&^putEvidence|oldEvidence)
 			}
-		case q.RecordRelease:
+		case membership.RecordRelease:
 			if d.about() == recGone {
 				s.forget(r) // what it writes says nothing any more
 			}
-		case q.ReleaseHook, q.AddLearner, q.CreateGuardPod, q.DeleteGuardPod:
+		case membership.ReleaseHook, membership.AddLearner, membership.CreateGuardPod, membership.DeleteGuardPod:
 		default:
 			s.forget(r)
 		}
@@ -362,7 +364,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 	for r := range 2 {
 		if d := s.rec(r); d != 0 && o.is(target(r)) && d.about() == recHere {
 			s.setRec(r, d&^(3<<6)|recGone<<6)
-			if d.kind() == q.RecordRelease && o.get(member) == noMember {
+			if d.kind() == membership.RecordRelease && o.get(member) == noMember {
 				s.forget(r)
 			}
 		}
@@ -389,7 +391,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 	}
 	o := &s.at[a.slot]
 	switch a.kind() {
-	case q.AddLearner:
+	case membership.AddLearner:
 		want := voters
 		if c.new() && voters > 1 {
 			want = (voters+1)/2 + 1
@@ -400,18 +402,18 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		o.set(member, unstarted)
 		o.set(answers, down)
 		o.set(own, o.get(instance))
-	case q.RemoveLearner, q.RemoveVoter:
+	case membership.RemoveLearner, membership.RemoveVoter:
 		if o.get(member) == noMember || o.healthy() && healthy-1 < (voters-1)/2+1 {
 			return false
 		}
 		s.unlist(int(a.slot))
-	case q.Promote:
+	case membership.Promote:
 		if o.get(member) != caughtUp {
 			return false
 		}
 		o.set(member, voter)
 		o.set(stalled, 0)
-	case q.MoveLeader:
+	case membership.MoveLeader:
 		if !s.at[a.to].healthy() {
 			return false
 		}

@@ -1,6 +1,9 @@
 package main
 
-import q "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/membership"
+)
 
 // config is one control plane to explore, and what may happen to it.
 type config struct {
@@ -31,10 +34,10 @@ type config struct {
 	guard   bool   // Holdfast keeps the quorum guard; a fault may also be a person who drains a Node
 	blind   bool   // planted: reconcilers apply what they decided on at first sight, without a lock
 
-	finds q.Invariant // what the exploration is known to find
+	finds membership.Invariant // what the exploration is known to find
 
-	ids   q.Identities
-	users [requests]q.User
+	ids   admission.Identities
+	users [requests]admission.User
 	hosts [slots]host
 }
 
@@ -112,7 +115,7 @@ type event struct {
 
 // steps calls emit with every state that can come next, not in canonical form, and fail with every
 // step that breaks an invariant.
-func (e *explorer) steps(s *state, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) steps(s *state, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	v := e.view(s)
 	for r := range e.c.recs {
 		e.reconcile(s, v, r, emit, fail)
@@ -121,12 +124,12 @@ func (e *explorer) steps(s *state, emit func(*state, event), fail func(q.Invaria
 	e.nature(s, emit)
 }
 
-func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	d := s.rec(r)
 	a := act{doing: d}
 	if d.stage() != idle {
 		a.slot = int8(max(0, s.find(target(r)))) // SizeGuard is about none
-		if d.kind() == q.MoveLeader {
+		if d.kind() == membership.MoveLeader {
 			a.to = int8(s.find(to(r)))
 		}
 		next := *s
@@ -146,7 +149,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		switch {
 		case e.c.blind:
 			e.apply(s, v, r, a, emit, fail)
-		case d.kind() == q.AddHook, d.kind() == q.RecordRelease, d.kind() == q.SizeGuard, d.kind() == q.CreateGuardPod:
+		case d.kind() == membership.AddHook, d.kind() == membership.RecordRelease, d.kind() == membership.SizeGuard, d.kind() == membership.CreateGuardPod:
 			e.apply(s, v, r, a, emit, fail)
 		default:
 			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
@@ -158,19 +161,19 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 						continue
 					}
 					ev.what = confirms
-					if d.kind() == q.Promote {
+					if d.kind() == membership.Promote {
 						switch o := s.at[a.slot]; {
 						case !o.is(machine) || !o.is(hook):
-							fail(q.I2, "its Machine does not carry the hook", ev)
+							fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
 						case o.get(machine) == deleting:
-							fail(q.I5, "its Machine is deleting", ev)
+							fail(membership.InvariantLivePromotion, "its Machine is deleting", ev)
 						}
 					}
 					next, now := *s, d&^stageMask|confirmed
-					if d.kind() == q.RemoveVoter && s.at[a.slot].healthy() {
+					if d.kind() == membership.RemoveVoter && s.at[a.slot].healthy() {
 						now |= wasUp
 						if n := s.replacements(int(a.slot)); n < s.wanted(e.c) {
-							fail(q.I4, "too few would be left that vote, answer and have a host", ev)
+							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
 						}
 					}
 					next.setRec(r, now)
@@ -185,7 +188,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 }
 
 // look is a first look: one of the plan's actions is on its way.
-func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	seen := *s
 	if p.writes {
 		for i := range seen.at {
@@ -204,7 +207,7 @@ func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail
 		fail(p.violated, "Decide had to withdraw its own plan", event{what: decides, rec: int8(r)})
 	}
 	if p.changes > 1 {
-		fail(q.I7, "two membership changes in one round", event{what: decides, rec: int8(r)})
+		fail(membership.InvariantOneChange, "two membership changes in one round", event{what: decides, rec: int8(r)})
 	}
 	for _, a := range p.acts {
 		next := seen
@@ -236,11 +239,11 @@ func (s *state) putHook(a act) bool {
 
 // apply makes an action happen. That its answer may be lost needs no state of its own: a reconciler
 // that got it remembers no more than one that did not.
-func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	ev := event{what: applies, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing}
 	next := *s
 	next.forget(r)
-	if a.kind() == q.ReleaseHook {
+	if a.kind() == membership.ReleaseHook {
 		o := &next.at[a.slot]
 		answer := e.replies(v, s, 0)[a.slot][askRelease]
 		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
@@ -254,18 +257,18 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		hooked := o.is(hook)
 		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
 		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
-			fail(q.I3, "its member is listed", ev)
+			fail(membership.InvariantRelease, "its member is listed", ev)
 		}
 		e.judge(s, &next, ev, fail)
 		emit(&next, ev)
 		return
 	}
-	if a.kind() == q.RecordRelease {
+	if a.kind() == membership.RecordRelease {
 		next.recorded(int(a.slot), a.about())
 		emit(&next, ev)
 		return
 	}
-	if a.kind() == q.AddHook {
+	if a.kind() == membership.AddHook {
 		if next.putHook(a) {
 			emit(&next, ev)
 		}
@@ -277,28 +280,28 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		}
 		return
 	}
-	if a.kind() == q.RemoveLearner && a.has(givesWay) {
+	if a.kind() == membership.RemoveLearner && a.has(givesWay) {
 		next.giveWay(int(a.slot))
 		stopped := next // it crashes before it asks etcd
 		emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 	}
-	wasUp := a.kind() == q.RemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
+	wasUp := a.kind() == membership.RemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
 	if !next.etcd(e.c, a) {
 		return
 	}
 	switch voters, healthy := next.tally(); {
 	case healthy <= voters/2:
-		fail(q.I1, "no quorum is left", ev)
-	case a.kind() == q.Promote && voters > s.wanted(e.c)+1:
-		fail(q.I4, "too many voters", ev)
+		fail(membership.InvariantQuorum, "no quorum is left", ev)
+	case a.kind() == membership.Promote && voters > s.wanted(e.c)+1:
+		fail(membership.InvariantVoterCount, "too many voters", ev)
 	case wasUp && voters < s.wanted(e.c):
-		fail(q.I4, "too few voters", ev)
+		fail(membership.InvariantVoterCount, "too few voters", ev)
 	}
 	emit(&next, ev)
 }
 
 // requests are what people, automation and custodians ask for.
-func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	replies, going := e.replies(v, s, 0), 0
 	for _, o := range s.at {
 		if o.get(machine) == deleting {
@@ -329,7 +332,7 @@ func (e *explorer) requests(s *state, v *view, emit func(*state, event), fail fu
 }
 
 // asked stores what came of a request, and judges it.
-func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	o := s.at[i]
 	if answer.slot == 0 || answer.slot == o&^hidden {
 		return
@@ -353,7 +356,7 @@ func (e *explorer) asked(s *state, i int, answer reply, ev event, emit func(*sta
 }
 
 // pairs are two such requests at once, for two Machines, both decided on what was so before either was stored.
-func (e *explorer) pairs(s *state, replies *[slots][requests]reply, r request, emit func(*state, event), fail func(q.Invariant, string, event)) {
+func (e *explorer) pairs(s *state, replies *[slots][requests]reply, r request, emit func(*state, event), fail func(membership.Invariant, string, event)) {
 	changes := func(i int) bool {
 		answer := replies[i][r].slot
 		return answer != 0 && answer != s.at[i]&^hidden
@@ -375,15 +378,15 @@ func (e *explorer) pairs(s *state, replies *[slots][requests]reply, r request, e
 
 // judge judges what a request made of hooks and latches, by its own arithmetic: what is gone from a deleting Machine
 // does not come back, and nothing that holds a healthy voter goes unless etcd stands its loss.
-func (e *explorer) judge(before, after *state, ev event, fail func(q.Invariant, string, event)) {
+func (e *explorer) judge(before, after *state, ev event, fail func(membership.Invariant, string, event)) {
 	for i, o := range after.at {
 		was := before.at[i]
 		if was.get(machine) == deleting && (!was.is(hook) && o.is(hook) || !was.is(latch) && o.is(latch)) {
-			fail(q.I6, "a hook returns", ev)
+			fail(membership.InvariantNoRegain, "a hook returns", ev)
 		}
 		if o.freed() && !was.freed() && o.healthy() && o.is(own) && after.ctl&beyond == 0 {
 			if voters, left := after.survivors(); left <= voters/2 {
-				fail(q.I3, "nothing holds it any more, and without it etcd has no quorum", ev)
+				fail(membership.InvariantRelease, "nothing holds it any more, and without it etcd has no quorum", ev)
 			}
 		}
 	}
@@ -630,7 +633,7 @@ func (s *state) survives(i int) bool {
 // releasing says whether a reconciler is between its second look at a slot and the release of what stands there.
 func (s *state) releasing(i int) bool {
 	for r := range 2 {
-		if d := s.rec(r); d.stage() == confirmed && d.kind() == q.ReleaseHook && s.at[i].is(target(r)) {
+		if d := s.rec(r); d.stage() == confirmed && d.kind() == membership.ReleaseHook && s.at[i].is(target(r)) {
 			return true
 		}
 	}

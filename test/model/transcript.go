@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"strings"
 
-	q "github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
 // transcript is a violation as a scenario: the way to it as comments, then the cluster as it is, in
-// the words of internal/quorum/testdata, and what to ask about it.
+// the words of test/decisions/testdata, and what to ask about it.
 func (e *explorer) transcript(v *violation) string {
 	var path []uint32
 	for at := v.at; ; at = e.seen.from[at] {
@@ -33,7 +33,7 @@ func (e *explorer) transcript(v *violation) string {
 				fmt.Fprintf(&b, "# %2d. %s\n", len(path)-k, ev.text(&names))
 				names = moved
 			}
-		}, func(q.Invariant, string, event) {})
+		}, func(membership.Invariant, string, event) {})
 	}
 	if v.event != nil {
 		fmt.Fprintf(&b, "# %2d. %s: this breaks %s\n", len(path), v.event.text(&names), v.invariant)
@@ -43,12 +43,12 @@ func (e *explorer) transcript(v *violation) string {
 		for i := range names {
 			names[i] = i
 		}
-		b.WriteString("\n# Where it hangs; the names of the hosts are others.\n" + e.c.cluster(v.hung, &names) + "plan\n----\n" + q.Decide(e.c.snapshot(v.hung, 0)).Describe())
+		b.WriteString("\n# Where it hangs; the names of the hosts are others.\n" + e.c.cluster(v.hung, &names) + "plan\n----\n" + membership.Decide(e.c.snapshot(v.hung, 0)).Describe())
 	}
 	return b.String()
 }
 
-// cluster is a state in the words of internal/quorum/testdata.
+// cluster is a state in the words of test/decisions/testdata.
 func (c *config) cluster(s *state, names *[slots]int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster\n")
@@ -123,7 +123,7 @@ func (ev event) text(names *[slots]int) string {
 	case applies:
 		return fmt.Sprintf("%s does it: %s %s", who, action, at)
 	case marks:
-		if action == q.ReleaseHook {
+		if action == membership.ReleaseHook {
 			return fmt.Sprintf("%s takes the guard pod of %s away, and gives up", who, at)
 		}
 		return fmt.Sprintf("%s marks Node %s as having given way, and gives up", who, at)

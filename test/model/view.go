@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -28,7 +30,7 @@ type plan struct {
 	writes   bool // records are written
 	ledger   [slots]uint8
 	cleans   bool // the ledger is written
-	violated q.Invariant
+	violated membership.Invariant
 	changes  int // of membership
 }
 
@@ -80,7 +82,7 @@ const (
 func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	now := noon()
 	long := now.Add(-2 * time.Hour) // longer than any limit
-	out := &q.Snapshot{Mode: q.Full, Now: now, Desired: s.wanted(c), Limits: q.DefaultLimits()}
+	out := &q.Snapshot{Mode: q.ModeFull, Now: now, Desired: s.wanted(c), Limits: q.DefaultLimits()}
 	out.Ledger = q.Ledger{Version: "1", CreatedAt: long}
 	voters, healthy := s.tally()
 	out.Ring.Known = healthy > voters/2
@@ -105,7 +107,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 				m.DeletedAt, m.Phase = when, "Deleting"
 			}
 			if at := o.get(lifts); at != notLifted {
-				m.Override, m.OverrideBy = string(q.EscapeHatch)+": the model", q.Stamp("alice", noon())
+				m.Override, m.OverrideBy = string(q.RuleEscapeHatch)+": the model", q.Stamp("alice", noon())
 				if at == liftedOnce {
 					m.OverrideBy = q.Stamp("alice", noon().Add(-2*time.Hour))
 				}
@@ -148,11 +150,11 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		out.Ring.Members = append(out.Ring.Members, m)
 	}
 	if c.guard {
-		out.Guard = q.DrainGuard{Managed: true, MinAvailable: s.budget(), Intact: true}
+		out.QuorumGuard = q.Guard{Managed: true, MinAvailable: s.budget(), Intact: true}
 		for k := range slots {
 			if o, h := s.at[order(k, way)], &c.hosts[k]; o.is(pod) {
-				out.Guard.Pods = append(out.Guard.Pods, q.GuardPod{
-					Name: "guard-" + h.name, UID: "pod-" + h.name, Node: h.name, Owner: q.OfGuard, Address: h.addresses[0], Ready: o.get(pod) == podReady,
+				out.QuorumGuard.Pods = append(out.QuorumGuard.Pods, q.GuardPod{
+					Name: "guard-" + h.name, UID: "pod-" + h.name, Node: h.name, Owner: q.PodOwnerGuard, Address: h.addresses[0], Ready: o.get(pod) == podReady,
 				})
 			}
 		}
@@ -181,9 +183,9 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 
 func entry(on bool) q.Entry {
 	if on {
-		return q.Ours
+		return q.EntryOurs
 	}
-	return q.Absent
+	return q.EntryAbsent
 }
 
 // about tells what a UID of a Snapshot says: which Machine of which slot.
@@ -204,7 +206,7 @@ func about(uid string) (which uint32, k int) {
 
 // decide asks Decide, and packs its answer.
 func (c *config) decide(s *state, way int) *plan {
-	p := q.Decide(c.snapshot(s, way))
+	p := membership.Decide(c.snapshot(s, way))
 	out := &plan{writes: p.Records != nil, cleans: p.Ledger != nil, violated: p.Violated}
 	for _, r := range p.Ledger {
 		which, k := about(r.UID)
@@ -215,7 +217,7 @@ func (c *config) decide(s *state, way int) *plan {
 		out.records[order(int(r.MemberIDs[0]-firstID), way)] = uint8(which)
 	}
 	for _, a := range p.Actions {
-		if a.Kind == q.SizeGuard {
+		if a.Kind == membership.SizeGuard {
 			out.acts = append(out.acts, act{doing: do(a.Kind, recNone, doing(a.MinAvailable)<<8)})
 			continue
 		}
@@ -223,11 +225,11 @@ func (c *config) decide(s *state, way int) *plan {
 		if a.Member != 0 {
 			k = int(a.Member - firstID)
 		}
-		if a.Kind == q.CreateGuardPod || a.Kind == q.DeleteGuardPod {
+		if a.Kind == membership.CreateGuardPod || a.Kind == membership.DeleteGuardPod {
 			_, k = about(a.Node)
 		}
 		x := act{doing: do(a.Kind, which, 0), slot: int8(order(k, way))}
-		if a.Kind == q.MoveLeader {
+		if a.Kind == membership.MoveLeader {
 			x.to = int8(order(int(a.To-firstID), way))
 		}
 		x.flag(putHook, a.Hook)
@@ -277,9 +279,9 @@ type reply struct {
 
 const holdfast = "system:serviceaccount:holdfast-system:holdfast"
 
-func users() [requests]q.User {
-	alice, argo := q.User{Name: "alice"}, q.User{Name: "system:serviceaccount:argocd:application-controller"}
-	return [...]q.User{
+func users() [requests]admission.User {
+	alice, argo := admission.User{Name: "alice"}, admission.User{Name: "system:serviceaccount:argocd:application-controller"}
+	return [...]admission.User{
 		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askUnhook: alice, askUnlatch: alice, askReadd: alice,
 		askStrip: argo, askStripHook: argo, askStripLatch: argo,
 		askCustodian: {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
@@ -339,24 +341,24 @@ func (c *config) ask(s *state, outage int) (out [slots][requests]reply) {
 }
 
 // request is a request in the words of Admit.
-func (c *config) request(r request, old q.Machine) *q.Request {
+func (c *config) request(r request, old q.Machine) *admission.Request {
 	next := old
-	req := &q.Request{Operation: q.Update, User: c.users[r], Namespace: "openshift-machine-api", At: noon(), Old: &old, New: &next}
+	req := &admission.Request{Operation: admission.OperationUpdate, User: c.users[r], Namespace: "openshift-machine-api", At: noon(), Old: &old, New: &next}
 	switch r {
 	case askDelete, askLifted:
-		req.Operation, req.New = q.Delete, nil
+		req.Operation, req.New = admission.OperationDelete, nil
 	case askEscape, askRelease:
-		next.Hook, next.Latch = q.Absent, q.Absent
+		next.Hook, next.Latch = q.EntryAbsent, q.EntryAbsent
 	case askForced:
-		next.Override = string(q.EscapeHatch) + ": the model"
+		next.Override = string(q.RuleEscapeHatch) + ": the model"
 	case askUnhook, askStripHook, askCustodian:
-		next.Hook = q.Absent
+		next.Hook = q.EntryAbsent
 	case askUnlatch, askStripLatch:
-		next.Latch = q.Absent
+		next.Latch = q.EntryAbsent
 	case askStrip:
-		next.Hook, next.Latch, next.Evidence, next.EvidenceRaw = q.Absent, q.Absent, q.Evidence{}, ""
+		next.Hook, next.Latch, next.Evidence, next.EvidenceRaw = q.EntryAbsent, q.EntryAbsent, q.Evidence{}, ""
 	case askReadd:
-		next.Hook, next.Latch = q.Ours, q.Ours
+		next.Hook, next.Latch = q.EntryOurs, q.EntryOurs
 	case requests:
 	}
 	return req
@@ -366,7 +368,7 @@ func (c *config) request(r request, old q.Machine) *q.Request {
 func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out reply) {
 	req := c.request(r, old)
 	given := s
-	if c.ids.Needs(req) == q.NeedNothing {
+	if c.ids.Needs(req) == admission.NeedNothing {
 		given = nil
 	}
 	d := c.ids.Admit(req, given)
@@ -388,17 +390,17 @@ func (c *config) admit(s *q.Snapshot, old q.Machine, o slot, r request) (out rep
 }
 
 // stored is what the API server stores of a request that is let through.
-func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
-	if req.Operation == q.Delete {
+func stored(o slot, req *admission.Request, repairs *admission.Repairs) slot {
+	if req.Operation == admission.OperationDelete {
 		o.set(machine, deleting)
 		return o
 	}
 	o.set(hook, bit(repaired(repairs.Hook, req.New.Hook, req.Old.Hook)))
 	o.set(latch, bit(repaired(repairs.Latch, req.New.Latch, req.Old.Latch)))
-	if req.New.Override != req.Old.Override && repairs.OverrideBy == q.Put {
+	if req.New.Override != req.Old.Override && repairs.OverrideBy == admission.FixPut {
 		o.set(lifts, liftedNow)
 	}
-	if req.New.EvidenceRaw == "" && repairs.Evidence != q.AsOld {
+	if req.New.EvidenceRaw == "" && repairs.Evidence != admission.FixAsOld {
 		o.set(evidence, 0)
 	}
 	return o
@@ -409,40 +411,40 @@ func stored(o slot, req *q.Request, repairs *q.Repairs) slot {
 // of what the hook does not hold off fails; the others are ignored.
 func (c *config) unanswered(old q.Machine, o slot, r request) (out reply) {
 	req := c.request(r, old)
-	custodian := c.ids.Classify(req.User) == q.Custodian
-	if req.Operation == q.Delete {
+	custodian := c.ids.Classify(req.User) == admission.ClassCustodian
+	if req.Operation == admission.OperationDelete {
 		if old.Protected() {
-			out.slot = stored(o, req, &q.Repairs{})
+			out.slot = stored(o, req, &admission.Repairs{})
 		}
 		return out
 	}
-	if custodian && (old.Hook == q.Ours && req.New.Hook != q.Ours || old.Latch == q.Ours && req.New.Latch != q.Ours) {
+	if custodian && (old.Hook == q.EntryOurs && req.New.Hook != q.EntryOurs || old.Latch == q.EntryOurs && req.New.Latch != q.EntryOurs) {
 		return reply{}
 	}
 	d := c.ids.Admit(req, nil)
-	if fix := d.Repairs; d.Denial() != nil || fix.Hook == q.AsOld || fix.Latch == q.AsOld || fix.Evidence == q.AsOld {
+	if fix := d.Repairs; d.Denial() != nil || fix.Hook == admission.FixAsOld || fix.Latch == admission.FixAsOld || fix.Evidence == admission.FixAsOld {
 		return reply{}
 	}
-	out.slot = stored(o, req, &q.Repairs{})
+	out.slot = stored(o, req, &admission.Repairs{})
 	return out
 }
 
 func bit(e q.Entry) uint32 {
-	if e == q.Ours {
+	if e == q.EntryOurs {
 		return 1
 	}
 	return 0
 }
 
-func repaired(f q.Fix, next, old q.Entry) q.Entry {
+func repaired(f admission.Fix, next, old q.Entry) q.Entry {
 	switch f {
-	case q.AsOld:
+	case admission.FixAsOld:
 		return old
-	case q.Dropped:
-		return q.Absent
-	case q.Put:
-		return q.Ours
-	case q.AsRequested:
+	case admission.FixDrop:
+		return q.EntryAbsent
+	case admission.FixPut:
+		return q.EntryOurs
+	case admission.FixNone:
 	}
 	return next
 }

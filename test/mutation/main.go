@@ -1,6 +1,5 @@
-// Mutation shows that the tests of internal/quorum hold every admission rule and every step of the
-// plan, and those of internal/verify whether etcd may start: it switches them off one at a time and runs
-// the tests, which have to fail.
+// Mutation shows that test/decisions holds every admission rule and every step of the plan, and the tests of internal/verify
+// whether etcd may start: it switches them off one at a time and runs the tests, which have to fail.
 //
 //	go run ./test/mutation          all of them
 //	go run ./test/mutation -run dead  those whose name holds "dead"
@@ -25,28 +24,19 @@ import (
 	"time"
 )
 
-// mutant is one edit of a file, in which old stands exactly once. A file without a folder is of internal/quorum,
-// another one of that folder in internal.
+// mutant is one edit of a file in internal, in which old stands exactly once.
 type mutant struct {
 	name, file, old, new string
 }
 
-// pkg is the package whose file it edits.
-func (m mutant) pkg() string {
-	if folder := path.Dir(m.file); folder != "." {
-		return "internal/" + folder
-	}
-	return "internal/quorum"
-}
-
-// tests are what has to fail, by package: of internal/verify those without a ring of etcd, which decide on
-// facts that are written down.
-func tests(pkg string) []string {
-	if pkg == "internal/verify" {
-		return []string{"-run=^TestTranscripts$"}
+// tests are what has to fail: a package, and the flags for its tests. Of internal/verify that is what needs no ring of etcd and
+// decides on facts that are written down.
+func (m mutant) tests() (pkg string, flags []string) {
+	if path.Dir(m.file) == "verify" {
+		return "./internal/verify", []string{"-run=^TestTranscripts$"}
 	}
 	// Failing cases of the properties are neither shrunk nor kept.
-	return []string{"-rapid.shrinktime=1ns", "-rapid.checks=300"}
+	return "./test/decisions", []string{"-rapid.shrinktime=1ns", "-rapid.checks=300"}
 }
 
 func main() {
@@ -83,11 +73,12 @@ func run(only, table string) (survived int, err error) {
 		if !strings.Contains(m.name, only) {
 			continue
 		}
-		if !sound[m.pkg()] {
-			if caught, text := test(root, m.pkg(), ""); len(caught) > 0 {
-				return 0, fmt.Errorf("the tests of %s fail without any mutant:\n%s", m.pkg(), text)
+		pkg, flags := m.tests()
+		if !sound[pkg] {
+			if caught, text := test(root, "", pkg, flags); len(caught) > 0 {
+				return 0, fmt.Errorf("the tests of %s fail without any mutant:\n%s", pkg, text)
 			}
-			sound[m.pkg()] = true
+			sound[pkg] = true
 		}
 		tried++
 		began := time.Now()
@@ -96,7 +87,7 @@ func run(only, table string) (survived int, err error) {
 			stale = append(stale, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}
-		caught, text := test(root, m.pkg(), overlay)
+		caught, text := test(root, overlay, pkg, flags)
 		switch {
 		case slices.Contains(caught, failedBuild):
 			stale = append(stale, fmt.Errorf("%s does not compile:\n%s", m.name, text))
@@ -118,7 +109,7 @@ func run(only, table string) (survived int, err error) {
 
 // write makes the overlay that has the mutant instead of the file, and says where it is.
 func (m mutant) write(root, dir string) (string, error) {
-	file := filepath.Join(root, filepath.FromSlash(m.pkg()), path.Base(m.file))
+	file := filepath.Join(root, "internal", filepath.FromSlash(m.file))
 	source, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -140,13 +131,13 @@ func (m mutant) write(root, dir string) (string, error) {
 
 const failedBuild = "the compiler"
 
-// test runs the package's tests and names those that failed: the innermost of each.
-func test(root, pkg, overlay string) (caught []string, text string) {
+// test runs a package's tests and names those that failed: the innermost of each.
+func test(root, overlay, pkg string, flags []string) (caught []string, text string) {
 	args := []string{"test", "-count=1", "-vet=off", "-timeout=60s"}
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)
 	}
-	cmd := exec.Command("go", append(append(args, "./"+pkg), tests(pkg)...)...)
+	cmd := exec.Command("go", append(append(args, pkg), flags...)...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	if err == nil {

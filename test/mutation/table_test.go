@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -69,7 +70,7 @@ func TestAll(t *testing.T) {
 	for step := 1; step <= 8; step++ {
 		want = append(want, fmt.Sprintf("step %d", step))
 	}
-	for invariant := quorum.I1; invariant <= quorum.I7; invariant = next(invariant) {
+	for invariant := membership.InvariantQuorum; invariant <= membership.InvariantOneChange; invariant = next(invariant) {
 		want = append(want, string(invariant))
 	}
 	for _, name := range want {
@@ -83,7 +84,9 @@ func TestAll(t *testing.T) {
 	}
 }
 
-func next(i quorum.Invariant) quorum.Invariant { return quorum.Invariant("I" + string(i[1]+1)) }
+func next(i membership.Invariant) membership.Invariant {
+	return membership.Invariant("I" + string(i[1]+1))
+}
 
 func TestEdit(t *testing.T) {
 	for _, c := range []struct{ was, is, want string }{

@@ -206,5 +206,5 @@ func refuses(t *testing.T, c client.Client) {
 	g := NewWithT(t)
 	g.Expect(remove(t.Context(), "master-0")).To(Succeed())
 	g.Eventually(t.Context(), remove).WithArguments("master-1", client.DryRunAll).WithTimeout(2 * time.Minute).Should(
-		And(Satisfy(apierrors.IsForbidden), MatchError(ContainSubstring(string(quorum.OneTooMany)))))
+		And(Satisfy(apierrors.IsForbidden), MatchError(ContainSubstring(string(quorum.RuleOneTooMany)))))
 }

@@ -13,7 +13,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -44,7 +44,7 @@ func TestAlarm(t *testing.T) {
 		return err
 	})
 	_, out, _ := c.plugin(t, true, "status")
-	if !strings.Contains(out, string(quorum.EtcdNoSpace)) || !strings.Contains(out, "etcdctl alarm disarm") || strings.Contains(out, "Next, step") {
+	if !strings.Contains(out, string(membership.ReasonEtcdNoSpace)) || !strings.Contains(out, "etcdctl alarm disarm") || strings.Contains(out, "Next, step") {
 		t.Errorf("status does not say what etcd's alarm is about: %s", out)
 	}
 	c.logs(t, "this replica is no longer elected")

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -42,8 +43,8 @@ func TestClaimedFirst(t *testing.T) {
 	if m.ProviderID != next {
 		t.Fatalf("Machine next has %s, not %s: this shows nothing", m.ProviderID, next)
 	}
-	c.tells(t, "next", string(quorum.InstanceClaimedTwice))
-	c.tells(t, "early", string(quorum.InstanceClaimedTwice))
+	c.tells(t, "next", string(membership.ReasonInstanceClaimedTwice))
+	c.tells(t, "early", string(membership.ReasonInstanceClaimedTwice))
 	for _, who := range []sandbox.Identity{sandbox.GitOps, sandbox.Alice} {
 		err := c.as(who).Delete(t.Context(), early)
 		if err == nil || !strings.Contains(err.Error(), "(claim)") {

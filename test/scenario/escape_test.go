@@ -117,7 +117,7 @@ func (c *cluster) heldBack(t *testing.T, name string) {
 	t.Helper()
 	m, err := c.seen(t.Context(), name)
 	must(t, err)
-	if m.Hook != quorum.Absent || m.Latch != quorum.Ours || !m.Finalizer {
+	if m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs || !m.Finalizer {
 		t.Errorf("Machine %s: %s", name, fmt.Sprint(m.Hook, m.Latch, m.Finalizer))
 	}
 	if h, ok := c.Host(name); !ok || h.Etcd == nil {

@@ -146,19 +146,8 @@ func TestFaults(t *testing.T) {
 	})
 
 	t.Run("the leader hangs inside a membership change", func(t *testing.T) {
-		old := c.oldest(t)
 		locked := c.locks(t)
-		next := begin(t, old)
-		// Whether the change is applied nobody can tell then: added, promoted, removed. Where the promotion is quick
-		// the removal follows under the same lock.
-		hung := 0
-		for hung < 3 && c.isThere(t, old) {
-			select {
-			case <-locked:
-			case <-time.After(time.Second): // is it over?
-				continue
-			}
-			hung++
+		hang := func() {
 			leader := c.hostProcess(t, c.leader(t))
 			must(t, leader.Signal(syscall.SIGSTOP))
 			eventually(t, quickly, "another leader", func(context.Context) error {
@@ -170,9 +159,25 @@ func TestFaults(t *testing.T) {
 			})
 			must(t, leader.Signal(syscall.SIGCONT))
 		}
-		end(t, old, next)
-		if hung < 2 {
-			t.Errorf("the leader hung %d times in one replacement, which takes the lock twice at least", hung)
+		// Whether the change is applied nobody can tell then: added, promoted, removed. A replacement takes the lock twice at least; on
+		// a busy computer it may be over before the second time is seen, and then the next replacement is tried.
+		for hung, tries := 0, 0; hung < 2; tries++ {
+			if tries == 3 {
+				t.Fatalf("the leader hung %d times in %d replacements", hung, tries)
+			}
+			old := c.oldest(t)
+			next := begin(t, old)
+			for c.isThere(t, old) {
+				select {
+				case <-locked:
+					if hung < 3 {
+						hung++
+						hang()
+					}
+				case <-time.After(time.Second): // is it over?
+				}
+			}
+			end(t, old, next)
 		}
 	})
 

@@ -209,7 +209,7 @@ func (c *cluster) quorumGuard(ctx context.Context) (standing, error) {
 		out.allowed = -1
 	}
 	for _, p := range g.Pods {
-		if p.Owner != quorum.OfGuard || p.Deleting {
+		if p.Owner != quorum.PodOwnerGuard || p.Deleting {
 			continue
 		}
 		out.pods++

@@ -109,7 +109,7 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 
 func (h *history) hooked(name string) bool {
 	for _, m := range h.machines {
-		if m.Name == name && m.Hook == quorum.Ours {
+		if m.Name == name && m.Hook == quorum.EntryOurs {
 			return true
 		}
 	}
@@ -139,13 +139,13 @@ func (h *history) stored(m quorum.Machine) {
 	if !known {
 		return
 	}
-	if before.Deleting() && before.Hook != quorum.Ours && m.Hook == quorum.Ours {
+	if before.Deleting() && before.Hook != quorum.EntryOurs && m.Hook == quorum.EntryOurs {
 		h.fail("I6: the hook returned to deleting Machine %s", m.Name)
 	}
-	if before.Hook == quorum.Ours && m.Hook != quorum.Ours && !m.Deleting() {
+	if before.Hook == quorum.EntryOurs && m.Hook != quorum.EntryOurs && !m.Deleting() {
 		h.fail("live Machine %s lost its hook", m.Name)
 	}
-	if before.Latch == quorum.Ours && m.Latch != quorum.Ours && m.Hook == quorum.Ours {
+	if before.Latch == quorum.EntryOurs && m.Latch != quorum.EntryOurs && m.Hook == quorum.EntryOurs {
 		h.fail("Machine %s lost its latch alone", m.Name)
 	}
 	if !before.Held() || !m.Held() {

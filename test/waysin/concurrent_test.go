@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -104,13 +105,13 @@ func TestTwoDeletesAtOnce(t *testing.T) {
 			}
 			if err == nil {
 				n++
-			} else if outcomeOf(err, nil) != denied(quorum.OneTooMany) {
+			} else if outcomeOf(err, nil) != denied(quorum.RuleOneTooMany) {
 				t.Errorf("round %d: %v", round, err)
 			}
 		}
 		passed[n]++
 		// Whoever comes after the two is refused, however many of them passed.
-		if err := c.Delete(t.Context(), machines[2]); n > 0 && outcomeOf(err, nil) != denied(quorum.OneTooMany) {
+		if err := c.Delete(t.Context(), machines[2]); n > 0 && outcomeOf(err, nil) != denied(quorum.RuleOneTooMany) {
 			t.Errorf("round %d: the third: %v", round, err)
 		}
 	}
@@ -156,14 +157,14 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	must(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sandbox.MachineNamespace}}))
 
 	r := &replicas{}
-	ids := quorum.DefaultIdentities(string(sandbox.Holdfast))
+	ids := admission.DefaultIdentities(string(sandbox.Holdfast))
 	for i := range r.handlers {
 		metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 		must(err)
 		guard := &webhooks.Guard{
 			Identities: ids, MachineNamespace: sandbox.MachineNamespace, Recorder: r, Metrics: metrics,
 			Gatherer: &controller.Gatherer{
-				API: c, Etcd: r, Namespace: sandbox.MachineNamespace, Mode: quorum.Guard, Desired: 3,
+				API: c, Etcd: r, Namespace: sandbox.MachineNamespace, Mode: quorum.ModeGuard, Desired: 3,
 				Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 			},
 		}

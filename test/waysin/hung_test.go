@@ -60,13 +60,13 @@ func (c *cluster) hung(t *testing.T) {
 	err = timed("a tool's release", 2, func(ctx context.Context) error {
 		return gitops.Patch(ctx, c.get(ctx, t, "master-0"), release)
 	})
-	if outcomeOf(err, heard.lines) != denied(quorum.AutomationRelease) {
+	if outcomeOf(err, heard.lines) != denied(quorum.RuleAutomationRelease) {
 		t.Errorf("a tool's release: %v", err)
 	}
 	err = timed("a tool's override, signed by a person", 2, func(ctx context.Context) error {
 		return gitops.Patch(ctx, c.get(ctx, t, "master-1"), client.RawPatch(types.MergePatchType, []byte(override)))
 	})
-	if outcomeOf(err, heard.lines) != denied(quorum.OverrideRule) {
+	if outcomeOf(err, heard.lines) != denied(quorum.RuleOverride) {
 		t.Errorf("a tool's override, signed by a person: %v", err)
 	}
 	closed("the operator's release", timed("the operator's release", 2, func(ctx context.Context) error {
@@ -90,7 +90,7 @@ func (c *cluster) hung(t *testing.T) {
 	must(t, timed("a person's escape hatch", 2, func(ctx context.Context) error {
 		return alice.Patch(ctx, c.get(ctx, t, "master-0"), release)
 	}))
-	if m := c.seen(ctx, t, "master-0"); m.Hook != quorum.Absent {
+	if m := c.seen(ctx, t, "master-0"); m.Hook != quorum.EntryAbsent {
 		t.Errorf("Machine master-0 has its hook: %v", m.Hook)
 	}
 	if err := c.whole(ctx); err != nil {
@@ -109,7 +109,7 @@ func (c *cluster) hung(t *testing.T) {
 	}).WithTimeout(2 * within).WithPolling(100 * time.Millisecond).Should(Succeed())
 	heard.lines = nil
 	err = timed("a tool's release, again", 0, func(ctx context.Context) error { return gitops.Patch(ctx, c.get(ctx, t, "master-1"), release) })
-	if outcomeOf(err, heard.lines) != warned(quorum.AutomationRelease) {
+	if outcomeOf(err, heard.lines) != warned(quorum.RuleAutomationRelease) {
 		t.Errorf("a tool's release, again: %v, %q", err, heard.lines)
 	}
 	if m := c.seen(ctx, t, "master-1"); !m.Protected() {

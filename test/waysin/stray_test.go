@@ -46,7 +46,7 @@ func (c *cluster) stray(ctx context.Context, labels map[string]string, finalizer
 func (c *cluster) delete(ctx context.Context, m *machinev1beta1.Machine) error {
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, within, true, func(ctx context.Context) (bool, error) {
 		err := client.IgnoreNotFound(c.admin.Delete(ctx, m))
-		if outcomeOf(err, nil) == denied(quorum.UnprotectedDelete) {
+		if outcomeOf(err, nil) == denied(quorum.RuleUnprotectedDelete) {
 			return false, nil
 		}
 		return true, err

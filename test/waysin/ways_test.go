@@ -389,92 +389,92 @@ func ways() []way {
 	noHooks := func(m *machinev1beta1.Machine) { m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{} }
 	return []way{
 		// The hook of a live Machine.
-		{name: "PUT without hooks", on: live, who: everyone(), want: warned(quorum.KeepHook), send: put(noHooks)},
-		{name: "merge patch lifecycleHooks: null", on: live, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":{"lifecycleHooks":null}}`)},
-		{name: "merge patch preDrain: []", on: live, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[]}}}`)},
-		{name: "merge patch preDrain: another's list", on: live, who: people(), want: warned(quorum.KeepHook), send: merge(`{"spec":` + foreign + `}`), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[]}}}`)},
-		{name: "merge patch spec: null", on: live, who: people(), want: warned(quorum.Claim), send: merge(`{"spec":null}`), dryOnly: true, note: "hook, latch and provider ID stay; the rest of the spec would be gone"},
-		{name: "merge patch that gives the hook another owner", on: live, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":` + stolen + `}`)},
+		{name: "PUT without hooks", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: put(noHooks)},
+		{name: "merge patch lifecycleHooks: null", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":{"lifecycleHooks":null}}`)},
+		{name: "merge patch preDrain: []", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[]}}}`)},
+		{name: "merge patch preDrain: another's list", on: live, who: people(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":` + foreign + `}`), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[]}}}`)},
+		{name: "merge patch spec: null", on: live, who: people(), want: warned(quorum.RuleClaim), send: merge(`{"spec":null}`), dryOnly: true, note: "hook, latch and provider ID stay; the rest of the spec would be gone"},
+		{name: "merge patch that gives the hook another owner", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":` + stolen + `}`)},
 		{name: "merge patch of a list with null in it", on: live, who: people(), want: invalid, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[null]}}}`)},
 		{name: "merge patch of the hook's name with a space behind it", on: live, who: people(), want: invalid, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator ","owner":"clusteroperator/etcd"}]}}}`)},
-		{name: "JSON patch remove preDrain/0", on: live, who: everyone(), want: warned(quorum.KeepHook), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`)},
-		{name: "JSON patch remove lifecycleHooks", on: live, who: everyone(), want: warned(quorum.KeepHook), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks"}]`)},
-		{name: "JSON patch move of the hook to preTerminate", on: live, who: people(), want: warned(quorum.KeepHook), send: json6902(`[{"op":"move","from":"/spec/lifecycleHooks/preDrain/0","path":"/spec/lifecycleHooks/preTerminate/0"}]`), dryOnly: true, note: "an entry of the hook's name stays in preTerminate"},
+		{name: "JSON patch remove preDrain/0", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`)},
+		{name: "JSON patch remove lifecycleHooks", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks"}]`)},
+		{name: "JSON patch move of the hook to preTerminate", on: live, who: people(), want: warned(quorum.RuleKeepHook), send: json6902(`[{"op":"move","from":"/spec/lifecycleHooks/preDrain/0","path":"/spec/lifecycleHooks/preTerminate/0"}]`), dryOnly: true, note: "an entry of the hook's name stays in preTerminate"},
 		{name: "strategic merge patch", on: live, who: people(), want: invalid, send: patch(types.StrategicMergePatchType, `{"spec":{"lifecycleHooks":{"preDrain":[{"$patch":"delete","name":"EtcdQuorumOperator"}]}}}`)},
 		{name: "apply with its own hook list", on: live, who: automation(), want: passes, send: apply(false, foreign), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), note: "lists merge by name"},
 		{name: "apply with force with its own hook list", on: live, who: automation(), want: passes, send: apply(true, foreign), undo: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), note: "lists merge by name"},
-		{name: "apply that gives the hook another owner", on: live, who: []sandbox.Identity{sandbox.GitOps}, want: warned(quorum.KeepHook), send: apply(false, stolen), note: "a restored hook has no field owner, so there is no conflict"},
-		{name: "apply with force that gives the hook another owner", on: live, who: automation(), want: warned(quorum.KeepHook), send: apply(true, stolen)},
+		{name: "apply that gives the hook another owner", on: live, who: []sandbox.Identity{sandbox.GitOps}, want: warned(quorum.RuleKeepHook), send: apply(false, stolen), note: "a restored hook has no field owner, so there is no conflict"},
+		{name: "apply with force that gives the hook another owner", on: live, who: automation(), want: warned(quorum.RuleKeepHook), send: apply(true, stolen)},
 		{name: "apply with the hook twice", on: live, who: automation(), want: invalid, send: apply(true, `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"a"},{"name":"EtcdQuorumOperator","owner":"b"}]}}`)},
-		{name: "kubectl patch of preTerminate alone", on: live, who: everyone(), want: warned(quorum.KeepHook), send: kubectl("patch", "machine", "MACHINE", "--type=merge", "-p", `{"spec":{"lifecycleHooks":{"preTerminate":null}}}`)},
-		{name: "kubectl replace with a manifest of before", on: live, who: people(), want: warned(quorum.KeepHook), send: replace()},
+		{name: "kubectl patch of preTerminate alone", on: live, who: everyone(), want: warned(quorum.RuleKeepHook), send: kubectl("patch", "machine", "MACHINE", "--type=merge", "-p", `{"spec":{"lifecycleHooks":{"preTerminate":null}}}`)},
+		{name: "kubectl replace with a manifest of before", on: live, who: people(), want: warned(quorum.RuleKeepHook), send: replace()},
 
 		// What makes a Machine a control-plane Machine.
-		{name: "kubectl label role=worker", on: live, who: everyone(), want: denied(quorum.KeepRole), send: kubectl("label", "machine", "MACHINE", "--overwrite", quorum.RoleLabel+"=worker")},
-		{name: "kubectl label type-", on: live, who: everyone(), want: denied(quorum.KeepRole), send: kubectl("label", "machine", "MACHINE", quorum.TypeLabel+"-")},
-		{name: "merge patch labels: null, and no hook", on: live, who: everyone(), want: denied(quorum.KeepRole), send: merge(`{"metadata":{"labels":null},"spec":{"lifecycleHooks":null}}`)},
+		{name: "kubectl label role=worker", on: live, who: everyone(), want: denied(quorum.RuleKeepRole), send: kubectl("label", "machine", "MACHINE", "--overwrite", quorum.RoleLabel+"=worker")},
+		{name: "kubectl label type-", on: live, who: everyone(), want: denied(quorum.RuleKeepRole), send: kubectl("label", "machine", "MACHINE", quorum.TypeLabel+"-")},
+		{name: "merge patch labels: null, and no hook", on: live, who: everyone(), want: denied(quorum.RuleKeepRole), send: merge(`{"metadata":{"labels":null},"spec":{"lifecycleHooks":null}}`)},
 
 		// Finalizer, evidence, latch, override.
-		{name: "merge patch finalizers: null", on: live, who: everyone(), want: denied(quorum.KeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
+		{name: "merge patch finalizers: null", on: live, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
 		{name: "merge patch finalizers: null, with 2.5 MB beside it", on: live, who: everyone(), want: unreadable, send: merge(large()), dryOnly: true, note: "too large to be read; an object that loses its last finalizer is never stored, so etcd's limit does not stop it"},
 		{name: "merge patch finalizers: null, after padding nested 9996 deep", on: live, who: everyone(), want: unreadable, send: merge(`{"metadata":{"finalizers":null}}`), padded: true, dryOnly: true, note: "too deep to be read; the padding itself passes"},
-		{name: "merge patch providerID: null", on: live, who: everyone(), want: warned(quorum.Claim), send: merge(`{"spec":{"providerID":null}}`)},
-		{name: "JSON patch that puts another finalizer in its place", on: live, who: everyone(), want: denied(quorum.KeepFinalizer), send: json6902(`[{"op":"replace","path":"/metadata/finalizers","value":["example.com/mine"]}]`)},
-		{name: "merge patch of the evidence", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.KeepHook), send: merge(forgery)},
-		{name: "merge patch annotations: null", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.KeepHook), send: merge(`{"metadata":{"annotations":null}}`)},
-		{name: "override set by automation, signed by a person", on: live, who: slices.Concat(automation(), []sandbox.Identity{sandbox.EtcdOperator}), want: warned(quorum.OverrideRule), send: merge(override)},
+		{name: "merge patch providerID: null", on: live, who: everyone(), want: warned(quorum.RuleClaim), send: merge(`{"spec":{"providerID":null}}`)},
+		{name: "JSON patch that puts another finalizer in its place", on: live, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: json6902(`[{"op":"replace","path":"/metadata/finalizers","value":["example.com/mine"]}]`)},
+		{name: "merge patch of the evidence", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(forgery)},
+		{name: "merge patch annotations: null", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(`{"metadata":{"annotations":null}}`)},
+		{name: "override set by automation, signed by a person", on: live, who: slices.Concat(automation(), []sandbox.Identity{sandbox.EtcdOperator}), want: warned(quorum.RuleOverride), send: merge(override)},
 		{name: "override set by a person", on: live, who: []sandbox.Identity{sandbox.Alice}, want: passes, send: merge(override), undo: merge(`{"metadata":{"annotations":{"holdfast.dev/override":null}}}`), note: "it lifts one rule for one Machine, under their own name"},
 
 		// Copies and claims.
-		{name: "CREATE with another's evidence and override", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), dryOnly: true, note: "the Machine would get an instance", send: create(func(m, other *machinev1beta1.Machine) {
+		{name: "CREATE with another's evidence and override", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), dryOnly: true, note: "the Machine would get an instance", send: create(func(m, other *machinev1beta1.Machine) {
 			m.Labels = map[string]string{quorum.RoleLabel: "master"}
 			m.Annotations = map[string]string{quorum.EvidenceAnnotation: other.Annotations[quorum.EvidenceAnnotation], quorum.OverrideAnnotation: "one-too-many: copied", quorum.OverrideByAnnotation: "alice"}
 		})},
-		{name: "CREATE with generateName and another's evidence", on: live, who: people(), want: warned(quorum.Claim), dryOnly: true, note: "the Machine would get an instance", send: create(func(m, other *machinev1beta1.Machine) {
+		{name: "CREATE with generateName and another's evidence", on: live, who: people(), want: warned(quorum.RuleClaim), dryOnly: true, note: "the Machine would get an instance", send: create(func(m, other *machinev1beta1.Machine) {
 			m.Name, m.GenerateName = "", "newcomer-"
 			m.Labels = map[string]string{quorum.TypeLabel: "master"}
 			m.Annotations = map[string]string{quorum.EvidenceAnnotation: other.Annotations[quorum.EvidenceAnnotation]}
 		})},
-		{name: "CREATE of a worker with a control-plane Machine's providerID", on: live, who: slices.Concat(people(), automation()), want: denied(quorum.Claim), send: create(func(m, other *machinev1beta1.Machine) {
+		{name: "CREATE of a worker with a control-plane Machine's providerID", on: live, who: slices.Concat(people(), automation()), want: denied(quorum.RuleClaim), send: create(func(m, other *machinev1beta1.Machine) {
 			m.Labels = map[string]string{quorum.RoleLabel: "worker", quorum.TypeLabel: "worker"}
 			m.Spec.ProviderID = other.Spec.ProviderID
 		})},
-		{name: "CREATE of a worker with a control-plane Machine's bare metal host", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.Claim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
+		{name: "CREATE of a worker with a control-plane Machine's bare metal host", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.RuleClaim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
 			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
 			m.Annotations = map[string]string{hostAnnotation: "machines/host"}
 		}))},
-		{name: "CREATE of a worker with a control-plane Machine's bare metal host as its providerID", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.Claim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
+		{name: "CREATE of a worker with a control-plane Machine's bare metal host as its providerID", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.RuleClaim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
 			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
 			m.Spec.ProviderID = new("baremetalhost:///machines/host/uid")
 		}))},
 		{name: "CREATE under the Machine's own name", on: live, who: people(), want: invalid, send: create(func(m, other *machinev1beta1.Machine) { m.Name = other.Name })},
-		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.Claim), send: func(ctx context.Context, r *request) ([]string, error) {
+		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
 		}},
-		{name: "DELETE of a worker that the Machine API has joined to a control-plane Machine's Node", on: live, who: everyone(), want: denied(quorum.Claim), send: reaching(remove()), note: "its Node would be drained and deleted"},
-		{name: "kubectl delete --force --grace-period=0 of such a worker", on: live, who: people(), want: denied(quorum.Claim), send: reaching(kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false"))},
-		{name: "override of claim set by automation on such a worker", on: live, who: automation(), want: warned(quorum.OverrideRule), send: reaching(merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I said so","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`))},
+		{name: "DELETE of a worker that the Machine API has joined to a control-plane Machine's Node", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: reaching(remove()), note: "its Node would be drained and deleted"},
+		{name: "kubectl delete --force --grace-period=0 of such a worker", on: live, who: people(), want: denied(quorum.RuleClaim), send: reaching(kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false"))},
+		{name: "override of claim set by automation on such a worker", on: live, who: automation(), want: warned(quorum.RuleOverride), send: reaching(merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I said so","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`))},
 
-		{name: "CREATE without role labels and with another's evidence, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: createdAndPromoted, note: "the evidence is taken out at once"},
-		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Claim), send: planted, note: "the evidence is taken out with the label, where the Machine comes to be guarded"},
+		{name: "CREATE without role labels and with another's evidence, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), send: createdAndPromoted, note: "the evidence is taken out at once"},
+		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), send: planted, note: "the evidence is taken out with the label, where the Machine comes to be guarded"},
 
 		// Who is said to own it.
-		{name: "merge patch that makes a MachineSet its controller", on: live, who: everyone(), want: denied(quorum.Adopt), send: merge(setOwner)},
-		{name: "apply with force that makes a MachineSet its controller", on: live, who: automation(), want: denied(quorum.Adopt), send: func(ctx context.Context, r *request) ([]string, error) {
+		{name: "merge patch that makes a MachineSet its controller", on: live, who: everyone(), want: denied(quorum.RuleAdopt), send: merge(setOwner)},
+		{name: "apply with force that makes a MachineSet its controller", on: live, who: automation(), want: denied(quorum.RuleAdopt), send: func(ctx context.Context, r *request) ([]string, error) {
 			m := r.on.DeepCopy()
 			body := `{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine",` + strings.TrimPrefix(setOwner, "{")
 			return nil, r.client.Patch(ctx, m, client.RawPatch(types.ApplyPatchType, []byte(body)), r.patchOptions(client.FieldOwner("waysin"), client.ForceOwnership)...)
 		}},
-		{name: "CREATE of a control-plane Machine that a MachineSet controls", on: live, who: automation(), want: denied(quorum.Adopt), send: create(func(m, _ *machinev1beta1.Machine) {
+		{name: "CREATE of a control-plane Machine that a MachineSet controls", on: live, who: automation(), want: denied(quorum.RuleAdopt), send: create(func(m, _ *machinev1beta1.Machine) {
 			m.Labels = map[string]string{quorum.RoleLabel: "master"}
 			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "MachineSet", Name: "adopter", UID: "00000000-0000-4000-8000-000000000000", Controller: new(true)}}
 		})},
-		{name: "ownerReference to an owner that does not exist", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.Adopt),
+		{name: "ownerReference to an owner that does not exist", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleAdopt),
 			send: merge(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]}}`), dryOnly: true,
 			note: "the garbage collector (not run here) would send a DELETE, which is judged like any: see its rows"},
-		{name: "MachineSet with replicas 0 that selects the control plane", on: live, who: people(), want: warned(quorum.Adopt), send: adopting, dryOnly: true, note: "its controller (not run here) adopts first, which is denied"},
-		{name: "MachineHealthCheck of the control plane, maxUnhealthy as by default", on: live, who: people(), want: warned(quorum.HealthCheck), send: checking(nil), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
-		{name: "MachineHealthCheck of the control plane, maxUnhealthy 2", on: live, who: people(), want: warned(quorum.HealthCheck), send: checking(new(intstr.FromInt32(2))), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
+		{name: "MachineSet with replicas 0 that selects the control plane", on: live, who: people(), want: warned(quorum.RuleAdopt), send: adopting, dryOnly: true, note: "its controller (not run here) adopts first, which is denied"},
+		{name: "MachineHealthCheck of the control plane, maxUnhealthy as by default", on: live, who: people(), want: warned(quorum.RuleHealthCheck), send: checking(nil), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
+		{name: "MachineHealthCheck of the control plane, maxUnhealthy 2", on: live, who: people(), want: warned(quorum.RuleHealthCheck), send: checking(new(intstr.FromInt32(2))), dryOnly: true, note: "its controller would send DELETEs, which are judged like any"},
 		{name: "MachineHealthCheck of the control plane, maxUnhealthy 1", on: live, who: people(), want: passes, send: checking(new(intstr.FromInt32(1))), dryOnly: true, note: "what etcd can lose"},
 
 		// Subresources, and what does not exist.
@@ -501,69 +501,69 @@ func ways() []way {
 		{name: "patch of the ring that Holdfast tells", on: live, who: slices.Concat(people(), []sandbox.Identity{sandbox.GitOps}), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-ring", "--namespace=holdfast-system", "--type=merge", "-p", `{"data":{"snapshot.yaml":""}}`)},
 
 		// What the Machines live in.
-		{name: "namespace DELETE", on: live, who: people(), want: denied(quorum.Home), send: namespaceDelete},
-		{name: "kubectl delete namespace --force --grace-period=0", on: live, who: people(), want: denied(quorum.Home), send: kubectl("delete", "namespace", sandbox.MachineNamespace, "--force", "--grace-period=0", "--wait=false")},
+		{name: "namespace DELETE", on: live, who: people(), want: denied(quorum.RuleHome), send: namespaceDelete},
+		{name: "kubectl delete namespace --force --grace-period=0", on: live, who: people(), want: denied(quorum.RuleHome), send: kubectl("delete", "namespace", sandbox.MachineNamespace, "--force", "--grace-period=0", "--wait=false")},
 		{name: "the namespace's name label changed", on: live, who: people(), want: passes, send: kubectl("label", "namespace", sandbox.MachineNamespace, "kubernetes.io/metadata.name=elsewhere", "--overwrite"), note: "the API server sets it back"},
-		{name: "CRD DELETE", on: live, who: people(), want: denied(quorum.Home), send: crdDelete},
-		{name: "CRD deletecollection", on: live, who: people(), want: denied(quorum.Home), send: crdCollection, dryOnly: true, note: "the other CRDs would be gone"},
-		{name: "CRD update that prunes lifecycleHooks", on: live, who: people(), want: denied(quorum.Home), send: crdPrune},
-		{name: "CRD update that serves no version", on: live, who: people(), want: denied(quorum.Home), send: crdUnserved},
-		{name: "CRD update that lets no hook in (maxItems: 0)", on: live, who: people(), want: denied(quorum.Home), send: crdFull},
-		{name: "CRD update that has Machines converted", on: live, who: people(), want: denied(quorum.Home), send: crdConverts},
-		{name: "CRD update that takes one hook (maxProperties: 1)", on: live, who: people(), want: denied(quorum.Home), send: crdOneHook},
-		{name: "CRD update that takes the status subresource away", on: live, who: people(), want: denied(quorum.Home), send: crdWithoutStatus},
+		{name: "CRD DELETE", on: live, who: people(), want: denied(quorum.RuleHome), send: crdDelete},
+		{name: "CRD deletecollection", on: live, who: people(), want: denied(quorum.RuleHome), send: crdCollection, dryOnly: true, note: "the other CRDs would be gone"},
+		{name: "CRD update that prunes lifecycleHooks", on: live, who: people(), want: denied(quorum.RuleHome), send: crdPrune},
+		{name: "CRD update that serves no version", on: live, who: people(), want: denied(quorum.RuleHome), send: crdUnserved},
+		{name: "CRD update that lets no hook in (maxItems: 0)", on: live, who: people(), want: denied(quorum.RuleHome), send: crdFull},
+		{name: "CRD update that has Machines converted", on: live, who: people(), want: denied(quorum.RuleHome), send: crdConverts},
+		{name: "CRD update that takes one hook (maxProperties: 1)", on: live, who: people(), want: denied(quorum.RuleHome), send: crdOneHook},
+		{name: "CRD update that takes the status subresource away", on: live, who: people(), want: denied(quorum.RuleHome), send: crdWithoutStatus},
 
 		// DELETE of a live Machine, while nobody else is on the way out: held, whatever its flags. For
 		// real it is done once, between the live rows and the deleting ones.
-		{name: "DELETE", on: live, who: everyone(), want: warned(quorum.Held), send: remove(), dryOnly: true, note: "for real: the next rows' Machine"},
-		{name: "DELETE by the garbage collector", on: live, who: []sandbox.Identity{collector}, want: warned(quorum.Held), dryOnly: true, note: "for real: the next rows' Machine", send: remove(client.PropagationPolicy(metav1.DeletePropagationBackground))},
-		{name: "DELETE, foreground", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: remove(client.PropagationPolicy(metav1.DeletePropagationForeground))},
-		{name: "kubectl delete --cascade=orphan", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--cascade=orphan", "--wait=false")},
-		{name: "kubectl delete --force --grace-period=0", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false")},
-		{name: "kubectl delete --all", on: live, who: people(), want: warned(quorum.Held), dryOnly: true, note: "of a dry run each is the first; for real: below", send: kubectl("delete", "machine", "--all", "--wait=false")},
-		{name: "deletecollection", on: live, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: warned(quorum.Held), dryOnly: true, note: "of a dry run each is the first; for real: below", send: collection()},
+		{name: "DELETE", on: live, who: everyone(), want: warned(quorum.RuleHeld), send: remove(), dryOnly: true, note: "for real: the next rows' Machine"},
+		{name: "DELETE by the garbage collector", on: live, who: []sandbox.Identity{collector}, want: warned(quorum.RuleHeld), dryOnly: true, note: "for real: the next rows' Machine", send: remove(client.PropagationPolicy(metav1.DeletePropagationBackground))},
+		{name: "DELETE, foreground", on: live, who: people(), want: warned(quorum.RuleHeld), dryOnly: true, note: "for real: of the second, below", send: remove(client.PropagationPolicy(metav1.DeletePropagationForeground))},
+		{name: "kubectl delete --cascade=orphan", on: live, who: people(), want: warned(quorum.RuleHeld), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--cascade=orphan", "--wait=false")},
+		{name: "kubectl delete --force --grace-period=0", on: live, who: people(), want: warned(quorum.RuleHeld), dryOnly: true, note: "for real: of the second, below", send: kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false")},
+		{name: "kubectl delete --all", on: live, who: people(), want: warned(quorum.RuleHeld), dryOnly: true, note: "of a dry run each is the first; for real: below", send: kubectl("delete", "machine", "--all", "--wait=false")},
+		{name: "deletecollection", on: live, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: warned(quorum.RuleHeld), dryOnly: true, note: "of a dry run each is the first; for real: below", send: collection()},
 
 		// DELETE of another live Machine while one is on the way out.
-		{name: "DELETE of the second", on: deleting, who: slices.Concat(everyone(), []sandbox.Identity{collector, namespaces}), want: denied(quorum.OneTooMany), send: second(remove())},
-		{name: "DELETE of the second, foreground", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationForeground)))},
-		{name: "DELETE of the second, orphan, grace period 0", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationOrphan), client.GracePeriodSeconds(0)))},
-		{name: "kubectl delete --force --grace-period=0 of the second", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false"))},
-		{name: "kubectl delete --cascade=foreground of the second", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--cascade=foreground", "--wait=false"))},
-		{name: "kubectl delete --cascade=orphan of the second", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--cascade=orphan", "--wait=false"))},
-		{name: "kubectl delete --all", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: kubectl("delete", "machine", "--all", "--wait=false")},
-		{name: "kubectl replace --force of the second", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: second(replace("--force", "--timeout=2s")), realOnly: true},
-		{name: "deletecollection", on: deleting, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: denied(quorum.OneTooMany), send: collection()},
-		{name: "deletecollection by label", on: deleting, who: people(), want: denied(quorum.OneTooMany), send: collection(client.MatchingLabels{quorum.RoleLabel: "master"})},
+		{name: "DELETE of the second", on: deleting, who: slices.Concat(everyone(), []sandbox.Identity{collector, namespaces}), want: denied(quorum.RuleOneTooMany), send: second(remove())},
+		{name: "DELETE of the second, foreground", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationForeground)))},
+		{name: "DELETE of the second, orphan, grace period 0", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationOrphan), client.GracePeriodSeconds(0)))},
+		{name: "kubectl delete --force --grace-period=0 of the second", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--force", "--grace-period=0", "--wait=false"))},
+		{name: "kubectl delete --cascade=foreground of the second", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--cascade=foreground", "--wait=false"))},
+		{name: "kubectl delete --cascade=orphan of the second", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(kubectl("delete", "machine", "MACHINE", "--cascade=orphan", "--wait=false"))},
+		{name: "kubectl delete --all", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: kubectl("delete", "machine", "--all", "--wait=false")},
+		{name: "kubectl replace --force of the second", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(replace("--force", "--timeout=2s")), realOnly: true},
+		{name: "deletecollection", on: deleting, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: denied(quorum.RuleOneTooMany), send: collection()},
+		{name: "deletecollection by label", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: collection(client.MatchingLabels{quorum.RoleLabel: "master"})},
 
 		// The hook of a deleting Machine.
 		{name: "DELETE again", on: deleting, who: everyone(), want: passes, send: remove(client.GracePeriodSeconds(0)), note: "a repeated DELETE changes nothing"},
-		{name: "PUT without hooks, by automation", on: deleting, who: automation(), want: warned(quorum.AutomationRelease), send: put(noHooks)},
-		{name: "merge patch preDrain: null, by automation", on: deleting, who: automation(), want: warned(quorum.AutomationRelease), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)},
-		{name: "JSON patch remove lifecycleHooks, by automation", on: deleting, who: automation(), want: warned(quorum.AutomationRelease), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks"}]`)},
-		{name: "merge patch preDrain: null, by etcd's operator", on: deleting, who: []sandbox.Identity{sandbox.EtcdOperator}, want: warned(quorum.EarlyRelease), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)},
-		{name: "merge patch preDrain: null, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), dryOnly: true, note: "the escape hatch"},
-		{name: "PUT without hooks, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: put(noHooks), dryOnly: true, note: "the escape hatch"},
-		{name: "JSON patch remove preDrain/0, by a person", on: deleting, who: people(), want: warned(quorum.EscapeHatch), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`), dryOnly: true, note: "the escape hatch"},
-		{name: "merge patch preTerminate: null", on: deleting, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":null}}}`)},
-		{name: "merge patch that gives the hook another owner", on: deleting, who: everyone(), want: warned(quorum.KeepHook), send: merge(`{"spec":` + stolen + `}`)},
+		{name: "PUT without hooks, by automation", on: deleting, who: automation(), want: warned(quorum.RuleAutomationRelease), send: put(noHooks)},
+		{name: "merge patch preDrain: null, by automation", on: deleting, who: automation(), want: warned(quorum.RuleAutomationRelease), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)},
+		{name: "JSON patch remove lifecycleHooks, by automation", on: deleting, who: automation(), want: warned(quorum.RuleAutomationRelease), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks"}]`)},
+		{name: "merge patch preDrain: null, by etcd's operator", on: deleting, who: []sandbox.Identity{sandbox.EtcdOperator}, want: warned(quorum.RuleEarlyRelease), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)},
+		{name: "merge patch preDrain: null, by a person", on: deleting, who: people(), want: warned(quorum.RuleEscapeHatch), send: merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), dryOnly: true, note: "the escape hatch"},
+		{name: "PUT without hooks, by a person", on: deleting, who: people(), want: warned(quorum.RuleEscapeHatch), send: put(noHooks), dryOnly: true, note: "the escape hatch"},
+		{name: "JSON patch remove preDrain/0, by a person", on: deleting, who: people(), want: warned(quorum.RuleEscapeHatch), send: json6902(`[{"op":"remove","path":"/spec/lifecycleHooks/preDrain/0"}]`), dryOnly: true, note: "the escape hatch"},
+		{name: "merge patch preTerminate: null", on: deleting, who: everyone(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":null}}}`)},
+		{name: "merge patch that gives the hook another owner", on: deleting, who: everyone(), want: warned(quorum.RuleKeepHook), send: merge(`{"spec":` + stolen + `}`)},
 		{name: "merge patch that adds a hook of one's own", on: deleting, who: people(), want: upstream, send: merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"},{"name":"Mine","owner":"example/me"}]}}}`)},
 		{name: "apply with its own hook list", on: deleting, who: automation(), want: upstream, send: apply(true, foreign)},
 		{name: "apply with its own hook list and without force", on: deleting, who: automation(), want: upstream, send: apply(false, foreign)},
 		{name: "merge patch that makes a MachineSet its controller", on: deleting, who: everyone(), want: passes, send: merge(setOwner), undo: merge(`{"metadata":{"ownerReferences":null}}`), note: "it is on its way out already, and the hook holds it"},
-		{name: "merge patch finalizers: null", on: deleting, who: everyone(), want: denied(quorum.KeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
+		{name: "merge patch finalizers: null", on: deleting, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
 		{name: "merge patch finalizers: null, with 2.5 MB beside it", on: deleting, who: everyone(), want: unreadable, send: merge(large()), dryOnly: true, note: "too large to be read; an object that loses its last finalizer is never stored, so etcd's limit does not stop it"},
 		{name: "merge patch finalizers: null, after padding nested 9996 deep", on: deleting, who: everyone(), want: unreadable, send: merge(`{"metadata":{"finalizers":null}}`), padded: true, dryOnly: true, note: "too deep to be read; the padding itself passes"},
-		{name: "merge patch finalizers and hooks: null", on: deleting, who: everyone(), want: denied(quorum.KeepFinalizer), send: merge(`{"metadata":{"finalizers":null},"spec":{"lifecycleHooks":null}}`)},
-		{name: "kubectl label role=worker", on: deleting, who: everyone(), want: denied(quorum.KeepRole), send: kubectl("label", "machine", "MACHINE", "--overwrite", quorum.RoleLabel+"=worker")},
-		{name: "merge patch of the evidence", on: deleting, who: slices.Concat(people(), automation()), want: warned(quorum.KeepHook), send: merge(forgery)},
-		{name: "override set by automation, signed by a person", on: deleting, who: automation(), want: warned(quorum.OverrideRule), send: merge(override)},
+		{name: "merge patch finalizers and hooks: null", on: deleting, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null},"spec":{"lifecycleHooks":null}}`)},
+		{name: "kubectl label role=worker", on: deleting, who: everyone(), want: denied(quorum.RuleKeepRole), send: kubectl("label", "machine", "MACHINE", "--overwrite", quorum.RoleLabel+"=worker")},
+		{name: "merge patch of the evidence", on: deleting, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(forgery)},
+		{name: "override set by automation, signed by a person", on: deleting, who: automation(), want: warned(quorum.RuleOverride), send: merge(override)},
 		{name: "annotation exclude-node-draining", on: deleting, who: everyone(), want: passes, send: merge(`{"metadata":{"annotations":{"machine.openshift.io/exclude-node-draining":""}}}`), note: "the machine controller then skips the hook, and the latch holds"},
 
 		// The hook of a deleting Machine that has let go of it: another one, which hosts nothing.
-		{name: "merge patch that puts the hook back", on: deleting, who: anybody(), want: warned(quorum.NoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`))},
-		{name: "JSON patch that puts hook and latch back", on: deleting, who: []sandbox.Identity{sandbox.Alice, sandbox.Holdfast}, want: warned(quorum.NoRegain), send: onLeaving(json6902(`[{"op":"add","path":"/spec/lifecycleHooks","value":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}],"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}]`))},
-		{name: "apply with force with the hook in it", on: deleting, who: automation(), want: warned(quorum.NoRegain), send: onLeaving(apply(true, `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}`))},
-		{name: "merge patch that puts the latch alone back", on: deleting, who: anybody(), want: warned(quorum.NoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`))},
+		{name: "merge patch that puts the hook back", on: deleting, who: anybody(), want: warned(quorum.RuleNoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`))},
+		{name: "JSON patch that puts hook and latch back", on: deleting, who: []sandbox.Identity{sandbox.Alice, sandbox.Holdfast}, want: warned(quorum.RuleNoRegain), send: onLeaving(json6902(`[{"op":"add","path":"/spec/lifecycleHooks","value":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}],"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}]`))},
+		{name: "apply with force with the hook in it", on: deleting, who: automation(), want: warned(quorum.RuleNoRegain), send: onLeaving(apply(true, `{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}`))},
+		{name: "merge patch that puts the latch alone back", on: deleting, who: anybody(), want: warned(quorum.RuleNoRegain), send: onLeaving(merge(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"EtcdQuorumLatch","owner":"holdfast"}]}}}`))},
 	}
 }
 

@@ -1,0 +1,73 @@
+package admission
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Admit decides a request on the cluster as the Snapshot shows it; s may be nil where Needs said
+// NeedNothing, and hold nothing but hosts where it said NeedHosts. It is the same function for
+// the request as it was sent, where its Repairs are applied, and for the object that came of it,
+// where any repair still due means that something undid the first ones.
+func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
+	var d Decision
+	if r.Old != nil {
+		s = withMachine(s, r.Old)
+	}
+	if r.Operation != OperationDelete {
+		admitClaim(&d, r, s, &ids)
+	}
+	switch {
+	case r.Operation == OperationCreate:
+		admitOwners(&d, r, s)
+		admitNew(&d, r)
+		d.pairLatch(r.New.Hook, r.New.Latch)
+		if r.New.ControlPlane() && !r.New.Finalizer {
+			// The machine controller would add it a moment later, and a deletion at that moment would not see it.
+			d.Repairs.Finalizer = FixPut
+		}
+	case r.Operation == OperationDelete:
+		admitDelete(&d, r, s, &ids)
+	case r.Old.Mirrored:
+	case !r.guarded():
+		admitOverride(&d, r, ids.Classify(r.User)) // of the rule claim, for its deletion
+	default:
+		class := ids.Classify(r.User)
+		admitInstance(&d, r, &ids)
+		admitOwners(&d, r, s)
+		admitLabels(&d, r)
+		admitHook(&d, r, s, class)
+		if r.becomesGuarded() {
+			admitNew(&d, r)
+			return d
+		}
+		admitEvidence(&d, r, class)
+		admitOverride(&d, r, class)
+	}
+	return d
+}
+
+// withMachine is the Snapshot with the Machine as the request's old object has it: the API server reads
+// that in the transaction it is about to make, so it is newer than anything that was gathered.
+func withMachine(s *quorum.Snapshot, m *quorum.Machine) *quorum.Snapshot {
+	if s == nil {
+		return nil
+	}
+	fresh := *s
+	fresh.Machines = slices.Clone(s.Machines)
+	if i := s.MachineIndex(m.Name); i >= 0 {
+		fresh.Machines[i] = *m
+	} else {
+		fresh.Machines = append(fresh.Machines, *m)
+	}
+	return &fresh
+}
+
+// hosting decides what a Machine of the Snapshot hosts; without a Snapshot that is unknown.
+func hosting(s *quorum.Snapshot, m *quorum.Machine) (quorum.Hosting, string) {
+	if s == nil || !s.Ring.Known {
+		return quorum.HostingUnknown, s.RingWhy()
+	}
+	return quorum.NewJoin(s).Hosting(s.MachineIndex(m.Name))
+}

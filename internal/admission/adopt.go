@@ -1,0 +1,141 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Adopts says whether the request makes an owner the controller of a control-plane Machine. Whoever its kind says it is, it may be a
+// MachineSet: that one's controller goes by the UID.
+func (r *Request) Adopts() bool {
+	return r.New != nil && r.owns() && slices.ContainsFunc(r.New.Owners, func(o quorum.Owner) bool { return o.Controller && r.adds(o) })
+}
+
+// owns says whether the rule adopt looks at the owners of the request's Machine. A deleting one has nothing to lose any more.
+func (r *Request) owns() bool {
+	if r.Old == nil {
+		return r.New.ControlPlane() || r.New.Hook == quorum.EntryOurs
+	}
+	return r.guarded() && !r.Old.Deleting()
+}
+
+// adds says whether an owner reference of the new object is none of the old one's, or makes its owner
+// the controller. A Machine that becomes the control plane's is like a new one.
+func (r *Request) adds(o quorum.Owner) bool {
+	return r.Old == nil || r.becomesGuarded() || !slices.ContainsFunc(r.Old.Owners, func(was quorum.Owner) bool {
+		return was == o || was.Controller && was == quorum.Owner{Group: o.Group, Kind: o.Kind, Name: o.Name, UID: o.UID, Controller: true}
+	})
+}
+
+// scales says whether the owner deletes what it controls to scale down.
+func scales(o quorum.Owner) bool {
+	return o.Controller && (o.Kind == "MachineSet" && (o.Group == machineAPI || o.Group == clusterAPI) || o.Kind == "MachineDeployment" && o.Group == clusterAPI)
+}
+
+// usual says whether control-plane Machines have such owners.
+func usual(o quorum.Owner) bool {
+	return o.Group == machineAPI && (o.Kind == "ControlPlaneMachineSet" || o.Kind == "MachineHealthCheck")
+}
+
+const (
+	machineAPI = "machine.openshift.io"
+	clusterAPI = "cluster.x-k8s.io"
+)
+
+// admitOwners is the rule adopt for a Machine. Where it is not known which MachineSets there are, a control plane's usual owner
+// passes: its operator must not wait.
+func admitOwners(d *Decision, r *Request, s *quorum.Snapshot) {
+	if !r.owns() {
+		return
+	}
+	unknown := s == nil || s.MachineSetsWhy != ""
+	for i, o := range r.New.Owners {
+		switch {
+		case !r.adds(o):
+		case scales(o), o.Controller && !unknown && slices.Contains(s.MachineSets, o.UID):
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptDenied(r, &r.New.Owners[i])...)
+			return
+		case o.Controller && unknown && !usual(o):
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptUnknown(r, &r.New.Owners[i])...)
+			return
+		}
+	}
+	for i, o := range r.New.Owners {
+		if r.adds(o) && !usual(o) {
+			d.add(quorum.RuleAdopt, VerdictAllowed, ownerAdded(r, &r.New.Owners[i])...)
+			return // one is enough to say: the others are removed alike
+		}
+	}
+}
+
+func adoptDenied(r *Request, o *quorum.Owner) []string {
+	then := "Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + resource(o) + " " + quorum.Clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'"
+	if !scales(*o) {
+		then = "Leave that owner reference out: by its UID " + quorum.Clip(o.UID, 40) + " it is a MachineSet. See which: kubectl -n " + r.Namespace + " get machinesets -o custom-columns=NAME:.metadata.name,UID:.metadata.uid"
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", quorum.RuleAdopt, quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 80), r.name()),
+		"It would count the Machine among its replicas and delete it, and its etcd member with it, to scale down.",
+		then,
+	}
+}
+
+func adoptUnknown(r *Request, o *quorum.Owner) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s now: by its UID it may be a MachineSet.", quorum.RuleAdopt, quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 80), r.name()),
+		"The MachineSets could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+	}
+}
+
+// resource is what kubectl calls an owner that scales.
+func resource(o *quorum.Owner) string { return strings.ToLower(o.Kind) + "." + o.Group }
+
+func ownerAdded(r *Request, o *quorum.Owner) []string {
+	lines := []string{
+		fmt.Sprintf("Holdfast (%s): Machine %s now has an owner, %s %s.", quorum.RuleAdopt, quorum.Clip(r.name(), 80), quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 60)),
+		"The garbage collector deletes the Machine when that owner is gone, or does not exist in the first place.",
+	}
+	return append(lines, "If that is not meant, take the owner reference out again: "+r.kubectl("edit", ""))
+}
+
+// Selection is what the selector of a MachineSet or a MachineHealthCheck meets.
+type Selection struct {
+	Machines []quorum.Machine // those of the control plane that it matches
+	Total    int              // all that it matches, workers too
+	Desired  int              // voters wanted, 0 when unknown
+}
+
+// SetRequest creates or changes a MachineSet.
+type SetRequest struct {
+	Namespace, Name string
+	Template        quorum.Machine // Role and Type that its Machines get
+}
+
+// AdmitSet is the rule adopt for a MachineSet that selects or makes control-plane Machines. It is only
+// told: what it would adopt is refused to it Machine by Machine.
+func AdmitSet(r *SetRequest, s *Selection) Decision {
+	var d Decision
+	if len(s.Machines) > 0 || r.Template.ControlPlane() {
+		d.add(quorum.RuleAdopt, VerdictAllowed, setWarned(r, s)...)
+	}
+	return d
+}
+
+func setWarned(r *SetRequest, s *Selection) []string {
+	first := fmt.Sprintf("Holdfast (%s): the template of MachineSet %s makes control-plane Machines.", quorum.RuleAdopt, quorum.Clip(r.Name, 80))
+	if len(s.Machines) > 0 {
+		var names []string
+		for i := range s.Machines {
+			names = append(names, s.Machines[i].Name)
+		}
+		first = fmt.Sprintf("Holdfast (%s): MachineSet %s selects control-plane Machines: %s.", quorum.RuleAdopt, quorum.Clip(r.Name, 80), quorum.Clip(strings.Join(names, ", "), 100))
+	}
+	return []string{
+		first,
+		"Holdfast does not let it take such a Machine: it would delete it, and its etcd member with it, to scale down.",
+		"Narrow its selector and template to workers. Control-plane Machines go with a ControlPlaneMachineSet: kubectl -n " + r.Namespace + " get controlplanemachineset",
+	}
+}

@@ -1,0 +1,162 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Claims says whether the request has a Machine name an instance in a field that did not name it.
+func (r *Request) Claims() bool { return r.New != nil && len(r.claimed()) > 0 }
+
+// claimed are the fields of the new object that name an instance and did not name it before. A Machine that becomes the
+// control plane's is like a new one, with what it lets go of and gets back because a hook was on it.
+func (r *Request) claimed() []quorum.InstanceField {
+	fields := r.New.InstanceFields()
+	if r.Old == nil {
+		return fields
+	}
+	before := r.Old.InstanceFields()
+	if r.becomesGuarded() && !r.Old.Mirrored {
+		if r.Old.Held() {
+			fields = append(fields, slices.DeleteFunc(before, func(f quorum.InstanceField) bool { return slices.ContainsFunc(fields, f.Same) })...)
+		}
+		return fields
+	}
+	return slices.DeleteFunc(fields, func(f quorum.InstanceField) bool { return slices.Contains(before, f) })
+}
+
+// admitClaim is the rule claim's denial: the node link would join both Machines to one host. What the Machine API writes on a
+// control-plane Machine is what it found, so that is refused only where the instance is another one's for certain: else whoever
+// claimed it first would keep the replacement out. Their claim is told, and their deletion refused.
+func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
+	claimed := r.claimed()
+	if len(claimed) == 0 {
+		return
+	}
+	found := r.New.ControlPlane() && slices.Contains(ids.MachineAPI, r.User.Name)
+	if s == nil || !found && r.New.ControlPlane() && s.ClaimantsWhy != "" {
+		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(r, claimed[0])...)
+		return
+	}
+	others := s.Machines
+	if r.New.ControlPlane() { // two workers with one instance are none of etcd's business
+		others = slices.Concat(others, s.Claimants)
+	}
+	var twice []string
+	for i := range others {
+		other := &others[i]
+		if other.Name == r.New.Name {
+			continue
+		}
+		for _, theirs := range other.InstanceFields() {
+			k := slices.IndexFunc(claimed, theirs.Same)
+			switch {
+			case k < 0:
+			case found && !other.InstanceSettled():
+				twice = claimedTwice(r, claimed[k], other)
+			default:
+				d.add(quorum.RuleClaim, VerdictDenied, claimDenied(r, claimed[k], other)...)
+				return
+			}
+		}
+	}
+	if twice != nil {
+		d.add(quorum.RuleClaim, VerdictAllowed, twice...)
+	}
+}
+
+// admitInstance is the rule claim's repair of an update: a hooked Machine that let go of its instance
+// could not be told any more from another that takes it. The provider ID is nobody's to change; the
+// annotations are the Machine API's.
+func admitInstance(d *Decision, r *Request, ids *Identities) {
+	if !r.Old.Held() {
+		return
+	}
+	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
+		d.Repairs.ProviderID = FixAsOld
+		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, "spec.providerID")...)
+	}
+	for i, value := range r.Old.Instance {
+		if value != "" && r.New.Instance[i] != value && !slices.Contains(ids.MachineAPI, r.User.Name) {
+			d.Repairs.Instance[i] = FixAsOld
+			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, "annotation "+quorum.InstanceAnnotations[i].Key)...)
+		}
+	}
+}
+
+// admitNew is the rule claim's repair of what a Machine brings along. The documented resize copies a Machine's YAML, and with it
+// what another Machine was given.
+func admitNew(d *Decision, r *Request) {
+	var took []string
+	if r.New.EvidenceRaw != "" {
+		d.Repairs.Evidence = FixDrop
+		took = append(took, quorum.EvidenceAnnotation)
+	}
+	if r.New.Override != "" {
+		d.Repairs.Override = FixDrop
+		took = append(took, quorum.OverrideAnnotation)
+	}
+	if r.New.OverrideBy != "" {
+		d.Repairs.OverrideBy = FixDrop
+		took = append(took, quorum.OverrideByAnnotation)
+	}
+	if took != nil {
+		d.add(quorum.RuleClaim, VerdictRepaired, claimStripped(r, took)...)
+	}
+}
+
+func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s, which is the instance of Machine %s.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
+		"Both would stand for one host, and deleting one would take the other's etcd member with it.",
+		"Leave " + f.Name + " out of the manifest: the Machine API writes it once the instance exists.",
+	}
+}
+
+func claimUnknown(r *Request, f quorum.InstanceField) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s now: it may be another Machine's instance.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120)),
+		"The other Machines could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+	}
+}
+
+// claimedTwice is told of an instance that somebody claimed before it was the Machine's.
+func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s): Machine %s claims the instance of Machine %s: %s.", quorum.RuleClaim, quorum.Clip(other.Name, 70), quorum.Clip(r.name(), 70), quorum.Clip(f.Value, 60)),
+		"It is joined to nothing, and its deletion is refused, as it would take that instance along.",
+	}
+}
+
+func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s stands for the host of control-plane Machine %s as well: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
+		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
+		"Take it off that host, then try again: " + r.kubectl("patch", r.Old.DetachPatch()) + "; " +
+			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
+		r.lift(quorum.RuleClaim),
+	}
+}
+
+func claimDeleteUnknown(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): whether Machine %s stands for a control-plane Machine's host is not known: the Machines could not be read.", quorum.RuleClaim, r.name()),
+		"Its deletion would take that host along. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+		r.lift(quorum.RuleClaim),
+	}
+}
+
+func claimKept(r *Request, field string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", quorum.RuleClaim, field, quorum.Clip(r.name(), 70), r.holder()),
+	}
+}
+
+func claimStripped(r *Request, took []string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: they come with a manifest that was copied, and say nothing of this Machine.", quorum.RuleClaim, strings.Join(took, ", "), r.name()),
+	}
+}

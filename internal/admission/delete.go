@@ -1,0 +1,207 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// admitDelete are the rules about DELETE. The first that denies ends it.
+func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
+	old, class := r.Old, ids.Classify(r.User)
+	if old.Deleting() {
+		return // a repeated DELETE changes nothing
+	}
+	deny := func(rule quorum.Rule, lines []string) (ended bool) {
+		if class == ClassPerson && old.Lifts(rule, r.At) {
+			d.add(rule, VerdictOverridden, overrideUsed(r, rule)...)
+			return false
+		}
+		d.add(rule, VerdictDenied, lines...)
+		return true
+	}
+	if !r.guarded() {
+		admitStray(r, s, ids, deny)
+		return
+	}
+	if s != nil && len(old.OwnEvidence().MemberIDs) == 0 {
+		if goes, by := s.ReachedBy(old); goes != nil && deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids)) {
+			return
+		}
+	}
+	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && deny(quorum.RuleUnprotectedDelete, unseen(r)) {
+		return
+	}
+	is, why := hosting(s, old)
+	bare := !old.Protected() && (!old.Finalizer || s.MachineAPIFunctional())
+	if is == quorum.HostingUnknown && bare && deny(quorum.RuleUnprotectedDelete, unprotectedUnknown(r, why)) {
+		return
+	}
+	if is == quorum.HostingMember {
+		j := quorum.NewJoin(s)
+		if k := j.Voter(s.MachineIndex(old.Name)); k >= 0 {
+			if bare && deny(quorum.RuleUnprotectedDelete, unprotected(r, s.Mode, &s.Ring.Members[k])) {
+				return
+			}
+			if s.Ring.Members[k].Healthy && admitHealthyDelete(r, s, j, k, deny) {
+				return
+			}
+		}
+	}
+	if old.Hook == quorum.EntryOurs {
+		d.add(quorum.RuleHeld, VerdictAllowed, held(r, s, is, why)...)
+	}
+}
+
+// unseenFor is for how long the machine controller may not have seen a new Machine. It adds its finalizer when it does. The API
+// server looks for finalizers before it asks admission, so a finalizer that comes meanwhile is lost, and with the Machine
+// what knows of its instance.
+const unseenFor = 10 * time.Minute
+
+// admitStray is the rule claim for the deletion of a Machine that is none of the control plane's, but joined to the Node or the
+// instance of one that is: the machine controller would drain and delete the voter's Node with it.
+func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, deny func(quorum.Rule, []string) bool) {
+	if !r.reaches() {
+		return
+	}
+	if s == nil {
+		deny(quorum.RuleClaim, claimDeleteUnknown(r))
+		return
+	}
+	if goes, by := s.ReachedBy(r.Old); goes != nil {
+		deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids))
+	}
+}
+
+// admitHealthyDelete are the rules for the Machine of a healthy voter k: one-too-many and
+// degraded-delete.
+func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, k int, deny func(quorum.Rule, []string) bool) (ended bool) {
+	voters, _ := s.Ring.Voters()
+	limit := s.Limits.MaxDeleting
+	if limit < 0 {
+		limit = max(1, quorum.Tolerance(voters))
+	}
+	var going []int // deleting Machines that still host voters
+	for i := range s.Machines {
+		if s.Machines[i].Deleting() && j.Voter(i) >= 0 {
+			going = append(going, i)
+		}
+	}
+	if limit > 0 && len(going) >= limit && deny(quorum.RuleOneTooMany, oneTooMany(r, s, j, going, limit)) {
+		return true
+	}
+	for other := range s.Ring.Members {
+		member := &s.Ring.Members[other]
+		if other != k && !member.Learner && !member.Healthy && !j.Replacing(other) {
+			return deny(quorum.RuleDegradedDelete, degraded(r, s, member))
+		}
+	}
+	return false
+}
+
+func unprotected(r *Request, mode quorum.Mode, member *quorum.Member) []string {
+	comes := "What is missing is about to be added."
+	switch {
+	case !r.Old.Finalizer:
+		comes = "The machine controller adds the finalizer; see whether it runs."
+	case r.Old.Hook != quorum.EntryOurs && mode == quorum.ModeGuard:
+		comes = "cluster-etcd-operator adds the hook, and Holdfast the latch with it; see whether that operator runs."
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts etcd voter %s and lacks %s.", quorum.RuleUnprotectedDelete, r.name(), member, r.lacks()),
+		"Nothing would hold the deletion until a replacement votes. " + comes,
+		"Try again in a few seconds: " + r.kubectl("delete", ""),
+		r.lift(quorum.RuleUnprotectedDelete),
+	}
+}
+
+func unseen(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, r.name(), quorum.Finalizer),
+		"Deleted now, it would be gone at once, and an instance that is being made for it would run on with nobody to know of it.",
+		"Try again in a second: " + r.kubectl("delete", ""),
+		r.lift(quorum.RuleUnprotectedDelete),
+	}
+}
+
+func unprotectedUnknown(r *Request, why string) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", quorum.RuleUnprotectedDelete, r.name(), r.lacks()),
+		reasonLine(why),
+		"Try again when etcd answers: etcdctl endpoint status --cluster",
+		r.lift(quorum.RuleUnprotectedDelete),
+	}
+}
+
+// lacks names what does not stand of hook, latch and finalizer.
+func (r *Request) lacks() string {
+	var out []string
+	if r.Old.Hook != quorum.EntryOurs {
+		out = append(out, "preDrain hook "+quorum.HookName)
+	}
+	if r.Old.Latch != quorum.EntryOurs {
+		out = append(out, "preTerminate hook "+quorum.LatchName)
+	}
+	if !r.Old.Finalizer {
+		out = append(out, "finalizer "+quorum.Finalizer)
+	}
+	return strings.Join(out, " and ")
+}
+
+func oneTooMany(r *Request, s *quorum.Snapshot, j *quorum.Join, going []int, limit int) []string {
+	voters, _ := s.Ring.Voters()
+	var names []string
+	for _, i := range going {
+		names = append(names, fmt.Sprintf("%s (etcd voter %s)", s.Machines[i].Name, &s.Ring.Members[j.Voter(i)]))
+	}
+	be, that := "is", "that Machine is"
+	if len(names) > 1 {
+		be, that = "are", "one of those is"
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, r.name(), strings.Join(names, " and "), be),
+		fmt.Sprintf("With %s, at most %d may be on the way out at a time.", quorum.NVoters(voters), limit),
+		"Wait until " + that + " gone, then try again: " + r.watch(),
+		r.lift(quorum.RuleOneTooMany),
+	}
+}
+
+func degraded(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string {
+	voters, healthy := s.Ring.Voters()
+	why := ""
+	if sick.Why != "" {
+		why = ": " + quorum.Clip(sick.Why, 120)
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", quorum.RuleDegradedDelete, r.name(), sick, why),
+		fmt.Sprintf("Healthy voters: %d of %d; quorum is %d. A deletion cannot be taken back.", healthy, voters, quorum.Size(voters)),
+		"Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster",
+		r.lift(quorum.RuleDegradedDelete),
+	}
+}
+
+func held(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
+	switch is {
+	case quorum.HostingMember:
+		if quorum.NewJoin(s).Voter(s.MachineIndex(r.Old.Name)) < 0 {
+			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it is removed from etcd, and the Machine is let go.", quorum.RuleHeld, r.name(), hosted(s, r.Old))}
+		}
+		until := "a replacement votes in etcd"
+		if s.Desired > 0 {
+			until = fmt.Sprintf("etcd has as many voters without it as are wanted (%d now)", s.Desired)
+		}
+		return []string{
+			fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until),
+			"If there is no replacement yet, create one. Follow it: " + r.watch(),
+		}
+	case quorum.HostingNothing:
+		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so its hook is released next and it goes.", quorum.RuleHeld, r.name())}
+	default:
+		return []string{
+			fmt.Sprintf("Holdfast (%s): Machine %s is held, because whether it hosts an etcd member is not known.", quorum.RuleHeld, r.name()),
+			reasonLine(why),
+		}
+	}
+}

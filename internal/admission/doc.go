@@ -1,0 +1,23 @@
+// Package admission decides what happens to a request for a Machine, for the namespace or the CRD of the Machines, for a
+// MachineSet or a MachineHealthCheck. It is pure: it knows the request and a quorum.Snapshot of the cluster, and reads nothing
+// else. Each rule has a file, with its texts below its conditions.
+//
+// The rules, by the name that denials, Warnings, metrics and tests use:
+//
+//	claim               a Machine claims neither another's member nor its instance, and who did first is not deleted with a voter's host
+//	adopt               no MachineSet takes a control-plane Machine for its own
+//	keep-hook           hook, latch and evidence of a guarded Machine stay as they are
+//	no-regain           a deleting Machine does not get the hook back
+//	early-release       a custodian releases a hook only from a Machine that hosts nothing
+//	automation-release  automation releases no hook
+//	escape-hatch        a person may take the hook off a deleting Machine; the latch goes once etcd can do without it
+//	keep-finalizer      the machine finalizer stays while hook or latch is on
+//	keep-role           the role labels stay while hook or latch is on
+//	unprotected-delete  a voter's Machine is deleted only with hook, latch and finalizer
+//	one-too-many        no more voters are on their way out than etcd can lose
+//	degraded-delete     no healthy voter's Machine is deleted while another voter is unhealthy
+//	held                a deletion in order is held until a replacement votes
+//	home                namespace and CRD of the Machines stay as they are while any Machine carries the hook
+//	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
+//	override            an override is a person's, and says whose
+package admission

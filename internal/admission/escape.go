@@ -1,0 +1,109 @@
+package admission
+
+import (
+	"fmt"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine, and it never returns. What the Machine
+// hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
+// without.
+func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
+	if r.New.Latch != r.Old.Latch {
+		d.Repairs.Latch = FixAsOld
+	}
+	loss := lossOf(s, r.Old)
+	if loss.held && r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
+		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(escaped(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
+		return
+	}
+	d.add(quorum.RuleEscapeHatch, VerdictAllowed, escaped(r, s, &loss)...)
+}
+
+// admitFinal puts a final release on record: Holdfast takes off the latch that the ledger says goes.
+func admitFinal(d *Decision, r *Request, s *quorum.Snapshot) {
+	loss := lossOf(s, r.Old)
+	if loss.held {
+		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(letGo(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
+		return
+	}
+	d.add(quorum.RuleEscapeHatch, VerdictAllowed, letGo(r, s, &loss)...)
+}
+
+// loss is what etcd loses with a Machine's instance.
+type loss struct {
+	known                   bool
+	why                     string // why it is not known
+	member                  string // on the Machine, "" without one
+	learner                 bool   // the member has no vote
+	nothing                 bool   // the Machine hosts nothing
+	voters, healthy, remain int    // healthy voters now, and for certain without the Machine and those that are released
+	held                    bool   // etcd cannot do without, or that is not known
+}
+
+// lossOf tells what etcd has left without the Machine.
+func lossOf(s *quorum.Snapshot, old *quorum.Machine) loss {
+	if s == nil || !s.Ring.Known {
+		return loss{why: s.RingWhy(), held: true}
+	}
+	i, j := s.MachineIndex(old.Name), quorum.NewJoin(s)
+	is, why := j.Hosting(i)
+	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(i)}
+	l.voters, l.healthy = s.Ring.Voters()
+	l.held = !l.nothing && !j.QuorumWithout(i)
+	for _, k := range j.Members(i) {
+		if member := &s.Ring.Members[k]; l.member == "" || l.learner {
+			l.member, l.learner = member.String(), member.Learner
+		}
+	}
+	return l
+}
+
+// escaped says what comes of a hook that a person took off, or of a latch that stood alone.
+func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
+	what := fmt.Sprintf("Holdfast (%s): hook %s of Machine %s is off for good.", quorum.RuleEscapeHatch, quorum.HookName, r.name())
+	if r.Old.Hook != quorum.EntryOurs {
+		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", quorum.RuleEscapeHatch, quorum.LatchName, r.name())
+	}
+	if !l.held || r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
+		return append([]string{what + " It is let go in a moment, and terminated."}, loses(s, l)...)
+	}
+	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
+	if l.known {
+		left = fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())
+	}
+	return []string{
+		what + " The Machine is not terminated before etcd can do without it.", left,
+		"It goes by itself once a replacement votes: " + r.watch(),
+		"To let it go all the same: " + r.override(quorum.RuleEscapeHatch),
+	}
+}
+
+// letGo says what goes with a Machine that Holdfast lets go of.
+func letGo(r *Request, s *quorum.Snapshot, l *loss) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: a person took its hook off, and it is terminated now.", quorum.RuleEscapeHatch, r.name())}
+	return append(lines, loses(s, l)...)
+}
+
+// loses says what etcd loses with a Machine, and what to do about it.
+func loses(s *quorum.Snapshot, l *loss) []string {
+	switch {
+	case l.nothing:
+		return []string{"No etcd member runs on it."}
+	case !l.known:
+		return []string{"Whether an etcd member runs on it is not known.", reasonLine(l.why)}
+	case l.learner:
+		return []string{fmt.Sprintf("It hosts etcd learner %s, which has no vote.", l.member)}
+	}
+	out := []string{fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())}
+	if s.Mode == quorum.ModeFull {
+		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
+	}
+	return append(out, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
+}
+
+// tally is what etcd has left, in numbers.
+func (l *loss) tally() string {
+	return fmt.Sprintf("Healthy voters: %d of %d now, %d without this Machine; quorum is %d.", l.healthy, l.voters, l.remain, quorum.Size(l.voters))
+}

@@ -1,0 +1,24 @@
+package admission
+
+import (
+	"fmt"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// admitEvidence keeps the evidence as the custodians wrote it.
+func admitEvidence(d *Decision, r *Request, class Class) {
+	if class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw {
+		return
+	}
+	d.Repairs.Evidence = FixAsOld
+	if !r.Drops() { // else the hook's own Warning says it all
+		d.add(quorum.RuleKeepHook, VerdictRepaired, keepEvidence(r)...)
+	}
+}
+
+func keepEvidence(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put annotation %s of Machine %s back: only Holdfast writes which etcd member a Machine hosts.", quorum.RuleKeepHook, quorum.EvidenceAnnotation, r.name()),
+	}
+}

@@ -1,0 +1,57 @@
+package admission
+
+import (
+	"fmt"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// admitRelease are the rules about who may let a deleting Machine go.
+func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
+	if class == ClassPerson && r.ByWebhook {
+		d.holdHook(r, quorum.RuleAutomationRelease, webhookRelease(r))
+		return
+	}
+	switch class {
+	case ClassAutomation:
+		d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))
+	case ClassCustodian:
+		switch is, why := hosting(s, r.Old); {
+		case is == quorum.HostingNothing:
+			d.dropLatch(r)
+		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.MachineIndex(r.Old.Name)):
+			admitFinal(d, r, s)
+		default:
+			d.holdHook(r, quorum.RuleEarlyRelease, earlyRelease(r, quorum.RuleEarlyRelease, s, is, why))
+		}
+	case ClassPerson:
+		admitEscape(d, r, s)
+	}
+}
+
+func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, r.holder(), r.name())}
+	if is == quorum.HostingMember {
+		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
+		return append(lines, "Remove the member from etcd first; the hook may go then.")
+	}
+	lines[0] += " whether it still hosts an etcd member is not known."
+	return append(lines, reasonLine(why), "The hook may go once that is known. See how etcd is: etcdctl endpoint status --cluster")
+}
+
+func automationRelease(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", quorum.RuleAutomationRelease, r.holder(), r.name()),
+		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", quorum.Clip(r.User.Name, 140)),
+		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without it is fine.",
+	}
+}
+
+// webhookRelease says that it was not the person who took the hook off.
+func webhookRelease(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: not you took it off, but a mutating webhook.", quorum.RuleAutomationRelease, r.holder(), r.name()),
+		"See which webhooks change Machines: kubectl get mutatingwebhookconfigurations",
+		fmt.Sprintf("To let the Machine go, take the hook off yourself: kubectl holdfast release %s", r.name()),
+	}
+}

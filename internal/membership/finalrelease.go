@@ -1,0 +1,107 @@
+package membership
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
+// round that finds the record.
+func (p *planner) finalRelease() []Action {
+	var next, drained []Action
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !m.Deleting() || m.Mirrored || m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
+			continue
+		}
+		if is, _ := p.join.Hosting(i); is == quorum.HostingNothing {
+			continue // step 2's
+		}
+		if !p.join.MayRelease(i) {
+			p.noteHeld(i)
+			continue
+		}
+		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Latch: true, Final: true, Why: p.whyReleased(i)}
+		switch {
+		case p.s.Ledger.Has(m.UID):
+			pod, ok := p.releasePod(i)
+			if !ok { // step 8 sees to the budget
+				p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. "+
+					"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+				return nil
+			}
+			if pod != nil {
+				a.Pod, a.PodUID = pod.Name, pod.UID
+			}
+			return []Action{a}
+		case (next == nil || drained == nil && p.cordoned(i)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
+			a.Kind, a.Latch, a.Final = RecordRelease, false, false
+			a.Release = quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(i), At: p.s.Now}
+			if !p.join.QuorumWithout(i) {
+				a.Release.By = m.LiftedBy()
+			}
+			next = []Action{a}
+			if p.cordoned(i) {
+				drained = next
+			}
+		}
+	}
+	return next
+}
+
+// cordoned says whether a Machine's Node is. One whose hook is off is drained, and the machine controller drains no other one of
+// the control plane's until it is gone.
+func (p *planner) cordoned(machine int) bool {
+	n := p.join.Node(machine)
+	return n >= 0 && p.s.Nodes[n].Cordoned
+}
+
+// membersPerhapsOn are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
+func (p *planner) membersPerhapsOn(machine int) []uint64 {
+	var out []uint64
+	for _, k := range p.join.Members(machine) {
+		out = append(out, p.s.Ring.Members[k].ID)
+	}
+	for _, id := range p.s.Machines[machine].OwnEvidence().MemberIDs {
+		if !slices.Contains(out, id) && !p.s.Ring.Known {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// whyReleased says why a Machine is let go.
+func (p *planner) whyReleased(machine int) string {
+	if !p.join.QuorumWithout(machine) {
+		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", p.s.Machines[machine].LiftedBy(), quorum.RuleEscapeHatch)
+	}
+	voters, _ := p.s.Ring.Voters()
+	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.Remaining(machine), quorum.NVoters(voters))
+}
+
+// noteHeld tells that a Machine stays although a person took its hook off.
+func (p *planner) noteHeld(machine int) {
+	m := &p.s.Machines[machine]
+	voters, _ := p.s.Ring.Voters()
+	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(machine), quorum.NVoters(voters), quorum.Size(voters))
+	if !p.s.Ring.Known {
+		why = "how etcd is doing is not known: " + p.s.RingWhy()
+	}
+	p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. "+
+		"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, why, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+}
+
+// ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there. Nil to leave
+// it as it is.
+func (p *planner) ledgerToKeep() []quorum.Release {
+	out := []quorum.Release{}
+	for _, r := range p.s.Ledger.Entries {
+		if slices.ContainsFunc(r.Members, func(id uint64) bool { return p.s.Ring.MemberIndex(id) >= 0 }) ||
+			slices.ContainsFunc(p.s.Machines, func(m quorum.Machine) bool { return m.UID == r.UID }) {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -1,0 +1,56 @@
+package membership
+
+// Reason is a machine-readable word for a Note.
+type Reason string
+
+const (
+	ReasonEtcdUnknown             Reason = "EtcdUnknown"
+	ReasonEtcdNoLeader            Reason = "EtcdNoLeader"
+	ReasonEtcdMembersUnhealthy    Reason = "EtcdMembersUnhealthy"
+	ReasonMachineAPINotFunctional Reason = "MachineAPINotFunctional"
+	ReasonDesiredReplicasUnknown  Reason = "DesiredReplicasUnknown"
+	ReasonMemberHostUnknown       Reason = "MemberHostUnknown"
+	ReasonLearnerOrphaned         Reason = "LearnerOrphaned"
+	ReasonMachineMirrored         Reason = "MachineMirrored"
+	ReasonHookOwnerForeign        Reason = "HookOwnerForeign"
+	ReasonMemberAddressChanged    Reason = "MemberAddressChanged"
+	ReasonOperatorSeesNoMember    Reason = "OperatorSeesNoMember"
+	ReasonLearnerStuck            Reason = "LearnerStuck"
+	ReasonEtcdVotersMissing       Reason = "EtcdVotersMissing"
+	ReasonEtcdVotersTooMany       Reason = "EtcdVotersTooMany"
+	ReasonOneFailureDomain        Reason = "OneFailureDomain"
+	ReasonMachineWithoutNode      Reason = "MachineWithoutNode"
+	ReasonDrainBlocked            Reason = "DrainBlocked"
+	ReasonQuorumGuardAbsent       Reason = "QuorumGuardAbsent"
+	ReasonQuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
+	ReasonQuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
+	ReasonEtcdOperatorPresent     Reason = "EtcdOperatorPresent"
+	ReasonLockForeign             Reason = "LockForeign"
+	ReasonVoterNotStarted         Reason = "VoterNotStarted"
+	ReasonReleaseHeld             Reason = "ReleaseHeld"
+	ReasonLedgerGarbled           Reason = "LedgerGarbled"
+	ReasonMachineUnreadable       Reason = "MachineUnreadable"
+	ReasonRecordsGarbled          Reason = "RecordsGarbled"
+	ReasonRecordsNotKept          Reason = "RecordsNotKept"
+	ReasonInstanceClaimedTwice    Reason = "InstanceClaimedTwice"
+	ReasonClaimsUnknown           Reason = "ClaimsUnknown"
+	ReasonInvariantViolated       Reason = "InvariantViolated"
+	ReasonReplacementWaits        Reason = "ReplacementWaits"
+	ReasonLearnerBehind           Reason = "LearnerBehind"
+	ReasonEtcdNoSpace             Reason = "EtcdNoSpace"
+	ReasonEtcdCorrupt             Reason = "EtcdCorrupt"
+	ReasonActionFails             Reason = "ActionFails"
+	ReasonMembershipNotPublished  Reason = "MembershipNotPublished"
+)
+
+// Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
+func (r Reason) Degrades() bool {
+	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonMachineMirrored
+}
+
+// Note is something a person should know: what is wrong, or what a replacement waits for.
+type Note struct {
+	Reason  Reason
+	Machine string // "" if it is about no Machine in particular
+	Message string
+}

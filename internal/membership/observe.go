@@ -1,0 +1,254 @@
+package membership
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// nodeComes is for how long a new Machine may be without a Node before that is reported.
+const nodeComes = 30 * time.Minute
+
+// observe notes what is wrong whatever is done.
+func (p *planner) observe() {
+	for k := range p.s.Ring.Members {
+		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		switch {
+		case !member.Learner && !member.Started():
+			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: etcdctl member remove %x", member, member.ID)
+		case !member.Learner && !member.Healthy:
+			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
+		case member.Learner:
+			// A warm learner that waits for a seat is at rest.
+			p.plan.Moving = p.plan.Moving || !p.s.Steady(member) || p.seatFree()
+			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
+				p.note(ReasonLearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
+			}
+			if i := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && i >= 0 && !p.s.Machines[i].Deleting() {
+				p.note(ReasonLearnerStuck, p.machineOf(k), "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
+					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(k))
+			}
+		}
+		if at, has := p.moved(k); has != "" {
+			p.note(ReasonMemberAddressChanged, p.machineOf(k), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(k), has, member.ID)
+		}
+		switch {
+		case host.Known():
+		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
+			p.note(ReasonLearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
+		default:
+			p.note(ReasonMemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.Ambiguity(k), p.ownerless(k))
+		}
+	}
+	if p.s.Ledger.Why != "" {
+		p.note(ReasonLedgerGarbled, "", "the ledger of the Machines that were let go cannot be read; Holdfast makes it anew, and for %s every voter counts as lost that may have been in it: %s", quorum.LedgerSettles, p.s.Ledger.Why)
+	}
+	if p.s.RecordsWhy != "" {
+		p.note(ReasonRecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
+	}
+	p.noteDrains()
+	p.noteDomains()
+	p.observeClaims()
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if m.Unread != "" {
+			p.note(ReasonMachineUnreadable, m.Name, "Machine %s cannot be read, so it is left alone: %s", m.Name, m.Unread)
+		}
+		if m.Mirrored {
+			p.note(ReasonMachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
+		}
+		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(i) < 0 && len(p.join.Members(i)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeComes) {
+			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
+		}
+		p.noteUnseen(i)
+		p.noteUndrained(i)
+		if m.Hook == quorum.EntryForeign && p.s.Mode == quorum.ModeGuard {
+			p.note(ReasonHookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", quorum.HookName, m.Name, quorum.HookOwner)
+		}
+	}
+}
+
+// observeClaims notes the Machines that claim the host of a control-plane Machine.
+func (p *planner) observeClaims() {
+	for i := range p.s.Claimants {
+		p.noteClaim(&p.s.Claimants[i], "joined to nothing")
+	}
+	for i := range p.s.Machines { // one of two that is not known to host the member
+		if m := &p.s.Machines[i]; m.Guarded() && len(m.OwnEvidence().MemberIDs) == 0 {
+			p.noteClaim(m, "not known to be the member's host")
+		}
+	}
+	if p.s.ClaimantsWhy != "" {
+		p.note(ReasonClaimsUnknown, "", "whether other Machines claim the host of a control-plane Machine is not known: %s", p.s.ClaimantsWhy)
+	}
+}
+
+func (p *planner) noteClaim(m *quorum.Machine, is string) {
+	if goes, by := p.s.ReachedBy(m); goes != nil {
+		if m.Deleting() {
+			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, stands for the host of control-plane Machine %s as well (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
+				"delete Machine %s to have another in its place", m.Name, goes.Name, by, goes.Name)
+			return
+		}
+		p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s stands for the host of control-plane Machine %s as well (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
+			"take it off that host: kubectl patch machine %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.DetachPatch())
+	}
+}
+
+// noteDrains notes what keeps the quorum guard from doing its work.
+func (p *planner) noteDrains() {
+	g := &p.s.QuorumGuard
+	if g.Managed && g.Absent != "" {
+		p.note(ReasonQuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)
+	}
+	if !g.Manageable() || g.MinAvailable < 0 {
+		return
+	}
+	for n := range p.s.Nodes {
+		node := &p.s.Nodes[n]
+		if p.nodeNeedsPod(n) && !node.Cordoned && !g.HasPod(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
+			p.note(ReasonQuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
+		}
+	}
+	for i := range g.Pods {
+		if pod := &g.Pods[i]; pod.Owner == quorum.PodOwnerOther && !pod.Deleting {
+			p.note(ReasonQuorumGuardOthersPod, "", "pod %s has the label of the quorum guard's pods and is none of them, so the budget asks for one more: delete it, or take the label off", pod.Name)
+		}
+	}
+}
+
+// noteDomains notes that all voters are in one failure domain, although a control-plane Machine is in another.
+func (p *planner) noteDomains() {
+	voters, zones := 0, map[string]bool{}
+	for k := range p.s.Ring.Members {
+		if !p.s.Ring.Members[k].Learner {
+			voters++
+			zones[p.zone(k)] = true
+		}
+	}
+	if voters < 3 || len(zones) != 1 || zones[""] {
+		return
+	}
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if m.ControlPlane() && !m.Deleting() && m.Zone != "" && !zones[m.Zone] && len(p.join.Members(i)) == 0 {
+			for zone := range zones {
+				p.note(ReasonOneFailureDomain, "", "all %s are in failure domain %s, and etcd is lost with it; Machine %s is in %s: delete one of the others to have its member move there", quorum.NVoters(voters), zone, m.Name, m.Zone)
+			}
+			return
+		}
+	}
+}
+
+// noteUnseen notes, in guard mode, that cluster-etcd-operator cannot find the voter of a deleting Machine: it looks for members at the
+// Machine's InternalIPs alone.
+func (p *planner) noteUnseen(machine int) {
+	m, k := &p.s.Machines[machine], p.join.Voter(machine)
+	if p.s.Mode != quorum.ModeGuard || !m.Deleting() || m.Mirrored || m.Unread != "" || m.Hook != quorum.EntryOurs || k < 0 {
+		return
+	}
+	member := &p.s.Ring.Members[k]
+	if quorum.PeerHostsOf(member.PeerURLs).Meets(m.Addresses, nil) {
+		return
+	}
+	then := fmt.Sprintf("Once its replacement votes: etcdctl member remove %x", member.ID)
+	if remain := p.servingWithout(k); p.s.Desired > 0 && remain >= p.s.Desired {
+		then = fmt.Sprintf("%s without it, as many as are wanted, so: etcdctl member remove %x", nHealthy(remain), member.ID)
+	}
+	p.note(ReasonOperatorSeesNoMember, m.Name, "cluster-etcd-operator finds a member at an InternalIP of its Machine, and deleting Machine %s has none of etcd %s (%s), so it will not remove that member, and the Machine is held. %s",
+		m.Name, member, strings.Join(member.PeerURLs, ", "), then)
+}
+
+// noteUndrained notes that a Machine that was let go is not drained: the machine controller drains no control-plane Node while another
+// one is cordoned, and that one's Machine is not on its way out.
+func (p *planner) noteUndrained(machine int) {
+	m, node := &p.s.Machines[machine], p.join.Node(machine)
+	if !m.LetGo() || m.Mirrored || node < 0 || p.s.Nodes[node].Cordoned {
+		return
+	}
+	for n := range p.s.Nodes {
+		owner := p.join.Owner(n)
+		if !p.s.Nodes[n].Cordoned || owner >= 0 && p.s.Machines[owner].LetGo() {
+			continue
+		}
+		p.note(ReasonDrainBlocked, m.Name, "Machine %s is let go, and is not drained: the machine controller drains no control-plane Node while Node %s is cordoned. If that one stays: kubectl uncordon %s",
+			m.Name, p.s.Nodes[n].Name, p.s.Nodes[n].Name)
+		return
+	}
+}
+
+func nHealthy(n int) string {
+	if n == 1 {
+		return "1 healthy voter remains"
+	}
+	return fmt.Sprintf("%d healthy voters remain", n)
+}
+
+// noteVoterCount notes that etcd has another number of voters than wanted, and what that waits for.
+func (p *planner) noteVoterCount() {
+	voters, _ := p.s.Ring.Voters()
+	stays := true // all of them, on Machines
+	for k := range p.join.Hosts {
+		stays = stays && !p.isLeaving(k) && p.join.Hosts[k].Machine() >= 0
+	}
+	switch {
+	case p.s.Desired == 0 || voters == p.s.Desired:
+	case voters < p.s.Desired && p.hasLearner():
+		p.note(ReasonReplacementWaits, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
+	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:
+		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; see whether there is one, and that operator's log", quorum.NVoters(voters), p.s.Desired)
+	case voters < p.s.Desired:
+		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
+	case !stays && len(p.plan.Notes) > 0: // these say why
+	case !stays:
+		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+	default:
+		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no control-plane Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+	}
+}
+
+// ownerless is what to do about a member that runs, if at all, where no Machine and no Node is.
+func (p *planner) ownerless(k int) string {
+	if host := &p.join.Hosts[k]; len(host.Machines)+len(host.Nodes) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", p.s.Ring.Members[k].ID)
+}
+
+// machineOf is the name of the Machine that hosts a member, "" if that is not known.
+func (p *planner) machineOf(k int) string {
+	if i := p.join.Hosts[k].Machine(); i >= 0 {
+		return p.s.Machines[i].Name
+	}
+	return ""
+}
+
+// behind says how far a learner is behind, and for how long at its pace.
+func (p *planner) behind(m *quorum.Member) string {
+	text := fmt.Sprintf("%d entries behind the leader", p.s.Lag(m))
+	if m.CatchUp > 0 {
+		text += fmt.Sprintf(", about %s at its pace", max(m.CatchUp.Round(time.Second), time.Second))
+	}
+	return text
+}
+
+// moved says where a member is listed and which addresses its Machine has instead; "" if one is the other.
+func (p *planner) moved(k int) (at, has string) {
+	member, i := &p.s.Ring.Members[k], p.join.Hosts[k].Machine()
+	if i < 0 || len(member.PeerURLs) == 0 {
+		return "", ""
+	}
+	m := &p.s.Machines[i]
+	addrs, names := slices.Clone(m.Addresses), m.HostNames
+	if n := p.join.Node(i); n >= 0 {
+		addrs, names = append(addrs, p.s.Nodes[n].Addresses...), append(slices.Clone(names), p.s.Nodes[n].HostNames...)
+	}
+	if len(addrs) == 0 || quorum.PeerHostsOf(member.PeerURLs).Meets(addrs, names) {
+		return "", ""
+	}
+	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
+}

@@ -1,0 +1,144 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Plan is what to do now. Actions on Machines may be several, on etcd at most one; after it, look again.
+type Plan struct {
+	Actions []Action
+	Notes   []Note
+	// Records are the evidence that has to outlive the Machines, for the members listed now.
+	// Nil: leave the records as they are.
+	Records []quorum.Evidence
+	// Ledger are the releases that the ledger is to keep. Nil: leave it as it is.
+	Ledger []quorum.Release
+	// Moving: something is under way that etcd or a host must finish, so look again soon.
+	Moving bool
+	// Violated is the invariant that an action would have broken, so that there are none; "" in order.
+	Violated Invariant
+}
+
+// Decide computes the plan. Every action has passed the invariants; if one did not, there are no
+// actions, and a Note says which.
+func Decide(s *quorum.Snapshot) Plan {
+	p := planner{s: s, join: quorum.NewJoin(s)}
+	p.decide()
+	if err := CheckPlan(s, p.plan.Actions); err != nil {
+		p.plan.Actions = nil
+		if broken := (*Violation)(nil); errors.As(err, &broken) {
+			p.plan.Violated = broken.Invariant
+		}
+		p.note(ReasonInvariantViolated, "", "nothing is done: %v", err)
+	}
+	return p.plan
+}
+
+type planner struct {
+	s    *quorum.Snapshot
+	join *quorum.Join
+	plan Plan
+}
+
+// decide fills the plan: the first step that applies.
+func (p *planner) decide() {
+	s := p.s
+	p.plan.Notes = AlarmNotes(&s.Ring)
+	p.noteFailures()
+	switch {
+	case !s.Ring.Known:
+		p.note(ReasonEtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.RingWhy())
+		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
+			p.plan.Actions = nil
+		}
+		return
+	case s.Ring.Leader == 0:
+		p.note(ReasonEtcdNoLeader, "", "etcd has no leader, so nothing is changed")
+		return
+	}
+	p.observe()
+	if len(s.Ring.Alarms) > 0 { // etcd refuses every write, the API server's among them
+		p.finalRelease() // tells what is held
+		p.explainWaiting()
+		p.plan.Moving = false
+		return
+	}
+	p.plan.Ledger = p.ledgerToKeep()
+	if !s.MachineAPIFunctional() {
+		p.note(ReasonMachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.WhyNotFunctional())
+		p.plan.Actions = p.releaseIdle()
+		return
+	}
+	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}
+	if s.Mode == quorum.ModeFull {
+		p.plan.Records = p.recordsToKeep()
+		voters, alive := s.Ring.Voters()
+		if _, stay := p.votersThatStay(); alive >= quorum.Size(voters) && stay < quorum.Size(voters) {
+			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy on Machines that stay, and quorum is %d: etcd loses it with the Machines that were let go, unless others vote before", stay, quorum.NVoters(voters), quorum.Size(voters))
+		}
+		switch {
+		case alive < quorum.Size(voters):
+			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", alive, quorum.NVoters(voters), quorum.Size(voters))
+		case s.OtherDriver != "":
+			p.note(ReasonEtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
+		case s.ForeignLock():
+			p.note(ReasonLockForeign, "", "etcd's members are left alone, because %s", s.ForeignLockText())
+		case s.Desired == 0:
+			p.note(ReasonDesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
+		default:
+			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
+		}
+	}
+	acts := false
+	for _, step := range steps {
+		actions := step()
+		p.plan.Actions = append(p.plan.Actions, actions...)
+		if acts = len(actions) > 0 && !p.allFailing(actions); acts {
+			p.plan.Moving = p.plan.Moving || slices.ContainsFunc(actions, func(a Action) bool { return Failing(p.s, a) == nil })
+			break
+		}
+	}
+	if !acts {
+		p.explainWaiting()
+		p.noteVoterCount()
+	}
+	if s.Mode == quorum.ModeFull { // it is nobody's turn: the guard's size must not wait for a replacement
+		p.plan.Actions = append(p.plan.Actions, p.keepQuorumGuard()...)
+	}
+}
+
+func (p *planner) note(reason Reason, machine, format string, args ...any) {
+	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, quorum.Clip(fmt.Sprintf(format, args...), 1000)})
+}
+
+// Unkept notes what of the plan's Records and its Ledger could not be written, nil for nothing. Without records nothing is done, and
+// without a ledger no Machine is let go, for which the ledger that was read is needed anyway.
+func (p *Plan) Unkept(records, ledger error) {
+	if records != nil {
+		p.Actions = nil
+		p.Notes = append(p.Notes, Note{ReasonRecordsNotKept, "", quorum.Clip("nothing is done, because it cannot be written down which Machine hosts which member: "+records.Error(), 1000)})
+	}
+	if ledger != nil {
+		p.Notes = append(p.Notes, Note{ReasonRecordsNotKept, "", quorum.Clip("no Machine whose hook a person took off is let go, because the release ledger cannot be written: "+ledger.Error(), 1000)})
+	}
+}
+
+// Describe is the plan as a person reads it: a line for each action and note.
+func (p Plan) Describe() string {
+	var b strings.Builder
+	for _, a := range p.Actions {
+		fmt.Fprintf(&b, "step %d: %s: %s\n", a.Step, a.Describe(), a.Why)
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(&b, "%s: %s\n", n.Reason, n.Message)
+	}
+	if b.Len() == 0 {
+		return "at rest\n"
+	}
+	return b.String()
+}

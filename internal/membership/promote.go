@@ -1,0 +1,44 @@
+package membership
+
+import (
+	"fmt"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked, a seat is free, and the quorum
+// guard is sized for one voter more.
+func (p *planner) promote() []Action {
+	if !p.seatFree() || p.holdsPromotion() {
+		return nil
+	}
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
+		i := p.join.Hosts[k].Machine()
+		if !member.Learner || i < 0 || !p.s.Steady(member) {
+			continue
+		}
+		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs && !p.hostGoesWithAnother(i) {
+			return []Action{{
+				Kind: Promote, Step: 6, Machine: m.Name, UID: m.UID, Member: member.ID, MemberName: member.Name,
+				Why: fmt.Sprintf("it is %d entries behind the leader, its Machine is hooked, and a seat is free", p.s.Lag(member)),
+			}}
+		}
+	}
+	return nil
+}
+
+// seatFree says whether a voter may be added: one is missing, or one is about to go and can. An even
+// number of voters is only ever passed through.
+func (p *planner) seatFree() bool {
+	voters, _ := p.s.Ring.Voters()
+	if voters != p.s.Desired {
+		return voters < p.s.Desired
+	}
+	for k := range p.s.Ring.Members {
+		if _, _, ok := p.leavingFrom(k); ok && !p.s.Ring.Members[k].Learner {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,170 @@
+package membership
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// keepQuorumGuard is step 8: the budget is sized for etcd's voters, each Node that hosts a member or waits for one has a pod, and no
+// other has.
+func (p *planner) keepQuorumGuard() []Action {
+	g := &p.s.QuorumGuard
+	if !g.Manageable() {
+		return nil
+	}
+	var out []Action
+	if voters, _ := p.s.Ring.Voters(); g.MinAvailable != p.minAvailable() || !g.Intact {
+		out = append(out, Action{Kind: SizeGuard, Step: 8, MinAvailable: p.minAvailable(), Version: g.Version, Why: "etcd has " + quorum.NVoters(voters)})
+	}
+	renewed := false
+	for i := range g.Pods {
+		pod := &g.Pods[i]
+		why := p.whyUnwanted(pod)
+		if why == "" && !renewed && p.outdated(pod) {
+			renewed, why = true, "it is made anew as Holdfast writes it now"
+		}
+		if why != "" {
+			out = append(out, Action{Kind: DeleteGuardPod, Step: 8, Node: pod.Node, Pod: pod.Name, PodUID: pod.UID, Why: why})
+		}
+	}
+	for n := range p.s.Nodes {
+		node := &p.s.Nodes[n]
+		if g.MinAvailable < 0 || node.Cordoned || !p.nodeNeedsPod(n) || slices.ContainsFunc(g.Pods, func(pod quorum.GuardPod) bool { return pod.Node == node.Name && pod.Owner != quorum.PodOwnerOther }) {
+			continue
+		}
+		if addr, ok := p.address(node); ok {
+			out = append(out, Action{Kind: CreateGuardPod, Step: 8, Node: node.Name, Address: addr, Why: "it hosts an etcd member, or is about to"})
+		}
+	}
+	return out
+}
+
+// leastReady is what leaves etcd its quorum after one drain more, if etcd tolerates one at all: as many ready pods as there
+// are voters, less one. A voter that is dead or runs on no Node counts: no ready pod stands for it. The only voter may be
+// drained, where one is wanted: nothing else could ever reboot its Node.
+func leastReady(voters, desired int) int {
+	if voters == 1 && desired == 1 {
+		return 0
+	}
+	return voters - min(1, quorum.Tolerance(voters))
+}
+
+// minAvailable is what the budget is to say, for etcd as it is and as it is about to be: a promotion comes after it. Each pod
+// that the budget counts and that stands for no voter comes on top, for it may be ready: one of somebody else's, and one of
+// a Node whose member is gone, until it is gone, too.
+func (p *planner) minAvailable() int {
+	voters, _ := p.s.Ring.Voters()
+	n := leastReady(voters, p.s.Desired)
+	if p.hasLearner() && p.seatFree() {
+		n = max(n, leastReady(voters+1, p.s.Desired))
+	}
+	for i := range p.s.QuorumGuard.Pods {
+		if pod := &p.s.QuorumGuard.Pods[i]; !pod.Deleting && (pod.Owner == quorum.PodOwnerOther || !p.podWanted(pod)) {
+			n++
+		}
+	}
+	return n
+}
+
+// nodeNeedsPod says whether a Node is to have a guard pod.
+func (p *planner) nodeNeedsPod(node int) bool {
+	return p.join.NeedsGuardPod(node) && !p.voterCountsAsLost(p.s.Nodes[node].Name)
+}
+
+// podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
+func (p *planner) podWanted(pod *quorum.GuardPod) bool {
+	node := slices.IndexFunc(p.s.Nodes, func(n quorum.Node) bool { return n.Name == pod.Node })
+	return pod.Owner == quorum.PodOwnerGuard && node >= 0 && p.nodeNeedsPod(node)
+}
+
+// holdsPromotion says whether the budget would let one voter too many be drained once a learner is promoted.
+func (p *planner) holdsPromotion() bool {
+	return p.s.QuorumGuard.Manageable() && p.s.QuorumGuard.MinAvailable < p.minAvailable()
+}
+
+// whyUnwanted says why a pod of the guard is to go for good, "" if it is not.
+func (p *planner) whyUnwanted(pod *quorum.GuardPod) string {
+	switch {
+	case pod.Deleting || pod.Owner == quorum.PodOwnerOther:
+		return ""
+	case pod.Owner == quorum.PodOwnerOldGuard:
+		return "the budget that it was made for is gone"
+	case p.podWanted(pod):
+		return ""
+	case p.voterCountsAsLost(pod.Node):
+		if !p.machineReleased(pod.Node) {
+			return "" // it goes with the release
+		}
+		return "its Machine is let go, so its voter counts as lost, and the budget is for the others"
+	default:
+		return "no etcd member is on its Node, nor is one to come"
+	}
+}
+
+// machineReleased says whether nothing holds the Machine of a Node any more.
+func (p *planner) machineReleased(node string) bool {
+	return p.isNodeOf(node, func(i int) bool { return p.s.Machines[i].LetGo() })
+}
+
+// voterCountsAsLost says whether the voter of a Node counts as lost, although it may still answer: its Machine is let go, or is about to be.
+func (p *planner) voterCountsAsLost(node string) bool {
+	return p.machineReleased(node) || p.isNodeOf(node, func(i int) bool {
+		return p.s.Machines[i].Deleting() && p.s.Ledger.Has(p.s.Machines[i].UID) && p.join.MayRelease(i)
+	})
+}
+
+// isNodeOf says whether a Node is that of a Machine of that kind.
+func (p *planner) isNodeOf(node string, kind func(machine int) bool) bool {
+	for i := range p.s.Machines {
+		if n := p.join.Node(i); n >= 0 && p.s.Nodes[n].Name == node && kind(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
+// counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: not before the
+// budget lets nothing be drained any more, and while enough others are not, unless a person lifted the rule.
+func (p *planner) releasePod(machine int) (pod *quorum.GuardPod, ok bool) {
+	n := p.join.Node(machine)
+	if n < 0 || !p.s.QuorumGuard.Manageable() {
+		return nil, true
+	}
+	if pod = p.s.QuorumGuard.Pod(p.s.Nodes[n].Name); pod == nil || p.s.Machines[machine].Lifts(quorum.RuleEscapeHatch, p.s.Now) {
+		return pod, true
+	}
+	voters, _ := p.s.Ring.Voters()
+	ready := 0
+	for i := range p.s.QuorumGuard.Pods {
+		if other := &p.s.QuorumGuard.Pods[i]; other.Ready && !other.Deleting && p.podWanted(other) {
+			ready++
+		}
+	}
+	return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.MinAvailable >= p.minAvailable()
+}
+
+// outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain
+// waits for one pod at most.
+func (p *planner) outdated(pod *quorum.GuardPod) bool {
+	node := slices.IndexFunc(p.s.Nodes, func(n quorum.Node) bool { return n.Name == pod.Node })
+	if pod.Deleting || node < 0 || !p.podWanted(pod) {
+		return false
+	}
+	addr, ok := p.address(&p.s.Nodes[node])
+	if !pod.Outdated && (!ok || addr == pod.Address) {
+		return false
+	}
+	return !pod.Ready || !p.podMissing()
+}
+
+// podMissing says whether a Node that is to have a ready guard pod has none.
+func (p *planner) podMissing() bool {
+	for n := range p.s.Nodes {
+		if pod := p.s.QuorumGuard.Pod(p.s.Nodes[n].Name); p.nodeNeedsPod(n) && (pod == nil || !pod.Ready) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,29 @@
+package membership
+
+import (
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// releaseIdle is step 2: hook and latch go from a deleting Machine that hosts nothing. In guard mode the hook is left to its
+// custodian. For a latch whose hook a person took off, see finalRelease.
+func (p *planner) releaseIdle() []Action {
+	var out []Action
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !m.Deleting() || m.Mirrored || m.Unread != "" {
+			continue
+		}
+		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Hook: m.Hook != quorum.EntryAbsent && p.s.Mode == quorum.ModeFull, Latch: m.Latch == quorum.EntryOurs}
+		if m.Hook == quorum.EntryOurs && p.s.Mode == quorum.ModeGuard {
+			continue // its custodian's
+		}
+		if is, _ := p.join.Hosting(i); is != quorum.HostingNothing {
+			continue
+		}
+		a.Why = "it hosts no etcd member"
+		if a.Hook || a.Latch {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,39 @@
+package membership
+
+import (
+	"fmt"
+	"slices"
+)
+
+// removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
+// etcd would take no replacement while it is listed. That is also so if the host that waits has come
+// back at its address, for etcd lists a peer URL once, and no other replacement can be made: one whose
+// learner gave way before is none. Nothing goes while a learner is on its way, which needs no place: what is taken
+// for dead may only be slow. The rest has quorum without it, or decide had stopped.
+func (p *planner) removeDead() []Action {
+	s := p.s
+	w := p.waitingMachine(anyMachine)
+	if w < 0 || p.hasLearner() {
+		return nil
+	}
+	accepts, _ := s.Ring.Accepts()
+	otherWay := p.waitingMachine(func(i int) bool {
+		return p.hostsNothing(i) && p.s.Nodes[p.join.Node(i)].GaveWayAt.IsZero()
+	}) >= 0
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		machine, uid, ok := p.leavingFrom(k)
+		if !ok || member.Learner || !s.Dead(member) || s.Now.Sub(member.Since) < s.Limits.SettledAfter {
+			continue
+		}
+		if accepts && (otherWay || !slices.Contains(p.join.Members(w), k)) {
+			continue
+		}
+		waits := s.Machines[w].Name
+		return []Action{{
+			Kind: RemoveVoter, Step: 5, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name,
+			Why: fmt.Sprintf("it is dead, %s, and etcd takes no member for Machine %s while it is listed", p.whyLeaving(k), waits),
+		}}
+	}
+	return nil
+}

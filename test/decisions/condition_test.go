@@ -1,0 +1,110 @@
+package decisions_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+)
+
+// TestConditionReasons: each reason is told in a transcript.
+func TestConditionReasons(t *testing.T) {
+	told := transcripts(t, "condition")
+	for _, reason := range []membership.Reason{
+		membership.ReasonAsExpected, membership.ReasonEtcdUnknown, membership.ReasonEtcdNoLeader, membership.ReasonQuorumLost, membership.ReasonEtcdMembersUnhealthy, membership.ReasonEtcdMembersNotStarted, membership.ReasonEtcdVotersMissing,
+		membership.ReasonReplacementInProgress, membership.ReasonLearnerBehind, membership.ReasonLearnerOrphaned, membership.ReasonQuorumGuardAbsent, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
+	} {
+		if !strings.Contains(told, " "+string(reason)) {
+			t.Errorf("no transcript in testdata/condition tells of %s", reason)
+		}
+	}
+	for _, phase := range membership.Phases() {
+		if strings.Count(phase.String(), " ") > 0 || phase.String() == "" {
+			t.Errorf("phase %d has no name for a label", phase)
+		}
+	}
+}
+
+// TestSettle holds what transcripts cannot show: what was read back from where it was told stands after
+// a restart, and a clock that is put back takes nothing away.
+func TestSettle(t *testing.T) {
+	w := newWorld()
+	for _, line := range []string{"machine m-0 10.0.0.1", "machine m-1 10.0.0.2", "machine m-2 10.0.0.3", "member a0 10.0.0.1", "member a1 10.0.0.2", "member a2 10.0.0.3"} {
+		if err := w.set(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(previous []membership.Condition, after time.Duration) []membership.Condition {
+		w.witness()
+		p := membership.Decide(&w.s)
+		return membership.Settle(previous, membership.Conditions(&w.s, &p), noon().Add(after))
+	}
+	is := func(when string, all []membership.Condition, want membership.Status) {
+		t.Helper()
+		for _, c := range all {
+			if c.Type == membership.ConditionDegraded && c.Status != want {
+				t.Errorf("%s: Degraded is %s", when, c.Status)
+			}
+		}
+	}
+	// Degraded was told before the restart; the member is back, and has been for no known time.
+	before := []membership.Condition{{Type: membership.ConditionDegraded, Status: membership.StatusTrue, Reason: string(membership.ReasonEtcdMembersUnhealthy), Since: noon().Add(-time.Hour)}}
+	told := look(before, 0)
+	is("after a restart", told, membership.StatusTrue)
+	if since := told[2].Since; !since.Equal(noon().Add(-time.Hour)) {
+		t.Errorf("it is said to be so since %s", since)
+	}
+	told = look(told, -time.Hour)
+	is("with the clock put back", told, membership.StatusTrue)
+	is("within the inertia", look(told, -time.Hour+29*time.Second), membership.StatusTrue)
+	is("after it", look(told, -time.Hour+30*time.Second), membership.StatusFalse)
+	is("the first time", look(nil, 0), membership.StatusFalse)
+}
+
+// TestPromotable: a learner could vote if it is steady, its Machine stays, and a seat is free.
+func TestPromotable(t *testing.T) {
+	for _, c := range []struct {
+		name, lines string
+		want        int
+	}{
+		{"a voter leaves", "machine m-0 deleting", 1},
+		{"a voter is missing", "gone member a0", 1},
+		{"warm", "", 0},
+		{"behind", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000", 0},
+		{"its Machine leaves", "machine m-0 deleting\nmachine m-3 deleting", 0},
+		{"desired unknown", "machine m-0 deleting\ndesired unknown: no", 0},
+		{"etcd unknown", "machine m-0 deleting\netcd unknown: no", 0},
+	} {
+		w := newWorld()
+		text := "machine m-0 10.0.0.1\nmachine m-1 10.0.0.2\nmachine m-2 10.0.0.3\nmachine m-3 10.0.0.4\n" +
+			"member a0 10.0.0.1\nmember a1 10.0.0.2\nmember a2 10.0.0.3\nmember b0 10.0.0.4 learner\n" + c.lines
+		for line := range strings.Lines(text) {
+			if err := w.set(strings.TrimSpace(line)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.witness()
+		w.s.Now = w.s.Now.Add(time.Second)
+		if got := membership.Promotable(&w.s); got != c.want {
+			t.Errorf("%s: %d are promotable, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestDefect: a plan that was refused is told at once, as the defect that it is.
+func TestDefect(t *testing.T) {
+	w := newWorld()
+	for _, line := range []string{"machine m-0 10.0.0.1", "member a0 10.0.0.1", "desired 1"} {
+		if err := w.set(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.witness()
+	fine := membership.Decide(&w.s)
+	refused := membership.Plan{Violated: membership.InvariantVoterCount, Notes: []membership.Note{{Reason: membership.ReasonInvariantViolated, Message: "nothing is done"}}}
+	told := membership.Settle(membership.Settle(nil, membership.Conditions(&w.s, &fine), noon()), membership.Conditions(&w.s, &refused), noon().Add(time.Second))
+	if got := told[2]; got.Status != membership.StatusTrue || got.Reason != string(membership.ReasonInvariantViolated) || !strings.Contains(got.Message, "report it") {
+		t.Errorf("it is told as %s", got.Describe())
+	}
+}

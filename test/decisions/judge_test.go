@@ -1,0 +1,276 @@
+package decisions_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// violates judges one action by the invariants, as plainly as they are written down: it counts, it
+// compares strings, and it uses nothing of the package but its types.
+func violates(s *q.Snapshot, a membership.Action) string {
+	var m *q.Machine
+	for i := range s.Machines {
+		if s.Machines[i].Name == a.Machine {
+			m = &s.Machines[i]
+		}
+	}
+	type ballot struct {
+		id            uint64
+		vote, healthy bool // healthy, and nothing lets its host go
+	}
+	var before, after []ballot
+	for _, o := range s.Ring.Members {
+		one := ballot{o.ID, !o.Learner, o.Healthy && !dumbReleased(s, &o)}
+		before = append(before, one)
+		if o.ID == a.Member {
+			switch a.Kind {
+			case membership.RemoveLearner, membership.RemoveVoter:
+				continue
+			case membership.Promote:
+				one.vote = true
+			}
+		}
+		after = append(after, one)
+	}
+	tally := func(of []ballot) (voters, healthy int) {
+		for _, b := range of {
+			if b.vote {
+				voters++
+				if b.healthy {
+					healthy++
+				}
+			}
+		}
+		return voters, healthy
+	}
+	votersBefore, healthyBefore := tally(before)
+	voters, healthy := tally(after)
+	answer := 0 // also of those that were let go and are still there
+	for _, o := range s.Ring.Members {
+		if votes := !o.Learner && (o.ID != a.Member || a.Kind != membership.RemoveVoter) || o.ID == a.Member && a.Kind == membership.Promote; votes && o.Healthy {
+			answer++
+		}
+	}
+	etcd := a.Kind != membership.AddHook && a.Kind != membership.ReleaseHook && a.Kind != membership.RecordRelease && a.Kind != membership.SizeGuard && a.Kind != membership.CreateGuardPod && a.Kind != membership.DeleteGuardPod
+	switch {
+	case etcd && !s.Ring.Known:
+		return "etcd is changed although it is not known"
+	case etcd && answer*2 <= voters:
+		return "I1: no quorum is left"
+	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
+		return "I1: fewer are left of those that stay"
+	case a.Kind == membership.Promote && (m == nil || m.Hook != q.EntryOurs):
+		return "I2: no hook"
+	case a.Kind == membership.ReleaseHook && (m == nil || m.DeletedAt.IsZero()):
+		return "I3: the Machine is not deleting"
+	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && m.Hook != q.EntryAbsent:
+		return "I3: its member may be listed, and nobody took the hook off"
+	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && !strings.Contains(dumbLedger(s), "["+m.UID+"]"):
+		return "I3: its member may be listed, and it is not recorded"
+	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && !dumbLifts(s, m):
+		return "I3: its member may be listed, and quorum would be lost"
+	case a.Kind == membership.RecordRelease && (m == nil || m.DeletedAt.IsZero() || m.Hook != q.EntryAbsent):
+		return "I3: nobody took its hook off"
+	case voters > votersBefore && voters > s.Desired+1:
+		return "I4: too many voters"
+	case voters < votersBefore && healthy < healthyBefore && dumbServing(s, a.Member) < s.Desired:
+		return "I4: too few voters that serve"
+	case a.Kind == membership.Promote && !m.DeletedAt.IsZero():
+		return "I5: the Machine is deleting"
+	case a.Kind == membership.AddHook && (m == nil || !m.DeletedAt.IsZero()):
+		return "I6: the hook returns"
+	}
+	return ""
+}
+
+// dumbMayHost says whether a member may run on a Machine, by strings alone.
+func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
+	if !s.Ring.Known || m.Unread != "" {
+		return true
+	}
+	hint := m.ProviderID != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
+		m.EvidenceRaw != "" && (m.Evidence.MachineUID == "" || m.Evidence.MachineUID == m.UID) ||
+		m.Phase == "Running" || m.Phase == "Provisioned"
+	for i := range s.Ring.Members {
+		hosts := dumbHosts(s, &s.Ring.Members[i])
+		if strings.Contains(hosts, "[machine "+m.Name+"]") {
+			return true
+		}
+		if hint && strings.Count(hosts, "[") != 1 {
+			return true // joined to nobody, or to two
+		}
+	}
+	return false
+}
+
+// dumbHosts is the naive join: the hosts of a member as one string, "[gone]" if a record says that
+// its Machine is.
+func dumbHosts(s *q.Snapshot, member *q.Member) string {
+	has := func(addrs []string) bool {
+		for _, u := range member.PeerURLs {
+			for _, a := range addrs {
+				if strings.Contains(a, ":") {
+					a = "[" + a + "]"
+				}
+				if strings.Contains(strings.ToLower(u), "://"+strings.ToLower(a)+":") {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	evident := func(e q.Evidence) bool {
+		for _, id := range e.MemberIDs {
+			if id == member.ID {
+				return true
+			}
+		}
+		return false
+	}
+	out, taken, claimed, unread := "", " ", false, false
+	for _, m := range s.Machines {
+		node := ""
+		for _, n := range s.Nodes {
+			if m.NodeName == n.Name || m.NodeName == "" && m.ProviderID != "" && m.ProviderID == n.ProviderID {
+				node = n.Name
+				taken += n.Name + " "
+				break
+			}
+		}
+		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
+		claimed = claimed || own
+		at := own || has(texts(m.Addresses, m.HostNames))
+		for _, n := range s.Nodes {
+			at = at || n.Name == node && has(texts(n.Addresses, n.HostNames))
+		}
+		if at {
+			out += "[machine " + m.Name + "]"
+			unread = unread || m.Unread != ""
+		}
+	}
+	for _, n := range s.Nodes {
+		if !unread && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+			out += "[node " + n.Name + "]"
+		}
+	}
+	if out == "" && (member.Name == "etcd-bootstrap" || s.Bootstrap.IsValid() && has([]string{s.Bootstrap.String()})) {
+		return "[bootstrap]"
+	}
+	if out != "" || claimed {
+		return out
+	}
+	for _, r := range s.Records {
+		if !evident(r) {
+			continue
+		}
+		for _, m := range s.Machines {
+			if m.UID == r.MachineUID {
+				return ""
+			}
+		}
+		if r.MachineUID == "" {
+			return ""
+		}
+		return "[gone]"
+	}
+	return ""
+}
+
+func texts[A interface{ String() string }](addrs []A, names []string) []string {
+	out := append([]string{}, names...)
+	for _, a := range addrs {
+		out = append(out, strings.TrimPrefix(a.String(), "::ffff:"))
+	}
+	return out
+}
+
+// dumbLifts says whether somebody lifted the rule escape-hatch within the last hour.
+func dumbLifts(s *q.Snapshot, m *q.Machine) bool {
+	who, when, _ := strings.Cut(m.OverrideBy, " ")
+	at, err := time.Parse(time.RFC3339, when)
+	return strings.HasPrefix(m.Override, "escape-hatch: ") && who != "" && err == nil && at.After(s.Now.Add(-time.Hour)) && !at.After(s.Now)
+}
+
+// dumbLedger is who is let go by the ledger, and which members are, as one string.
+func dumbLedger(s *q.Snapshot) string {
+	out := ""
+	for _, r := range s.Ledger.Entries {
+		out += "[" + r.UID + "]"
+		for _, id := range r.Members {
+			out += fmt.Sprintf("(%x by %s)", id, r.UID)
+		}
+	}
+	return out
+}
+
+// dumbReleased says whether nothing holds the host of a member any more, or the ledger says so of a host that is gone.
+func dumbReleased(s *q.Snapshot, member *q.Member) bool {
+	hosts, there := dumbHosts(s, member), ""
+	for _, m := range s.Machines {
+		there += "[" + m.UID + "]"
+		on := strings.Contains(hosts, "[machine "+m.Name+"]")
+		if on && m.Unread == "" && !m.DeletedAt.IsZero() && m.Hook != q.EntryOurs && m.Latch != q.EntryOurs {
+			return true
+		}
+	}
+	for _, m := range s.Machines {
+		if hosts == "[machine "+m.Name+"]" && m.DeletedAt.IsZero() {
+			return false // it moved
+		}
+	}
+	for _, r := range s.Ledger.Entries {
+		if !strings.Contains(there, "["+r.UID+"]") && strings.Contains(dumbLedger(s), fmt.Sprintf("(%x by %s)", member.ID, r.UID)) {
+			return true
+		}
+	}
+	return false
+}
+
+// dumbLeaves says whether the ledger lets a Machine go that the member may run on.
+func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
+	for _, m := range s.Machines {
+		hosts := dumbHosts(s, member)
+		if m.Unread != "" && !m.DeletedAt.IsZero() && !strings.Contains(hosts, "[machine ") {
+			return true // it may be any Node's
+		}
+		if strings.Contains(hosts, "[machine "+m.Name+"]") && !m.DeletedAt.IsZero() && (m.Unread != "" || m.UID != "" && strings.Contains(dumbLedger(s), "["+m.UID+"]")) {
+			return true
+		}
+	}
+	return false
+}
+
+// dumbServing counts the voters but one that answer and run on a Machine or Node.
+func dumbServing(s *q.Snapshot, but uint64) int {
+	n := 0
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		hosts := dumbHosts(s, member)
+		if member.ID != but && !member.Learner && member.Healthy && member.Name != "" && !dumbReleased(s, member) &&
+			strings.Count(hosts, "[") == 1 && (strings.Contains(hosts, "[machine ") || strings.Contains(hosts, "[node ")) {
+			n++
+		}
+	}
+	return n
+}
+
+// dumbLosesQuorum counts what is left for certain without a Machine and those that were let go before.
+func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
+	voters, left := 0, 0
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.Learner {
+			continue
+		}
+		voters++
+		hosts := dumbHosts(s, member)
+		if member.Healthy && strings.Count(hosts, "[") == 1 && hosts != "[machine "+m.Name+"]" && !dumbReleased(s, member) && !dumbLeaves(s, member) {
+			left++
+		}
+	}
+	return !s.Ring.Known || left <= voters/2
+}
