@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -230,6 +231,9 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 	}
 	if err != nil {
 		logger(ctx, r.Request).Error(err, "deciding without a look at the cluster")
+		if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+			r.request.Unread = err.Error()
+		}
 		return nil
 	}
 	return s

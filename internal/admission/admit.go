@@ -64,10 +64,21 @@ func withMachine(s *quorum.Snapshot, m *quorum.Machine) *quorum.Snapshot {
 	return &fresh
 }
 
-// hosting decides what a Machine of the Snapshot hosts; without a Snapshot that is unknown.
-func hosting(s *quorum.Snapshot, m *quorum.Machine) (quorum.Hosting, string) {
+// hosting decides what the request's Machine hosts; without a Snapshot that is unknown.
+func (r *Request) hosting(s *quorum.Snapshot) (quorum.Hosting, string) {
 	if s == nil || !s.Ring.Known {
-		return quorum.HostingUnknown, s.RingWhy()
+		return quorum.HostingUnknown, r.ringWhy(s)
 	}
-	return quorum.NewJoin(s).Hosting(s.MachineIndex(m.Name))
+	return quorum.NewJoin(s).Hosting(s.MachineIndex(r.Old.Name))
+}
+
+// ringWhy says why the ring is not known, for people.
+func (r *Request) ringWhy(s *quorum.Snapshot) string {
+	switch {
+	case s != nil:
+		return s.RingWhy()
+	case r.Unread != "":
+		return "the cluster could not be read: " + r.Unread
+	}
+	return "the cluster could not be read in time"
 }

@@ -34,7 +34,7 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && deny(quorum.RuleUnprotectedDelete, unseen(r)) {
 		return
 	}
-	is, why := hosting(s, old)
+	is, why := r.hosting(s)
 	bare := !old.Protected() && (!old.Finalizer || s.MachineAPIFunctional())
 	if is == quorum.HostingUnknown && bare && deny(quorum.RuleUnprotectedDelete, unprotectedUnknown(r, why)) {
 		return

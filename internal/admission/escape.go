@@ -13,7 +13,7 @@ func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
 	if r.New.Latch != r.Old.Latch {
 		d.Repairs.Latch = FixAsOld
 	}
-	loss := lossOf(s, r.Old)
+	loss := lossOf(r, s)
 	if loss.held && r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
 		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(escaped(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
 		return
@@ -23,7 +23,7 @@ func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
 
 // admitFinal puts a final release on record: Holdfast takes off the latch that the ledger says goes.
 func admitFinal(d *Decision, r *Request, s *quorum.Snapshot) {
-	loss := lossOf(s, r.Old)
+	loss := lossOf(r, s)
 	if loss.held {
 		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(letGo(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
 		return
@@ -43,11 +43,11 @@ type loss struct {
 }
 
 // lossOf tells what etcd has left without the Machine.
-func lossOf(s *quorum.Snapshot, old *quorum.Machine) loss {
+func lossOf(r *Request, s *quorum.Snapshot) loss {
 	if s == nil || !s.Ring.Known {
-		return loss{why: s.RingWhy(), held: true}
+		return loss{why: r.ringWhy(s), held: true}
 	}
-	i, j := s.MachineIndex(old.Name), quorum.NewJoin(s)
+	i, j := s.MachineIndex(r.Old.Name), quorum.NewJoin(s)
 	is, why := j.Hosting(i)
 	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(i)}
 	l.voters, l.healthy = s.Ring.Voters()

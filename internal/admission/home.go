@@ -62,5 +62,5 @@ func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	}
 	return append(lines,
 		"The Machines would be gone, or without their hooks, before anything could hold them, and etcd's members with them.",
-		"To give up this control plane for good, remove Holdfast's registration first: kubectl delete validatingwebhookconfiguration holdfast")
+		"To give up this control plane for good, take Holdfast off first: kubectl holdfast uninstall")
 }

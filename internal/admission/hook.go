@@ -13,7 +13,7 @@ func admitHook(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 		admitHookDeleting(d, r, s, class)
 	case r.Old.Hook == quorum.EntryOurs && r.New.Hook != quorum.EntryOurs:
 		if class == ClassCustodian && r.New.Hook == quorum.EntryAbsent {
-			is, why := hosting(s, r.Old)
+			is, why := r.hosting(s)
 			if is == quorum.HostingNothing {
 				d.pairLatch(r.New.Hook, r.New.Latch)
 				return

@@ -16,7 +16,7 @@ func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 	case ClassAutomation:
 		d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))
 	case ClassCustodian:
-		switch is, why := hosting(s, r.Old); {
+		switch is, why := r.hosting(s); {
 		case is == quorum.HostingNothing:
 			d.dropLatch(r)
 		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.MachineIndex(r.Old.Name)):

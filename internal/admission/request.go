@@ -27,6 +27,8 @@ type Request struct {
 	At        time.Time       // when it came
 	Old, New  *quorum.Machine // New is nil for Delete, Old is nil for Create
 
+	// Unread is why the cluster could not be read, where there is no Snapshot; "" if it took too long.
+	Unread string
 	// ByWebhook: what Drops was taken off by a mutating webhook, and not by User.
 	ByWebhook bool
 }

@@ -2,14 +2,17 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +42,7 @@ func NewClaims(api client.WithWatch, namespace string, log logr.Logger) *Claims 
 const (
 	claimsPage  = 100 // Machines, decoded whole, which is what the index costs for a moment
 	claimsWatch = 5 * time.Minute
-	claimsRetry = 5 * time.Second // grows up to claimsWatch while the index cannot be kept
+	claimsRetry = 5 * time.Second // grows up to claimsWatch while the Machines cannot be listed
 )
 
 // NeedLeaderElection has every replica keep an index: all of them answer the API server.
@@ -49,9 +52,8 @@ func (*Claims) NeedLeaderElection() bool { return false }
 func (c *Claims) Start(ctx context.Context) error {
 	wait := claimsRetry
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := c.keep(ctx)
-		if time.Since(began) > claimsWatch {
+		listed, err := c.keep(ctx)
+		if listed {
 			wait = claimsRetry
 		}
 		if ctx.Err() == nil {
@@ -66,31 +68,35 @@ func (c *Claims) Start(ctx context.Context) error {
 	return nil
 }
 
-// keep lists all Machines and follows their changes until that fails.
-func (c *Claims) keep(ctx context.Context) error {
+// keep lists all Machines and follows their changes until that fails. There is no index then: all Machines are read where it would
+// have been asked. listed says whether there was one.
+func (c *Claims) keep(ctx context.Context) (listed bool, err error) {
 	keys := map[string][]uint64{}
 	version, err := c.each(ctx, func(m *machinev1beta1.Machine) { keys[m.Name] = c.hashes(m) })
 	if err != nil {
-		c.mu.Lock()
-		c.keys, c.why = nil, err.Error()
-		c.mu.Unlock()
-		return err
+		c.set(nil, err.Error())
+		return false, err
 	}
-	c.mu.Lock()
-	c.keys, c.why = keys, ""
-	c.mu.Unlock()
+	c.set(keys, "")
+	defer c.set(nil, "")
 	again := time.NewTicker(time.Second) // a watch that ends at once is not asked for in a hurry
 	defer again.Stop()
 	for {
 		if version, err = c.follow(ctx, version); err != nil {
-			return err
+			return true, err
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return true, ctx.Err()
 		case <-again.C:
 		}
 	}
+}
+
+func (c *Claims) set(keys map[string][]uint64, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keys, c.why = keys, why
 }
 
 // follow applies changes from a version on, until the API server ends the watch, and says from which version to go on.
@@ -140,12 +146,13 @@ func (c *Claims) each(ctx context.Context, visit func(*machinev1beta1.Machine)) 
 			list.ListMeta, list.Items = names.ListMeta, nil
 			for i := range names.Items {
 				var m machinev1beta1.Machine
-				if c.api.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m) == nil {
+				err := c.api.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m)
+				switch {
+				case err == nil:
 					list.Items = append(list.Items, m)
+				case !apierrors.IsNotFound(err) && !garbled(err):
+					return "", fmt.Errorf("read Machine %s/%s: %w", c.namespace, names.Items[i].Name, err)
 				}
-			}
-			if ctx.Err() != nil {
-				return "", ctx.Err()
 			}
 		}
 		for i := range list.Items {
@@ -155,6 +162,11 @@ func (c *Claims) each(ctx context.Context, visit func(*machinev1beta1.Machine)) 
 			return list.ResourceVersion, nil
 		}
 	}
+}
+
+// garbled says whether an object came, and could not be decoded: neither the API server refused it nor the way to it failed.
+func garbled(err error) bool {
+	return !errors.As(err, new(apierrors.APIStatus)) && !errors.As(err, new(*url.Error)) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // hashes are those of the keys of what goes with a Machine.

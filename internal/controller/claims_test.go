@@ -2,10 +2,14 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -54,7 +58,25 @@ func TestClaims(t *testing.T) {
 		depth--
 	}
 
-	claims := NewClaims(api, metav1.NamespaceDefault, logr.Discard())
+	broken := make(chan error) // of each watch
+	watched := interceptor.NewClient(api, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+		select {
+		case err := <-broken:
+			return nil, err
+		default:
+		}
+		ctx, stop := context.WithCancel(ctx)
+		go func() { // an error that is sent ends the watch that is under way, and the next one fails
+			select {
+			case err := <-broken:
+				stop()
+				broken <- err
+			case <-ctx.Done():
+			}
+		}()
+		return c.Watch(ctx, list, options...)
+	}})
+	claims := NewClaims(watched, metav1.NamespaceDefault, logr.Discard())
 	g := &Gatherer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
 	of := func(provider string) (names []string) {
 		t.Helper()
@@ -108,4 +130,13 @@ func TestClaims(t *testing.T) {
 	must(t, api.Delete(t.Context(), early))
 	eventually(func() int { names, _, _ := claims.find([]string{"instance process:///8"}); return len(names) }).WithTimeout(20 * time.Second).Should(Equal(0))
 	finds("process:///8")
+
+	// A watch that breaks: what changes meanwhile is found all the same, and the index is back soon.
+	known := func() bool { _, known, _ := claims.find(nil); return known }
+	broken <- errors.New("the connection was closed")
+	eventually(known).WithTimeout(20 * time.Second).WithPolling(time.Millisecond).Should(BeFalse())
+	create("late", "worker", "process:///7")
+	finds("process:///7", "late")
+	eventually(known).WithTimeout(20 * time.Second).Should(BeTrue())
+	finds("process:///7", "late")
 }

@@ -48,6 +48,7 @@ type ClusterOperator struct {
 	reworded time.Time              // when the status was written last
 	review   time.Time              // when to read the object again at the latest
 	missing  bool                   // the API, and that was said
+	attempts attempts               // to write the object
 }
 
 // tell brings the object up to date with a look at the cluster. It writes only what has changed.
@@ -74,7 +75,9 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membe
 	o.review = s.Now.Add(reviewEvery)
 	ctx, cancel := context.WithTimeout(ctx, apiBound)
 	defer cancel()
-	switch err := o.write(ctx, now, s.Now); {
+	err := o.write(ctx, now, s.Now)
+	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, untold(err), false)
+	switch {
 	case err == nil:
 		o.missing = false
 	case errors.Is(err, errNoAPI):
@@ -88,6 +91,22 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membe
 		return fmt.Errorf("the conditions are not told: %w", err)
 	}
 	return nil
+}
+
+// untold is why the conditions could not be told, nil if they were, or for what passes by itself.
+func untold(err error) error {
+	if errors.Is(err, errNoAPI) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// failures are the conditions that could not be told.
+func (o *ClusterOperator) failures() []quorum.Failure {
+	if o == nil {
+		return nil
+	}
+	return o.attempts.failures()
 }
 
 // write reads the object, and writes its status if it is not what it should be.

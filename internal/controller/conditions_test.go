@@ -29,14 +29,14 @@ type told struct {
 	log           []string
 }
 
-func newTold(t *testing.T, objects ...client.Object) (*told, *ClusterOperator) {
+func newTold(t *testing.T) (*told, *ClusterOperator) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := configv1.Install(scheme); err != nil {
 		t.Fatal(err)
 	}
 	c := &told{}
-	c.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&configv1.ClusterOperator{}).
+	c.Client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&configv1.ClusterOperator{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 				if c.reads++; c.fail != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -90,7 +91,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.QuorumGuard, s.OtherDriver = guard, driver
-	s.Failures = append(r.attempts.failures(), r.Publisher.failures()...)
+	s.Failures = slices.Concat(r.attempts.failures(), r.Publisher.failures(), r.ClusterOperator.failures())
 	if lock.Key != r.lock.Key {
 		r.lock = lock
 		r.lock.Since = s.Now

@@ -148,7 +148,7 @@ func (m *Metrics) observe(s *quorum.Snapshot, p *membership.Plan) {
 
 // unread is a look at etcd alone, where the rest of the cluster could not be read: its API server may be
 // down because etcd is.
-func (m *Metrics) unread(ring quorum.Ring) {
+func (m *Metrics) unread(ring quorum.Ring, notes []membership.Note) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var s quorum.Snapshot
@@ -159,7 +159,7 @@ func (m *Metrics) unread(ring quorum.Ring) {
 	if ring.Known {
 		m.known = &s
 	}
-	m.last = m.metrics(&s, nil)
+	m.last = m.metrics(&s, notes)
 }
 
 func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometheus.Metric {

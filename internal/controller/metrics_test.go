@@ -143,10 +143,10 @@ func TestMetrics(t *testing.T) {
 		"etcd_readable{}": 0, "etcd_members{healthy,voter}": 3, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix() + 6), "condition{EtcdUnknown}": 1,
 	})
 	ring := threeVoters(noon.Add(time.Minute)).Ring
-	m.unread(ring)
-	has("the API server is lost, etcd is not", map[string]float64{"etcd_readable{}": 1, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix() + 60), "desired_voters{}": 3})
+	m.unread(ring, []membership.Note{{Reason: membership.ReasonClusterUnreadable}})
+	has("the API server is lost, etcd is not", map[string]float64{"condition{ClusterUnreadable}": 1, "etcd_readable{}": 1, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix() + 60), "desired_voters{}": 3})
 	ring.Leader = 0
-	m.unread(ring)
+	m.unread(ring, nil)
 	has("no leader", map[string]float64{"etcd_readable{}": 0})
 
 	m.observe(threeVoters(noon), &membership.Plan{Violated: membership.InvariantVoterCount})

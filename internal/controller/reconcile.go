@@ -171,8 +171,11 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	s, err := r.look(ctx)
 	if err != nil {
-		r.unread(ctx)
-		return outcome{}, fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
+		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
+		if ctx.Err() == nil { // not at the end, at which everything fails
+			err = errors.Join(err, r.unread(ctx, err))
+		}
+		return outcome{}, err
 	}
 	plan := membership.Decide(s)
 	r.settle(s)
@@ -212,14 +215,15 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	return did, err
 }
 
-// unread reads etcd alone, for the metrics: the API server may be down because etcd is.
-func (r *Reconciler) unread(ctx context.Context) {
-	if ctx.Err() != nil {
-		return // this is the end
-	}
-	ctx, cancel := context.WithTimeout(ctx, etcdBound)
-	defer cancel()
-	r.Metrics.unread(r.Etcd.Read(ctx))
+// unread reads etcd alone, and tells that the rest of the cluster cannot be read: the API server may be down because etcd is, or
+// Holdfast has lost a right.
+func (r *Reconciler) unread(ctx context.Context, why error) error {
+	within, cancel := context.WithTimeout(ctx, etcdBound)
+	s := &quorum.Snapshot{Mode: r.Gatherer.Mode, Ring: r.Etcd.Read(within), Now: r.Gatherer.Clock.Now(), Limits: r.Gatherer.Limits}
+	cancel()
+	plan := membership.Unreadable(s, errors.New(sentence(why)))
+	r.Metrics.unread(s.Ring, plan.Notes)
+	return r.ClusterOperator.tell(ctx, s, &plan)
 }
 
 // outcome is what came of a round.

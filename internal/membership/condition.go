@@ -86,6 +86,9 @@ func Conditions(s *quorum.Snapshot, p *Plan) []Condition {
 		// It may be that only Holdfast cannot reach etcd.
 		available.Status, progressing = StatusUnknown, condition(ConditionProgressing, lost, StatusUnknown, cause{})
 	}
+	if i := slices.IndexFunc(p.Notes, func(n Note) bool { return n.Reason == ReasonClusterUnreadable }); i >= 0 {
+		progressing = condition(ConditionProgressing, []cause{{ReasonClusterUnreadable, p.Notes[i].Message, degradedInertia}}, StatusUnknown, cause{})
+	}
 	return []Condition{available, progressing, degraded, upgradeable}
 }
 

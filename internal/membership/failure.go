@@ -37,7 +37,7 @@ func (p *planner) noteFailures() {
 		case f.Reason == string(ReasonMembershipNotPublished):
 			p.note(ReasonMembershipNotPublished, "", "etcd's membership is not published, by which hosts start a new member and clients find etcd: %s", f)
 		default:
-			p.note(ReasonActionFails, f.Machine, "%s", f)
+			p.note(Reason(f.Reason), f.Machine, "%s", f)
 		}
 	}
 }

@@ -41,6 +41,8 @@ const (
 	ReasonEtcdCorrupt             Reason = "EtcdCorrupt"
 	ReasonActionFails             Reason = "ActionFails"
 	ReasonMembershipNotPublished  Reason = "MembershipNotPublished"
+	ReasonConditionsNotTold       Reason = "ConditionsNotTold"
+	ReasonClusterUnreadable       Reason = "ClusterUnreadable"
 )
 
 // Degrades says whether a Note with this reason means that something is wrong, rather than on its way.

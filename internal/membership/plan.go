@@ -116,6 +116,14 @@ func (p *planner) note(reason Reason, machine, format string, args ...any) {
 	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, quorum.Clip(fmt.Sprintf(format, args...), 1000)})
 }
 
+// Unreadable is the plan while the cluster's Machines, Nodes or other objects cannot be read: nothing is done. Of the Snapshot
+// only the Ring is known.
+func Unreadable(s *quorum.Snapshot, why error) Plan {
+	p := planner{s: s, plan: Plan{Notes: AlarmNotes(&s.Ring)}}
+	p.note(ReasonClusterUnreadable, "", "the API server does not show Holdfast the cluster, so nothing is done, and Machines that are deleted are held: %v; if it is a right that is missing, apply Holdfast's manifests again", why)
+	return p.plan
+}
+
 // Unkept notes what of the plan's Records and its Ledger could not be written, nil for nothing. Without records nothing is done, and
 // without a ledger no Machine is let go, for which the ledger that was read is needed anyway.
 func (p *Plan) Unkept(records, ledger error) {

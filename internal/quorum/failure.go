@@ -7,7 +7,7 @@ import (
 
 // Failure is something that is tried again and again, and does not get done.
 type Failure struct {
-	Reason  string // of the Note that tells of it: ActionFails or MembershipNotPublished
+	Reason  string // of the Note that tells of it: ActionFails, MembershipNotPublished or ConditionsNotTold
 	What    string // an Action as Describe has it, or the object that is not published
 	Machine string // "" if it is about no Machine in particular
 	Since   time.Time

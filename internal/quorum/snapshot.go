@@ -115,12 +115,5 @@ func (s *Snapshot) WhyNotFunctional() string {
 
 // RingWhy says why the ring is not known, for people.
 func (s *Snapshot) RingWhy() string {
-	switch {
-	case s == nil:
-		return "the cluster could not be read in time"
-	case s.Ring.Why == "":
-		return "etcd's members could not be read"
-	default:
-		return s.Ring.Why
-	}
+	return cmp.Or(s.Ring.Why, "etcd's members could not be read")
 }

@@ -184,7 +184,7 @@ func (k *Keeper) look(ctx context.Context, key string) {
 		if k.Options != nil {
 			there, err = k.keep(ctx, &o, there)
 		}
-		k.tell(&o, there)
+		k.tell(&o, there, err == nil)
 	}
 	k.report(&o, err)
 	if o.key() == validatingKey {
@@ -505,9 +505,9 @@ func (k *Keeper) wrote(o *object, was, restored bool) {
 	}, nil, kind, reason, action, "%s %s was %s.", o.kind, o.name, text)
 }
 
-// tell says which registrations are there.
-func (k *Keeper) tell(o *object, there bool) {
-	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is)) }
+// tell says what is there, and as it is to be unless that could not be made so.
+func (k *Keeper) tell(o *object, there, right bool) {
+	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is && right)) }
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		present("webhook", RepairWebhook, slices.ContainsFunc(live.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == RepairWebhook }))

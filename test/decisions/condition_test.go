@@ -1,11 +1,13 @@
 package decisions_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // TestConditionReasons: each reason is told in a transcript.
@@ -106,5 +108,32 @@ func TestDefect(t *testing.T) {
 	told := membership.Settle(membership.Settle(nil, membership.Conditions(&w.s, &fine), noon()), membership.Conditions(&w.s, &refused), noon().Add(time.Second))
 	if got := told[2]; got.Status != membership.StatusTrue || got.Reason != string(membership.ReasonInvariantViolated) || !strings.Contains(got.Message, "report it") {
 		t.Errorf("it is told as %s", got.Describe())
+	}
+}
+
+// TestUnreadable: while the API server does not show the cluster, nobody is told that all is well.
+func TestUnreadable(t *testing.T) {
+	w := newWorld()
+	for _, line := range []string{"machine m-0 10.0.0.1", "machine m-1 10.0.0.2", "machine m-2 10.0.0.3", "member a0 10.0.0.1", "member a1 10.0.0.2", "member a2 10.0.0.3"} {
+		if err := w.set(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.witness()
+	calm := membership.Decide(&w.s)
+	told := membership.Settle(nil, membership.Conditions(&w.s, &calm), noon())
+	s := &q.Snapshot{Mode: w.s.Mode, Ring: w.s.Ring, Limits: w.s.Limits}
+	p := membership.Unreadable(s, errors.New("nodes is forbidden"))
+	if len(p.Actions) > 0 || p.Records != nil || p.Ledger != nil {
+		t.Errorf("it would do %s", p.Describe())
+	}
+	for _, after := range []time.Duration{0, 31 * time.Second} {
+		told = membership.Settle(told, membership.Conditions(s, &p), noon().Add(after))
+	}
+	want := []membership.Status{membership.StatusTrue, membership.StatusUnknown, membership.StatusTrue, membership.StatusFalse}
+	for i, c := range told {
+		if c.Status != want[i] || i > 0 && (c.Reason != "ClusterUnreadable" || !strings.Contains(c.Message, "nodes is forbidden")) {
+			t.Errorf("it is told as %s", c.Describe())
+		}
 	}
 }

@@ -126,6 +126,10 @@ func TestUnread(t *testing.T) {
 	if said := d.Describe(); !strings.Contains(said, string(q.RuleEarlyRelease)) || !strings.Contains(said, "the cluster could not be read in time") {
 		t.Errorf("it says %s", said)
 	}
+	d = admission.DefaultIdentities("holdfast").Admit(&admission.Request{Operation: admission.OperationUpdate, User: admission.User{Name: "holdfast"}, Namespace: "n", Old: &old, New: &next, Unread: "nodes is forbidden"}, nil)
+	if said := d.Describe(); !strings.Contains(said, "Reason: the cluster could not be read: nodes is forbidden.") {
+		t.Errorf("it says %s", said)
+	}
 }
 
 func TestClassify(t *testing.T) {

@@ -121,7 +121,7 @@ func admission() []mutant {
 		{"override: automation takes it away", "admission/override.go", "r.New.Override == \"\" && class != ClassAutomation", "r.New.Override == \"\""},
 		{"no-regain: hook", "admission/hook.go", "gainsHook := r.Old.Hook != quorum.EntryOurs && r.New.Hook == quorum.EntryOurs", "gainsHook := false"},
 		{"no-regain: latch", "admission/hook.go", "gainsLatch := r.Old.Latch != quorum.EntryOurs && r.New.Latch == quorum.EntryOurs", "gainsLatch := false"},
-		{"early-release", "admission/release.go", "\t\tswitch is, why := hosting(s, r.Old); {\n\t\tcase is == quorum.HostingNothing:", "		switch is, why := hosting(s, r.Old); {\n		case true:"},
+		{"early-release", "admission/release.go", "\t\tswitch is, why := r.hosting(s); {\n\t\tcase is == quorum.HostingNothing:", "		switch is, why := r.hosting(s); {\n		case true:"},
 		{"automation-release", "admission/release.go", "\tcase ClassAutomation:\n\t\td.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))", "\tcase ClassAutomation:"},
 		{"automation-release: the latch alone", "admission/request.go", "r.Old.Hook != quorum.EntryOurs && r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs", "false"},
 		{"escape-hatch: the latch stays", "admission/escape.go", "\tif r.New.Latch != r.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tloss", "	loss"},
