@@ -122,7 +122,7 @@ func (f *fixture) serve(t *testing.T) {
 	}
 	guard := &webhooks.Guard{
 		Identities: identities(), MachineNamespace: namespace,
-		Gatherer: f.guard, Recorder: f.guard, Metrics: metrics,
+		Observer: f.guard, Recorder: f.guard, Metrics: metrics,
 	}
 	mux := http.NewServeMux()
 	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
@@ -295,12 +295,12 @@ func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine) (*quorum.Snapshot,
 }
 
 // Selected matches the Machines of the Snapshot by role and type, and counts no other.
-func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*admission.Selection, error) {
+func (g *guard) Selected(ctx context.Context, selector selection.Selector) (*quorum.Selection, error) {
 	s, err := g.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	found := &admission.Selection{Desired: s.Desired}
+	found := &quorum.Selection{Desired: s.Desired}
 	for _, m := range s.Machines {
 		if selector.Matches(selection.Set{quorum.RoleLabel: m.Role, quorum.TypeLabel: m.Type}) {
 			found.Machines = append(found.Machines, m)

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	members "github.com/holdfast-dev/holdfast/test/ring"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -147,7 +147,7 @@ type etcdFixture struct {
 	*fixture
 	ring     *members.Ring
 	etcd     *countedRing
-	gatherer *controller.Gatherer
+	observer *observe.Observer
 
 	mu    sync.Mutex
 	calls []call
@@ -218,7 +218,7 @@ func startEtcd(t *testing.T) *etcdFixture {
 	must(t, err)
 	t.Cleanup(reader.Close)
 	f.etcd = &countedRing{Client: reader}
-	f.gatherer = &controller.Gatherer{
+	f.observer = &observe.Observer{
 		API: f.direct, Etcd: f.etcd, Namespace: namespace, Mode: quorum.ModeGuard, Desired: 3,
 		Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}
@@ -226,7 +226,7 @@ func startEtcd(t *testing.T) *etcdFixture {
 	must(t, err)
 	guard := &webhooks.Guard{
 		Identities: identities(), MachineNamespace: namespace,
-		Gatherer: f.gatherer, Recorder: f.guard, Metrics: metrics,
+		Observer: f.observer, Recorder: f.guard, Metrics: metrics,
 	}
 	for k, m := range f.ring.Members {
 		name := fmt.Sprintf("host-%d", k)

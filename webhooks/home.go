@@ -29,7 +29,7 @@ func (g *Guard) Home() ctrladmission.Handler {
 		if request == nil {
 			return ctrladmission.Allowed("")
 		}
-		machines, err := g.Gatherer.Machines(ctx)
+		machines, err := g.Observer.Machines(ctx)
 		if err != nil {
 			logger(ctx, &req).Error(err, "deciding without the Machines")
 		}

@@ -93,9 +93,9 @@ func (g *Guard) keeper(ctx context.Context, req *ctrladmission.Request) (admissi
 	if err != nil || kind == "MachineSet" && selector.Empty() {
 		selector = labels.Nothing() // as its controller takes it
 	}
-	selected := &admission.Selection{}
+	selected := &quorum.Selection{}
 	if _, selects := selector.Requirements(); selects {
-		if found, err := g.Gatherer.Selected(ctx, selector); err == nil {
+		if found, err := g.Observer.Selected(ctx, selector); err == nil {
 			selected = found
 		} else {
 			log.FromContext(ctx).Error(err, "deciding without the Machines")

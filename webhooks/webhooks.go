@@ -30,9 +30,9 @@ const (
 	KeepersPath  = "/validate-keepers"
 )
 
-// Gatherer reads what a decision needs beyond its request, live. All return within a second or so,
+// Observer reads what a decision needs beyond its request, live. All return within a second or so,
 // because the API server waits for the answer.
-type Gatherer interface {
+type Observer interface {
 	// Snapshot is the whole cluster. Where only etcd did not answer, it is a Snapshot whose Ring is
 	// not Known and says why; an error means that the rest could not be read either. Both hold. It is
 	// given to several decisions at once, and nobody changes it.
@@ -43,7 +43,7 @@ type Gatherer interface {
 	// MachineSets.
 	Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
-	Selected(ctx context.Context, selector labels.Selector) (*admission.Selection, error)
+	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
 
 // Recorder is told of decisions; see the package's comment for which handler tells what.
@@ -82,7 +82,7 @@ func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil &
 type Guard struct {
 	Identities       admission.Identities
 	MachineNamespace string // requests for other namespaces pass without a look
-	Gatherer         Gatherer
+	Observer         Observer
 	Recorder         Recorder
 	Metrics          *Metrics
 
@@ -215,9 +215,9 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 			}
 		}
 		if r.shares() {
-			s, err = g.sharing.look(ctx, g.Gatherer.Snapshot)
+			s, err = g.sharing.look(ctx, g.Observer.Snapshot)
 		} else {
-			s, err = g.Gatherer.Snapshot(ctx)
+			s, err = g.Observer.Snapshot(ctx)
 		}
 		if update && err == nil && (r.request.Claims() || r.request.Adopts()) {
 			s, err = g.withHosts(ctx, r.request.New, s)
@@ -244,7 +244,7 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
 	list := func(ctx context.Context) (s *quorum.Snapshot, err error) {
 		s = new(quorum.Snapshot)
-		s.Machines, err = g.Gatherer.Machines(ctx)
+		s.Machines, err = g.Observer.Machines(ctx)
 		return s, err
 	}
 	var machines, hosts *quorum.Snapshot
@@ -258,7 +258,7 @@ func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) 
 		return err
 	})
 	group.Go(func() (err error) {
-		hosts, err = g.Gatherer.Hosts(within, r.request.Machine())
+		hosts, err = g.Observer.Hosts(within, r.request.Machine())
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -271,7 +271,7 @@ func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) 
 
 // withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
 func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
-	hosts, err := g.Gatherer.Hosts(ctx, m)
+	hosts, err := g.Observer.Hosts(ctx, m)
 	if err != nil {
 		return nil, err
 	}

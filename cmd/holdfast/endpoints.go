@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
@@ -47,7 +47,7 @@ func discover(ctx context.Context, api client.Reader) ([]string, error) {
 // onNodes are the URLs of a port on control-plane Nodes.
 func onNodes(ctx context.Context, api client.Reader, port string) ([]string, error) {
 	var urls []string
-	for _, label := range controller.NodeLabels() {
+	for _, label := range observe.NodeLabels() {
 		var list corev1.NodeList
 		if err := api.List(ctx, &list, client.HasLabels{label}); err != nil {
 			return nil, fmt.Errorf("list Nodes with label %s to find etcd: %w", label, err)

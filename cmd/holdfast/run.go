@@ -42,6 +42,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -219,7 +220,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
 	tell := broadcaster.NewRecorder(types, "holdfast")
-	gatherer := &controller.Gatherer{
+	observer := &observe.Observer{
 		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
 	}
 	meters, err := controller.NewMetrics(metrics.Registry)
@@ -247,14 +248,14 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gatherer.Claims = controller.NewClaims(api, o.namespace, log.WithName("claims"))
-	if err := mgr.Add(gatherer.Claims); err != nil {
+	observer.Claims = observe.NewClaims(api, o.namespace, log.WithName("claims"))
+	if err := mgr.Add(observer.Claims); err != nil {
 		return fmt.Errorf("set up the index of Machines: %w", err)
 	}
 	elected.lead = func(ctx context.Context) error {
 		// Made anew each time that this replica is elected: it knows nothing of the time between.
 		reconciler := &controller.Reconciler{
-			Client: mgr.GetClient(), Etcd: ring, Gatherer: gatherer, Alone: !o.besideOperator,
+			Client: mgr.GetClient(), Etcd: ring, Observer: observer, Alone: !o.besideOperator,
 			Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
 			Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
 			RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity()},
@@ -295,7 +296,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	guard := webhooks.Guard{
-		Identities: o.identities, MachineNamespace: o.namespace, Gatherer: gatherer, Metrics: decisions,
+		Identities: o.identities, MachineNamespace: o.namespace, Observer: observer, Metrics: decisions,
 		Recorder: &controller.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer() // has the manager run it
@@ -451,7 +452,7 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	if mode != quorum.ModeFull || o.besideOperator {
 		return nil
 	}
-	sign, err := controller.EtcdOperator(ctx, api)
+	sign, err := observe.EtcdOperator(ctx, api)
 	if err != nil || sign == "" {
 		return err
 	}

@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -43,7 +43,7 @@ const (
 // dialer makes the connections of a command.
 type dialer interface {
 	api(config *rest.Config) (client.Client, error)
-	etcd(flags *etcdflags.Flags) (ring controller.Ring, stop func(), err error)
+	etcd(flags *etcdflags.Flags) (ring observe.Ring, stop func(), err error)
 	pods(config *rest.Config) (corev1client.PodsGetter, error)
 }
 
@@ -62,7 +62,7 @@ func (network) pods(config *rest.Config) (corev1client.PodsGetter, error) {
 	return corev1client.NewForConfig(config)
 }
 
-func (network) etcd(flags *etcdflags.Flags) (controller.Ring, func(), error) {
+func (network) etcd(flags *etcdflags.Flags) (observe.Ring, func(), error) {
 	c, err := flags.Open()
 	if err != nil {
 		return nil, nil, usageError{err}
@@ -108,12 +108,12 @@ type cluster struct {
 	namespace string // of the Machines
 	holdfast  string // Holdfast's
 	user      admission.User
-	mode      quorum.Mode     // by flag, 0 without
-	desired   int             // by flag, 0 without
-	ring      controller.Ring // etcd, nil where the command was not told how to reach it
+	mode      quorum.Mode  // by flag, 0 without
+	desired   int          // by flag, 0 without
+	ring      observe.Ring // etcd, nil where the command was not told how to reach it
 	clock     passive
-	gatherer  *controller.Gatherer
-	memory    controller.Memory
+	observer  *observe.Observer
+	memory    observe.Memory
 	warnings  *warnings
 	close     func()
 }
@@ -183,7 +183,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	} else if err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)
 	}
-	out.gatherer = &controller.Gatherer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
+	out.observer = &observe.Observer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil
 }
 

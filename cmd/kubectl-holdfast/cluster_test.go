@@ -28,9 +28,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -115,7 +115,7 @@ type fakes struct {
 
 func (f fakes) api(*rest.Config) (client.Client, error) { return f.client, nil }
 
-func (f fakes) etcd(*etcdflags.Flags) (controller.Ring, func(), error) {
+func (f fakes) etcd(*etcdflags.Flags) (observe.Ring, func(), error) {
 	v, err := readFile(terminal{}, "testdata/snapshots/"+f.ring+".yaml")
 	if err != nil {
 		return nil, nil, err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -77,7 +77,7 @@ func (c *clusterFlags) names(t terminal, suits func(*quorum.Machine) bool) cobra
 		if c.overrides.Context.Namespace != "" {
 			namespace = c.overrides.Context.Namespace
 		}
-		machines, err := (&controller.Gatherer{API: api, Namespace: namespace}).Machines(ctx)
+		machines, err := (&observe.Observer{API: api, Namespace: namespace}).Machines(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

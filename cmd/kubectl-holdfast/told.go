@@ -88,37 +88,37 @@ func ago(d time.Duration) string {
 // Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
 func (c *cluster) look(ctx context.Context) (*view, error) {
 	heard := c.told(ctx)
-	g := c.gatherer
-	g.Mode, g.Desired, g.Limits = c.mode, c.desired, quorum.DefaultLimits()
+	o := c.observer
+	o.Mode, o.Desired, o.Limits = c.mode, c.desired, quorum.DefaultLimits()
 	if heard.ring != nil {
-		g.Limits = heard.ring.Snapshot.Limits
-		if g.Mode == 0 {
-			g.Mode = heard.ring.Snapshot.Mode
+		o.Limits = heard.ring.Snapshot.Limits
+		if o.Mode == 0 {
+			o.Mode = heard.ring.Snapshot.Mode
 		}
 	}
-	if g.Mode == 0 {
+	if o.Mode == 0 {
 		var err error
-		if g.Mode, err = c.guessedMode(ctx); err != nil {
+		if o.Mode, err = c.guessedMode(ctx); err != nil {
 			return nil, err
 		}
 	}
 	fresh := heard.ring != nil && heard.why == ""
-	if fresh && g.Desired == 0 {
-		g.Desired = heard.ring.Snapshot.Desired
+	if fresh && o.Desired == 0 {
+		o.Desired = heard.ring.Snapshot.Desired
 	}
 	v := &view{namespace: c.namespace, user: c.user}
 	switch {
 	case c.ring != nil:
-		g.Etcd = c.ring
+		o.Etcd = c.ring
 	case fresh:
-		g.Etcd = given(heard.ring.Snapshot.Ring)
+		o.Etcd = given(heard.ring.Snapshot.Ring)
 		v.source = fmt.Sprintf("as Holdfast saw it %s ago (%s)", ago(c.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
 	default:
-		g.Etcd = given(quorum.Ring{Why: heard.why})
+		o.Etcd = given(quorum.Ring{Why: heard.why})
 		v.silent = true
 		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl"
 	}
-	s, err := g.Snapshot(ctx)
+	s, err := o.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -101,13 +101,6 @@ func ownerAdded(r *Request, o *quorum.Owner) []string {
 	return append(lines, "If that is not meant, take the owner reference out again: "+r.kubectl("edit", ""))
 }
 
-// Selection is what the selector of a MachineSet or a MachineHealthCheck meets.
-type Selection struct {
-	Machines []quorum.Machine // those of the control plane that it matches
-	Total    int              // all that it matches, workers too
-	Desired  int              // voters wanted, 0 when unknown
-}
-
 // SetRequest creates or changes a MachineSet.
 type SetRequest struct {
 	Namespace, Name string
@@ -116,7 +109,7 @@ type SetRequest struct {
 
 // AdmitSet is the rule adopt for a MachineSet that selects or makes control-plane Machines. It is only
 // told: what it would adopt is refused to it Machine by Machine.
-func AdmitSet(r *SetRequest, s *Selection) Decision {
+func AdmitSet(r *SetRequest, s *quorum.Selection) Decision {
 	var d Decision
 	if len(s.Machines) > 0 || r.Template.ControlPlane() {
 		d.add(quorum.RuleAdopt, VerdictAllowed, setWarned(r, s)...)
@@ -124,7 +117,7 @@ func AdmitSet(r *SetRequest, s *Selection) Decision {
 	return d
 }
 
-func setWarned(r *SetRequest, s *Selection) []string {
+func setWarned(r *SetRequest, s *quorum.Selection) []string {
 	first := fmt.Sprintf("Holdfast (%s): the template of MachineSet %s makes control-plane Machines.", quorum.RuleAdopt, quorum.Clip(r.Name, 80))
 	if len(s.Machines) > 0 {
 		var names []string

@@ -21,7 +21,7 @@ type HealthCheckRequest struct {
 
 // AdmitHealthCheck is the rule health-check. It is only told, because the deletions that a
 // MachineHealthCheck sends are judged like all others.
-func AdmitHealthCheck(r *HealthCheckRequest, s *Selection) Decision {
+func AdmitHealthCheck(r *HealthCheckRequest, s *quorum.Selection) Decision {
 	var d Decision
 	if len(s.Machines) == 0 && !r.Fresh {
 		return d

@@ -10,13 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Alarms tells etcd's in the metrics and the log, on every replica: while one stands etcd refuses every write, an elected replica
 // cannot renew its Lease, and soon there is none that would tell. Make it with NewAlarms.
 type Alarms struct {
-	etcd  Ring
+	etcd  observe.Ring
 	log   logr.Logger
 	gauge *prometheus.GaugeVec
 	last  string
@@ -26,7 +27,7 @@ type Alarms struct {
 const alarmEvery = 15 * time.Second
 
 // NewAlarms registers the metric.
-func NewAlarms(etcd Ring, registry prometheus.Registerer, log logr.Logger) (*Alarms, error) {
+func NewAlarms(etcd observe.Ring, registry prometheus.Registerer, log logr.Logger) (*Alarms, error) {
 	a := &Alarms{etcd: etcd, log: log, gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "holdfast_etcd_alarms", Help: "1 for each alarm that stands in etcd, by alarm (NOSPACE, CORRUPT) and member ID (0 where etcd cannot tell); 0 for NOSPACE without an ID, once etcd was asked. Every replica serves it.",
 	}, []string{"alarm", "id"})}
@@ -46,7 +47,7 @@ func (a *Alarms) Start(ctx context.Context) error {
 func (a *Alarms) NeedLeaderElection() bool { return false }
 
 func (a *Alarms) look(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, etcdBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.EtcdBound)
 	defer cancel()
 	ring := a.etcd.Read(ctx)
 	if !ring.Known && len(ring.Alarms) == 0 {

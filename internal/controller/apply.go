@@ -17,12 +17,13 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Etcd is the ring: read by anybody, changed only by who holds its membership lock.
 type Etcd interface {
-	Ring
+	observe.Ring
 	Lock(ctx context.Context) (*etcd.Held, error)
 	// LockHolder is who has that lock now, the zero value for nobody.
 	LockHolder(ctx context.Context) (quorum.Lock, error)
@@ -32,6 +33,7 @@ type Etcd interface {
 type notYet struct{ err error }
 
 func (n notYet) Error() string { return n.err.Error() }
+
 func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("a second look leads to another plan")}
@@ -112,7 +114,7 @@ const justSeen = 50 * time.Millisecond
 // confirmLater confirms an action where something came between the look that it was decided on and now,
 // as the actions before it.
 func (r *Reconciler) confirmLater(ctx context.Context, a membership.Action, seen time.Time) error {
-	if age := r.Gatherer.Clock.Since(seen); age >= 0 && age < justSeen {
+	if age := r.Observer.Clock.Since(seen); age >= 0 && age < justSeen {
 		return nil
 	}
 	return r.confirm(ctx, a)
@@ -136,8 +138,8 @@ func (r *Reconciler) confirm(ctx context.Context, a membership.Action) error {
 // a patch replaces all of it, and a resourceVersion keeps it from undoing what came between.
 func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, change func(*machinev1beta1.Machine) error) error {
 	var m machinev1beta1.Machine
-	key := client.ObjectKey{Namespace: r.Gatherer.Namespace, Name: a.Machine}
-	if err := r.Gatherer.API.Get(ctx, key, &m); apierrors.IsNotFound(err) {
+	key := client.ObjectKey{Namespace: r.Observer.Namespace, Name: a.Machine}
+	if err := r.Observer.API.Get(ctx, key, &m); apierrors.IsNotFound(err) {
 		return errChanged
 	} else if err != nil {
 		return fmt.Errorf("read Machine %s: %w", a.Machine, err)
@@ -249,7 +251,7 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 	node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 	node.Name = name
 	before := node.DeepCopy()
-	node.Annotations = map[string]string{quorum.GaveWayAnnotation: r.Gatherer.Clock.Now().UTC().Format(time.RFC3339)}
+	node.Annotations = map[string]string{quorum.GaveWayAnnotation: r.Observer.Clock.Now().UTC().Format(time.RFC3339)}
 	if err := r.Client.Patch(ctx, node, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("annotate Node %s: %w", name, err)
 	}
@@ -266,7 +268,7 @@ func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, record
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
 	cm := &corev1.ConfigMap{Data: data}
-	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, machineapi.RecordsName, s.RecordsVersion
+	cm.Namespace, cm.Name, cm.ResourceVersion = r.Observer.Namespace, machineapi.RecordsName, s.RecordsVersion
 	var err error
 	if s.RecordsVersion == "" {
 		err = r.Client.Create(ctx, cm)

@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -93,7 +94,7 @@ func TestRelease(t *testing.T) {
 	meters, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
 	said := events.NewFakeRecorder(2)
-	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Gatherer: &Gatherer{
+	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Observer: &observe.Observer{
 		API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
 	seen, err := r.look(t.Context())
@@ -172,7 +173,7 @@ func TestRelease(t *testing.T) {
 // TestTellWanted: who deleted a Machine learns that another number of voters is wanted by now.
 func TestTellWanted(t *testing.T) {
 	said := events.NewFakeRecorder(10)
-	r := &Reconciler{Gatherer: &Gatherer{Namespace: where}, Events: said, Log: logr.Discard()}
+	r := &Reconciler{Observer: &observe.Observer{Namespace: where}, Events: said, Log: logr.Discard()}
 	for _, wanted := range []int{3, 0, 3, 1, 1} {
 		r.tellWanted(&quorum.Snapshot{Desired: wanted, Machines: []quorum.Machine{
 			{Name: "live", Hook: quorum.EntryOurs}, {Name: "held", Hook: quorum.EntryOurs, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},

@@ -26,6 +26,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -120,7 +121,7 @@ func TestBackoff(t *testing.T) {
 			ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "new", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}, Healthy: true}}}
 			r := &Reconciler{
 				Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
-				Gatherer:  &Gatherer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
+				Observer:  &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
 				Publisher: &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()},
 			}
 			before := reconcileErrors(t)
@@ -201,7 +202,7 @@ func TestLockOnlyToAct(t *testing.T) {
 		limits.SteadyFor = test.steady
 		r := &Reconciler{
 			Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
-			Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: limits, Clock: clock.RealClock{}},
+			Observer: &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: limits, Clock: clock.RealClock{}},
 		}
 		var result reconcile.Result
 		for range 3 {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -73,7 +74,7 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membe
 		return nil
 	}
 	o.review = s.Now.Add(reviewEvery)
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
 	defer cancel()
 	err := o.write(ctx, now, s.Now)
 	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, untold(err), false)

@@ -2,45 +2,19 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
-	configv1 "github.com/openshift/api/config/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// EtcdOperator says what shows that cluster-etcd-operator is here, "" where nothing does: its Deployment, or
-// without one its ClusterOperator. A Deployment that is scaled to 0 counts: the version operator scales it up
-// again.
-func EtcdOperator(ctx context.Context, api client.Reader) (string, error) {
-	key := client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
-	switch err := api.Get(ctx, key, &appsv1.Deployment{}); {
-	case err == nil:
-		return "Deployment " + key.String(), nil
-	case !apierrors.IsNotFound(err):
-		return "", fmt.Errorf("see whether cluster-etcd-operator is here (Deployment %s): %w", key, err)
-	}
-	switch err := api.Get(ctx, client.ObjectKey{Name: "etcd"}, &configv1.ClusterOperator{}); {
-	case err == nil:
-		return "ClusterOperator etcd", nil
-	case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
-		return "", fmt.Errorf("see whether cluster-etcd-operator is here (ClusterOperator etcd): %w", err)
-	}
-	return "", nil
-}
-
 // otherDriver is EtcdOperator for a Snapshot. Where it cannot be read, somebody else may be at work.
 func (r *Reconciler) otherDriver(ctx context.Context) string {
-	if r.Gatherer.Mode != quorum.ModeFull || !r.Alone {
+	if r.Observer.Mode != quorum.ModeFull || !r.Alone {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
 	defer cancel()
-	sign, err := EtcdOperator(ctx, r.Gatherer.API)
+	sign, err := observe.EtcdOperator(ctx, r.Observer.API)
 	if err != nil {
 		return err.Error()
 	}

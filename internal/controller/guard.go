@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -47,7 +48,7 @@ func NewGuardKeeper(api client.WithWatch, form machineapi.GuardForm) *GuardKeepe
 
 // snapshot reads the cluster, with what is remembered of etcd's members.
 func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
-	s, err := r.Gatherer.Snapshot(ctx)
+	s, err := r.Observer.Snapshot(ctx)
 	if err == nil {
 		r.memory.Recall(s)
 	}
@@ -72,7 +73,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		driver = r.otherDriver(ctx)
 		return nil
 	})
-	if r.Gatherer.Mode == quorum.ModeFull {
+	if r.Observer.Mode == quorum.ModeFull {
 		group.Go(func() error {
 			var err error
 			if lock, err = r.Etcd.LockHolder(ctx); err != nil {
@@ -104,7 +105,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 
 // gather reads the quorum guard, live. Only rounds call it, one after the other.
 func (k *GuardKeeper) gather(ctx context.Context) (quorum.Guard, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
 	defer cancel()
 	var (
 		namespace corev1.Namespace

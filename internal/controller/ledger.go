@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,27 +14,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
-
-// ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.
-func (g *Gatherer) ledger(ctx context.Context) (quorum.Ledger, error) {
-	key := client.ObjectKey{Namespace: g.Namespace, Name: machineapi.LedgerName}
-	var cm corev1.ConfigMap
-	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
-		return quorum.Ledger{}, nil
-	} else if apierrors.IsForbidden(err) {
-		return quorum.Ledger{Why: err.Error()}, nil
-	} else if err != nil {
-		return quorum.Ledger{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
-	}
-	l := quorum.Ledger{Version: cm.ResourceVersion, CreatedAt: cm.CreationTimestamp.Time}
-	var err error
-	if l.Entries, err = machineapi.ParseLedger(cm.Data); err != nil {
-		l.Why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
-	} else if cm.Immutable != nil && *cm.Immutable {
-		l.Why = fmt.Sprintf("ConfigMap %s is immutable", key)
-	}
-	return l, nil
-}
 
 // keepLedger writes the ledger where it is missing, cannot be read, or says more than it is to keep, and says whether it did.
 // What a new one lacks the object's age tells: it is never made out of an old one that is still there.
@@ -80,7 +58,7 @@ func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, a membershi
 // ledgerOf is the ledger as it was seen, with other entries.
 func (r *Reconciler) ledgerOf(s *quorum.Snapshot, entries []quorum.Release) *corev1.ConfigMap {
 	cm := &corev1.ConfigMap{Data: map[string]string{}}
-	cm.Namespace, cm.Name, cm.ResourceVersion = r.Gatherer.Namespace, machineapi.LedgerName, s.Ledger.Version
+	cm.Namespace, cm.Name, cm.ResourceVersion = r.Observer.Namespace, machineapi.LedgerName, s.Ledger.Version
 	maps.Copy(cm.Data, machineapi.FormatLedger(entries))
 	return cm
 }

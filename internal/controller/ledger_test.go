@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -44,11 +45,11 @@ func TestLedger(t *testing.T) {
 				builder.WithObjects(c.there)
 			}
 			api := builder.Build()
-			r := &Reconciler{Client: api, Gatherer: &Gatherer{API: api, Namespace: "n"}, Log: logr.Discard()}
+			r := &Reconciler{Client: api, Observer: &observe.Observer{API: api, Namespace: "n"}, Log: logr.Discard()}
 			s := &quorum.Snapshot{}
 			read := func() {
 				var err error
-				s.Ledger, err = r.Gatherer.ledger(t.Context())
+				s.Ledger, err = r.Observer.Ledger(t.Context())
 				must(t, err)
 			}
 			read()

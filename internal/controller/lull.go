@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -31,13 +32,13 @@ func (r *Reconciler) rests(s *quorum.Snapshot, plan *membership.Plan, tried bool
 func (r *Reconciler) lasts(ctx context.Context) bool {
 	was := r.lull
 	r.lull = lull{}
-	if r.stirred.Swap(false) || !r.Gatherer.Clock.Now().Before(was.until) {
+	if r.stirred.Swap(false) || !r.Observer.Clock.Now().Before(was.until) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, etcdBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.EtcdBound)
 	defer cancel()
 	ring := r.Etcd.Read(ctx)
-	if shape(&ring, r.Gatherer.Limits) != was.ring {
+	if shape(&ring, r.Observer.Limits) != was.ring {
 		return false
 	}
 	r.lull = was

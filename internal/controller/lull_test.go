@@ -8,6 +8,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -25,7 +26,7 @@ func TestLull(t *testing.T) {
 	// begin is a reconciler after a round that saw the learner and left that plan.
 	begin := func(plan membership.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
 		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
-		r := &Reconciler{Etcd: ring, Gatherer: &Gatherer{Limits: limits, Clock: now}}
+		r := &Reconciler{Etcd: ring, Observer: &observe.Observer{Limits: limits, Clock: now}}
 		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan, len(plan.Actions) > 0)
 		return r, ring, now
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -60,7 +61,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if !s.Ring.Known || p.pausing(everything, s.Now) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*apiBound)
+	ctx, cancel := context.WithTimeout(ctx, 2*observe.APIBound)
 	defer cancel()
 	stands, err := p.read(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
@@ -200,7 +201,7 @@ func TestPublish(t *testing.T) {
 	// What somebody made immutable is made anew, with what others put beside.
 	var fixed corev1.ConfigMap
 	must(t, api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.EndpointsName}, &fixed))
-	fixed.Immutable, fixed.Annotations = new(true), map[string]string{BootstrapAnnotation: "10.0.0.9"}
+	fixed.Immutable, fixed.Annotations = new(true), map[string]string{observe.BootstrapAnnotation: "10.0.0.9"}
 	must(t, api.Update(ctx, &fixed))
 	seen.snapshot = ringOf(now, 1, 2)
 	if !publish(ringOf(now, 1, 2)) || p.failures() != nil {
@@ -208,7 +209,7 @@ func TestPublish(t *testing.T) {
 	}
 	wantEndpoints(map[string]string{"1": "10.0.0.1", "2": "10.0.0.2"}, true, true)
 	must(t, api.Get(ctx, client.ObjectKeyFromObject(&fixed), &fixed))
-	if fixed.Immutable != nil || fixed.Annotations[BootstrapAnnotation] != "10.0.0.9" {
+	if fixed.Immutable != nil || fixed.Annotations[observe.BootstrapAnnotation] != "10.0.0.9" {
 		t.Errorf("made anew: %+v", fixed)
 	}
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -43,7 +44,7 @@ func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
 type Reconciler struct {
 	Client   client.Client
 	Etcd     Etcd
-	Gatherer *Gatherer
+	Observer *observe.Observer
 	Guard    *GuardKeeper // nil where the quorum guard is not kept
 	// Alone has full mode leave etcd's members alone where cluster-etcd-operator is here.
 	Alone   bool
@@ -59,7 +60,7 @@ type Reconciler struct {
 	// Hedge is told when a member has left etcd; nil for nobody.
 	Hedge *Hedge
 
-	memory   Memory
+	memory   observe.Memory
 	told     map[about]said // the notes in force
 	wanted   int            // the number of voters wanted at the last look that knew it
 	patience patience
@@ -122,13 +123,13 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 		changed := wake(q)
 		changed() // look at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-			selector, err := in(label, "master", "control-plane", "arbiter")
+			selector, err := observe.LabelIn(label, "master", "control-plane", "arbiter")
 			if err != nil {
 				return err
 			}
-			go follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Gatherer.Namespace), client.MatchingLabelsSelector{Selector: selector})
+			go follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: selector})
 		}
-		for _, label := range NodeLabels() {
+		for _, label := range observe.NodeLabels() {
 			go follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
 		}
 		return nil
@@ -218,8 +219,8 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 // unread reads etcd alone, and tells that the rest of the cluster cannot be read: the API server may be down because etcd is, or
 // Holdfast has lost a right.
 func (r *Reconciler) unread(ctx context.Context, why error) error {
-	within, cancel := context.WithTimeout(ctx, etcdBound)
-	s := &quorum.Snapshot{Mode: r.Gatherer.Mode, Ring: r.Etcd.Read(within), Now: r.Gatherer.Clock.Now(), Limits: r.Gatherer.Limits}
+	within, cancel := context.WithTimeout(ctx, observe.EtcdBound)
+	s := &quorum.Snapshot{Mode: r.Observer.Mode, Ring: r.Etcd.Read(within), Now: r.Observer.Clock.Now(), Limits: r.Observer.Limits}
 	cancel()
 	plan := membership.Unreadable(s, errors.New(sentence(why)))
 	r.Metrics.unread(s.Ring, plan.Notes)
@@ -337,7 +338,7 @@ func (r *Reconciler) tellWanted(s *quorum.Snapshot) {
 func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine",
-		Namespace: r.Gatherer.Namespace, Name: name, UID: types.UID(uid),
+		Namespace: r.Observer.Namespace, Name: name, UID: types.UID(uid),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -18,9 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -42,7 +42,7 @@ func TestUnreadable(t *testing.T) {
 	ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "m", PeerURLs: []string{"https://10.0.0.2:2380"}, Healthy: true}}}
 	r := &Reconciler{
 		Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(10), Metrics: meters, ClusterOperator: operator,
-		Gatherer: &Gatherer{API: api, Etcd: ring, Namespace: "openshift-machine-api", Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
+		Observer: &observe.Observer{API: api, Etcd: ring, Namespace: "openshift-machine-api", Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err == nil || !strings.Contains(err.Error(), "nodes is forbidden") {
 		t.Errorf("the round says %v", err)

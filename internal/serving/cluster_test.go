@@ -181,7 +181,7 @@ func serve(t *testing.T, address string, source *Source) (at string) {
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
 	guard := &webhooks.Guard{
-		Identities: admission.DefaultIdentities(holdfast), MachineNamespace: namespace, Gatherer: blind{}, Recorder: blind{}, Metrics: metrics,
+		Identities: admission.DefaultIdentities(holdfast), MachineNamespace: namespace, Observer: blind{}, Recorder: blind{}, Metrics: metrics,
 	}
 	mux := http.NewServeMux()
 	mux.Handle(webhooks.MutatePath, webhooks.Handler(guard.Mutating()))
@@ -210,7 +210,7 @@ func (blind) Hosts(context.Context, *quorum.Machine) (*quorum.Snapshot, error) {
 	return nil, errBlind
 }
 func (blind) Decided(context.Context, webhooks.Record) {}
-func (blind) Selected(context.Context, labels.Selector) (*admission.Selection, error) {
+func (blind) Selected(context.Context, labels.Selector) (*quorum.Selection, error) {
 	return nil, errBlind
 }
 

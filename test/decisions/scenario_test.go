@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -272,7 +273,7 @@ func (w *world) home(t *testing.T, d *datadriven.TestData) string {
 
 // keeper writes a MachineSet or MachineHealthCheck that selects some of the Machines.
 func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
-	s := &admission.Selection{Desired: w.s.Desired}
+	s := &quorum.Selection{Desired: w.s.Desired}
 	if d.HasArg("selects") {
 		for _, arg := range d.CmdArgs {
 			for _, name := range arg.Vals {

@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/serving"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -163,7 +163,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 		must(err)
 		guard := &webhooks.Guard{
 			Identities: ids, MachineNamespace: sandbox.MachineNamespace, Recorder: r, Metrics: metrics,
-			Gatherer: &controller.Gatherer{
+			Observer: &observe.Observer{
 				API: c, Etcd: r, Namespace: sandbox.MachineNamespace, Mode: quorum.ModeGuard, Desired: 3,
 				Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 			},

@@ -1,4 +1,4 @@
-package controller
+package observe
 
 import (
 	"time"
@@ -15,7 +15,7 @@ type Memory struct {
 }
 
 // longestGap is how long a memory lasts without a look: twice the longest pause between two rounds.
-const longestGap = 2 * lookLater
+const longestGap = 20 * time.Second
 
 // sighting is since when a member is as it is.
 type sighting struct {

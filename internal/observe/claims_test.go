@@ -1,4 +1,4 @@
-package controller
+package observe
 
 import (
 	"context"
@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/watch"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
@@ -18,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
@@ -77,7 +76,7 @@ func TestClaims(t *testing.T) {
 		return c.Watch(ctx, list, options...)
 	}})
 	claims := NewClaims(watched, metav1.NamespaceDefault, logr.Discard())
-	g := &Gatherer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
+	g := &Observer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
 	of := func(provider string) (names []string) {
 		t.Helper()
 		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider})

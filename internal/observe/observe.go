@@ -1,4 +1,4 @@
-package controller
+package observe
 
 import (
 	"context"
@@ -40,8 +40,8 @@ type Ring interface {
 	Read(ctx context.Context) quorum.Ring
 }
 
-// Gatherer makes Snapshots. All its reads are live: a cache may not have seen what just happened.
-type Gatherer struct {
+// Observer makes Snapshots. All its reads are live: a cache may not have seen what just happened.
+type Observer struct {
 	API       client.Reader
 	Etcd      Ring
 	Namespace string // of the Machines
@@ -61,68 +61,68 @@ type Gatherer struct {
 
 // How long a Snapshot may take: the API server waits 3 s for a webhook's answer.
 const (
-	etcdBound = time.Second
-	apiBound  = 2 * time.Second
+	EtcdBound = time.Second
+	APIBound  = 2 * time.Second
 )
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
 // did not tell; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
 // cannot tell: see Memory.
-func (g *Gatherer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
-	s := &quorum.Snapshot{Mode: g.Mode, Limits: g.Limits}
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
+	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits}
+	ctx, cancel := context.WithTimeout(ctx, APIBound)
 	defer cancel()
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		ctx, cancel := context.WithTimeout(within, etcdBound)
+		ctx, cancel := context.WithTimeout(within, EtcdBound)
 		defer cancel()
-		s.Ring = g.Etcd.Read(ctx)
+		s.Ring = o.Etcd.Read(ctx)
 		return nil
 	})
 	group.Go(func() (err error) {
-		s.Machines, err = g.Machines(within)
+		s.Machines, err = o.Machines(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Nodes, err = g.nodes(within)
+		s.Nodes, err = o.nodes(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Desired, s.DesiredWhy, err = g.desired(within)
+		s.Desired, s.DesiredWhy, err = o.desired(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Bootstrap, err = g.bootstrap(within)
+		s.Bootstrap, err = o.bootstrap(within)
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Ledger, err = g.ledger(within)
+		s.Ledger, err = o.Ledger(within)
 		return err
 	})
-	if g.Mode == quorum.ModeFull {
-		group.Go(func() error { return g.records(within, s) })
+	if o.Mode == quorum.ModeFull {
+		group.Go(func() error { return o.records(within, s) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	if g.Claims != nil {
-		names, _, why := g.Claims.find(s.HostKeys())
+	if o.Claims != nil {
+		names, _, why := o.Claims.find(s.HostKeys())
 		s.ClaimantsWhy = why
-		g.claimants(ctx, s, names)
+		o.claimants(ctx, s, names)
 	}
-	s.Now = g.Clock.Now()
+	s.Now = o.Clock.Now()
 	return s, nil
 }
 
 // Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and
 // where it is one of the control plane's, who claims its instance.
-func (g *Gatherer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error) {
+func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{}
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+	ctx, cancel := context.WithTimeout(ctx, APIBound)
 	defer cancel()
 	if m.NodeName != "" {
 		var list corev1.NodeList // RBAC grants no get
-		if err := g.API.List(ctx, &list, client.MatchingFields{"metadata.name": m.NodeName}); err != nil {
+		if err := o.API.List(ctx, &list, client.MatchingFields{"metadata.name": m.NodeName}); err != nil {
 			return nil, fmt.Errorf("read Node %s: %w", m.NodeName, err)
 		}
 		for i := range list.Items {
@@ -130,28 +130,28 @@ func (g *Gatherer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapsh
 		}
 	}
 	if slices.ContainsFunc(m.Owners, func(o quorum.Owner) bool { return o.Controller }) {
-		g.machineSets(ctx, s)
+		o.machineSets(ctx, s)
 	}
-	if m.ControlPlane() && g.Claims != nil {
-		names, known, _ := g.Claims.find(m.InstanceKeys())
+	if m.ControlPlane() && o.Claims != nil {
+		names, known, _ := o.Claims.find(m.InstanceKeys())
 		if !known {
 			var err error
-			if names, err = g.Claims.read(ctx, m.InstanceKeys()); err != nil {
+			if names, err = o.Claims.read(ctx, m.InstanceKeys()); err != nil {
 				s.ClaimantsWhy = err.Error()
 			}
 		}
-		g.claimants(ctx, s, names)
+		o.claimants(ctx, s, names)
 	}
 	return s, nil
 }
 
 // machineSets reads which MachineSets there are.
-func (g *Gatherer) machineSets(ctx context.Context, s *quorum.Snapshot) {
+func (o *Observer) machineSets(ctx context.Context, s *quorum.Snapshot) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineSetList"))
 	for more := true; more; more = list.Continue != "" {
-		if err := g.API.List(ctx, list, client.InNamespace(g.Namespace), client.Limit(page), client.Continue(list.Continue)); err != nil {
-			s.MachineSetsWhy = fmt.Sprintf("list MachineSets in namespace %s: %v", g.Namespace, err)
+		if err := o.API.List(ctx, list, client.InNamespace(o.Namespace), client.Limit(page), client.Continue(list.Continue)); err != nil {
+			s.MachineSetsWhy = fmt.Sprintf("list MachineSets in namespace %s: %v", o.Namespace, err)
 			return
 		}
 		for i := range list.Items {
@@ -164,13 +164,13 @@ func (g *Gatherer) machineSets(ctx context.Context, s *quorum.Snapshot) {
 const mostClaimants = 10
 
 // claimants reads the Machines of these names that are none of the control plane's, live: the index may be late.
-func (g *Gatherer) claimants(ctx context.Context, s *quorum.Snapshot, names []string) {
+func (o *Observer) claimants(ctx context.Context, s *quorum.Snapshot, names []string) {
 	for _, name := range names {
 		if len(s.Claimants) == mostClaimants {
 			return
 		}
 		var m machinev1beta1.Machine
-		switch err := g.API.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, &m); {
+		switch err := o.API.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: name}, &m); {
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			s.ClaimantsWhy = fmt.Sprintf("read Machine %s: %v", name, err)
@@ -184,18 +184,18 @@ func (g *Gatherer) claimants(ctx context.Context, s *quorum.Snapshot, names []st
 
 // Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
 // an admission answer it ends before the API server stops waiting for the answer.
-func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiBound)
+func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	ctx, cancel := context.WithTimeout(ctx, APIBound)
 	defer cancel()
 	var lists [2][]quorum.Machine
 	group, ctx := errgroup.WithContext(ctx)
 	for i, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		selector, err := in(label, "master", "control-plane", "arbiter")
+		selector, err := LabelIn(label, "master", "control-plane", "arbiter")
 		if err != nil {
 			return nil, err
 		}
 		group.Go(func() (err error) {
-			lists[i], err = g.machines(ctx, client.InNamespace(g.Namespace), client.MatchingLabelsSelector{Selector: selector})
+			lists[i], err = o.machines(ctx, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector})
 			return err
 		})
 	}
@@ -211,9 +211,9 @@ func (g *Gatherer) Machines(ctx context.Context) ([]quorum.Machine, error) {
 
 // machines lists Machines. Where the list cannot be read, one of them may be the reason (a list nests a Machine one level deeper
 // than it stands): their metadata are listed, and each is read by itself.
-func (g *Gatherer) machines(ctx context.Context, which ...client.ListOption) ([]quorum.Machine, error) {
+func (o *Observer) machines(ctx context.Context, which ...client.ListOption) ([]quorum.Machine, error) {
 	var list machinev1beta1.MachineList
-	err := g.API.List(ctx, &list, which...)
+	err := o.API.List(ctx, &list, which...)
 	if err == nil {
 		out := make([]quorum.Machine, 0, len(list.Items))
 		for i := range list.Items {
@@ -223,8 +223,8 @@ func (g *Gatherer) machines(ctx context.Context, which ...client.ListOption) ([]
 	}
 	names := &metav1.PartialObjectMetadataList{}
 	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-	if g.API.List(ctx, names, which...) != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", g.Namespace, err)
+	if o.API.List(ctx, names, which...) != nil {
+		return nil, fmt.Errorf("list Machines in namespace %s: %w", o.Namespace, err)
 	}
 	out := make([]quorum.Machine, len(names.Items))
 	group, ctx := errgroup.WithContext(ctx)
@@ -232,7 +232,7 @@ func (g *Gatherer) machines(ctx context.Context, which ...client.ListOption) ([]
 	for i := range names.Items {
 		group.Go(func() error {
 			m := machinev1beta1.Machine{}
-			switch err := g.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
+			switch err := o.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
 			case ctx.Err() != nil:
 				return fmt.Errorf("read Machine %s: %w", names.Items[i].Name, err)
 			case err == nil:
@@ -254,13 +254,13 @@ func NodeLabels() []string {
 
 // nodes lists the control-plane Nodes. The lists of one type are asked for at once: an API server that
 // serves them from its cache has each wait, for up to 100 ms, until the cache is known to be up to date.
-func (g *Gatherer) nodes(ctx context.Context) ([]quorum.Node, error) {
+func (o *Observer) nodes(ctx context.Context) ([]quorum.Node, error) {
 	roles := NodeLabels()
 	lists := make([]corev1.NodeList, len(roles))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, label := range roles {
 		group.Go(func() error {
-			if err := g.API.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
+			if err := o.API.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
 				return fmt.Errorf("list Nodes with label %s: %w", label, err)
 			}
 			return nil
@@ -290,13 +290,13 @@ func sorted[T any](m map[string]T) []T {
 
 // desired is the number of voters wanted, or 0 and why it is not known. A number that cannot be read
 // holds the membership as it is; it is no reason not to guard.
-func (g *Gatherer) desired(ctx context.Context) (n int, why string, err error) {
-	if g.Desired > 0 {
-		return g.Desired, "", nil
+func (o *Observer) desired(ctx context.Context) (n int, why string, err error) {
+	if o.Desired > 0 {
+		return o.Desired, "", nil
 	}
 	var cm corev1.ConfigMap
 	key := installConfig()
-	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
 		return 0, fmt.Sprintf("ConfigMap %s does not exist; set --desired-replicas", key), nil
 	} else if err != nil {
 		return 0, "", fmt.Errorf("read ConfigMap %s: %w", key, err)
@@ -309,13 +309,13 @@ func (g *Gatherer) desired(ctx context.Context) (n int, why string, err error) {
 }
 
 // bootstrap is the address that the endpoints object is marked with, the zero value without.
-func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
-	if g.EtcdNamespace == "" {
+func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
+	if o.EtcdNamespace == "" {
 		return netip.Addr{}, nil
 	}
-	key := client.ObjectKey{Namespace: g.EtcdNamespace, Name: hostenv.EndpointsName}
+	key := client.ObjectKey{Namespace: o.EtcdNamespace, Name: hostenv.EndpointsName}
 	var cm corev1.ConfigMap
-	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return netip.Addr{}, nil // nothing can be granted in a namespace that does not exist
 	} else if err != nil {
 		return netip.Addr{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
@@ -326,10 +326,10 @@ func (g *Gatherer) bootstrap(ctx context.Context) (netip.Addr, error) {
 }
 
 // records reads those that can be read into the Snapshot, and why not all can.
-func (g *Gatherer) records(ctx context.Context, s *quorum.Snapshot) error {
-	key := client.ObjectKey{Namespace: g.Namespace, Name: machineapi.RecordsName}
+func (o *Observer) records(ctx context.Context, s *quorum.Snapshot) error {
+	key := client.ObjectKey{Namespace: o.Namespace, Name: machineapi.RecordsName}
 	var cm corev1.ConfigMap
-	if err := g.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("read ConfigMap %s: %w", key, err)
@@ -342,10 +342,58 @@ func (g *Gatherer) records(ctx context.Context, s *quorum.Snapshot) error {
 	return nil
 }
 
-func in(label string, values ...string) (labels.Selector, error) {
+// LabelIn selects what has the label with one of the values.
+func LabelIn(label string, values ...string) (labels.Selector, error) {
 	requirement, err := labels.NewRequirement(label, selection.In, values)
 	if err != nil {
 		return nil, errors.Join(errors.New("make a label selector"), err)
 	}
 	return labels.NewSelector().Add(*requirement), nil
+}
+
+// Ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.
+func (o *Observer) Ledger(ctx context.Context) (quorum.Ledger, error) {
+	key := client.ObjectKey{Namespace: o.Namespace, Name: machineapi.LedgerName}
+	var cm corev1.ConfigMap
+	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
+		return quorum.Ledger{}, nil
+	} else if apierrors.IsForbidden(err) {
+		return quorum.Ledger{Why: err.Error()}, nil
+	} else if err != nil {
+		return quorum.Ledger{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	l := quorum.Ledger{Version: cm.ResourceVersion, CreatedAt: cm.CreationTimestamp.Time}
+	var err error
+	if l.Entries, err = machineapi.ParseLedger(cm.Data); err != nil {
+		l.Why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
+	} else if cm.Immutable != nil && *cm.Immutable {
+		l.Why = fmt.Sprintf("ConfigMap %s is immutable", key)
+	}
+	return l, nil
+}
+
+// page is how many Machines are read at a time where there may be thousands.
+const page = 500
+
+// Selected is what a selector meets in the Machine namespace, live. It reads their metadata alone.
+func (o *Observer) Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error) {
+	ctx, cancel := context.WithTimeout(ctx, APIBound)
+	defer cancel()
+	s := &quorum.Selection{}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	for more := true; more; more = list.Continue != "" {
+		if err := o.API.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.Limit(page), client.Continue(list.Continue)); err != nil {
+			return nil, fmt.Errorf("list Machines in namespace %s: %w", o.Namespace, err)
+		}
+		s.Total += len(list.Items)
+		for i := range list.Items {
+			if m := machineapi.Machine(&machinev1beta1.Machine{ObjectMeta: list.Items[i].ObjectMeta}); m.ControlPlane() {
+				s.Machines = append(s.Machines, m)
+			}
+		}
+	}
+	var err error
+	s.Desired, _, err = o.desired(ctx)
+	return s, err
 }

@@ -1,4 +1,4 @@
-package controller
+package observe
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func TestSelected(t *testing.T) {
 	machine := func(namespace, name, label, value string) *machinev1beta1.Machine {
 		return &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: value, "all": "yes"}}}
 	}
-	g := &Gatherer{Namespace: "n", Desired: 5, API: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+	g := &Observer{Namespace: "n", Desired: 5, API: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		machine("n", "master-0", quorum.RoleLabel, "master"), machine("n", "master-1", quorum.TypeLabel, "arbiter"),
 		machine("n", "worker-0", quorum.RoleLabel, "worker"), machine("elsewhere", "master-2", quorum.RoleLabel, "master"),
 	).Build()}

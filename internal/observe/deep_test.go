@@ -1,8 +1,10 @@
-package controller
+package observe
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,12 +44,14 @@ func TestDeepMachine(t *testing.T) {
 		}
 	}
 	t.Logf("nested %d deep", depth)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	var list machinev1beta1.MachineList
-	if err := api.List(t.Context(), &list); err == nil {
+	if err := api.List(ctx, &list); err == nil {
 		t.Fatal("all of them can be listed, so this test shows nothing")
 	}
-	g := &Gatherer{API: api, Namespace: metav1.NamespaceDefault}
-	machines, err := g.Machines(t.Context())
+	g := &Observer{API: api, Namespace: metav1.NamespaceDefault}
+	machines, err := g.Machines(ctx)
 	must(t, err)
 	if len(machines) != 2 || machines[0].Name != "deep" || machines[1].ProviderID != "process:///master-0" {
 		t.Fatalf("Machines are %+v", machines)

@@ -1,0 +1,69 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// ownedBy is a ring whose membership lock somebody has.
+type ownedBy struct {
+	lock quorum.Lock
+}
+
+func (o *ownedBy) Read(context.Context) quorum.Ring { return quorum.Ring{} }
+
+func (o *ownedBy) LockHolder(context.Context) (quorum.Lock, error) { return o.lock, nil }
+
+func (o *ownedBy) Lock(context.Context) (*etcd.Held, error) { return nil, errors.New("taken") }
+
+// TestLockHolder: how long the membership lock has been somebody's counts from when this process first saw that key.
+func TestLockHolder(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	must(t, machinev1beta1.Install(scheme))
+	must(t, appsv1.AddToScheme(scheme))
+	must(t, configv1.Install(scheme))
+	api := fake.NewClientBuilder().WithScheme(scheme).Build()
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	now, ring := clocktesting.NewFakePassiveClock(noon), &ownedBy{}
+	r := &Reconciler{Etcd: ring, Observer: &observe.Observer{API: api, Etcd: ring, Namespace: "n", Mode: quorum.ModeFull, Desired: 3, Clock: now}}
+	one, two := quorum.Lock{Key: "/holdfast/membership/1", Leased: true}, quorum.Lock{Key: "/holdfast/membership/2", Leased: true}
+	for i, step := range []struct {
+		at   time.Duration
+		has  quorum.Lock
+		want time.Duration
+	}{
+		{0, one, 0}, {50 * time.Second, one, 0}, {61 * time.Second, one, 0},
+		{62 * time.Second, two, 62 * time.Second}, {63 * time.Second, quorum.Lock{}, -1}, {64 * time.Second, two, 64 * time.Second},
+	} {
+		now.SetTime(noon.Add(step.at))
+		ring.lock = step.has
+		s, err := r.look(t.Context())
+		must(t, err)
+		want := step.has
+		if step.want >= 0 {
+			want.Since = noon.Add(step.want)
+		}
+		if s.Lock != want || s.ForeignLock() != (i == 2) {
+			t.Errorf("step %d: %+v, somebody else's: %t", i, s.Lock, s.ForeignLock())
+		}
+	}
+	r.Observer.Mode, ring.lock = quorum.ModeGuard, one
+	if s, err := r.look(t.Context()); err != nil || s.Lock != (quorum.Lock{}) {
+		t.Errorf("guard mode, which takes no lock: %+v, %v", s.Lock, err)
+	}
+}

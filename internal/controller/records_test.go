@@ -1,0 +1,39 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// TestKeepRecords: a record that cannot be read is written away, and nothing is written over what was written since.
+func TestKeepRecords(t *testing.T) {
+	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []uint64{0xa0}}
+	data := machineapi.FormatRecords([]quorum.Evidence{good})
+	data["zz"] = "garbage"
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: machineapi.RecordsName}, Data: data}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build()
+	key := client.ObjectKeyFromObject(object)
+	must(t, api.Get(t.Context(), key, object))
+	s := &quorum.Snapshot{RecordsVersion: object.ResourceVersion, RecordsWhy: "record zz is garbage", Records: []quorum.Evidence{good}}
+	r := &Reconciler{Client: api, Observer: &observe.Observer{API: api, Namespace: "n"}}
+	must(t, r.keepRecords(t.Context(), s, s.Records))
+	if err := r.keepRecords(t.Context(), s, s.Records); !errors.As(err, new(notYet)) {
+		t.Errorf("over what was written since: %v", err)
+	}
+	must(t, api.Get(t.Context(), key, object))
+	if len(object.Data) != 1 || object.Data["zz"] != "" {
+		t.Errorf("afterwards the records are %v", object.Data)
+	}
+}

@@ -1,0 +1,81 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// silent is an API server and an etcd that never answer.
+type silent struct{}
+
+func (silent) Get(ctx context.Context, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (silent) List(ctx context.Context, _ client.ObjectList, _ ...client.ListOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (silent) Read(ctx context.Context) quorum.Ring {
+	<-ctx.Done()
+	return quorum.Ring{Why: "silence"}
+}
+
+// TestReadsEnd: every read behind an admission answer ends before the API server, which waits for 3 s, hangs
+// up: past that an open rule lets everything pass.
+func TestReadsEnd(t *testing.T) {
+	const wait = 3 * time.Second
+	g := &Observer{API: silent{}, Etcd: silent{}, Clock: clock.RealClock{}}
+	for what, read := range map[string]func(context.Context) error{
+		"Snapshot": func(ctx context.Context) error { _, err := g.Snapshot(ctx); return err },
+		"Machines": func(ctx context.Context) error { _, err := g.Machines(ctx); return err },
+		"Hosts": func(ctx context.Context) error {
+			_, err := g.Hosts(ctx, &quorum.Machine{NodeName: "n"})
+			return err
+		},
+		"Selected": func(ctx context.Context) error { _, err := g.Selected(ctx, labels.Everything()); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			err := read(ctx)
+			if took := time.Since(began); took > wait-500*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v after %v", what, err, took)
+			}
+		})
+	}
+}
+
+// TestGarbledRecords: one record that cannot be read hides no other.
+func TestGarbledRecords(t *testing.T) {
+	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []uint64{0xa0}}
+	data := machineapi.FormatRecords([]quorum.Evidence{good})
+	data["zz"] = "garbage"
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: machineapi.RecordsName}, Data: data}).Build()
+	g := &Observer{API: api, Namespace: "n"}
+	s := &quorum.Snapshot{}
+	must(t, g.records(t.Context(), s))
+	if len(s.Records) != 1 || !s.Records[0].Names(0xa0) || !strings.Contains(s.RecordsWhy, "record zz") {
+		t.Errorf("records %v, why %q", s.Records, s.RecordsWhy)
+	}
+}
