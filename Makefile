@@ -91,7 +91,7 @@ race: binaries parts ## Run the race detector over everything that is concurrent
 
 # Packages whose tests need no built Kubernetes and take seconds.
 QUICK := ./internal/quorum ./internal/admission ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
-  ./cmd/kubectl-holdfast ./test/mutation ./test/docs
+  ./internal/plugin ./test/mutation ./test/docs
 .PHONY: check
 check: format linter ## Before a push: formatting, vet and lint of the changed packages, decisions, documentation; builds no Kubernetes
 	@.ci/changed | while read -r module packages; do (set -x; cd $$module && $(BIN)/golangci-lint run $$packages) || exit 1; done

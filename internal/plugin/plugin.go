@@ -1,0 +1,113 @@
+// Package plugin is the kubectl plugin: kubectl holdfast. A file for each command; cluster.go connects, view.go and print.go show.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// usageError is what the person who typed the command can mend: exit status 2.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// terminal is what a command is run at.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer
+	now      func() time.Time
+	dial     dialer
+}
+
+// Main runs the process's command line until it is done or interrupted, and returns the exit status.
+func Main() int {
+	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains, with a stack trace, that it has none
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now, network{}})
+}
+
+// execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line.
+func execute(ctx context.Context, args []string, t terminal) int {
+	root := &cobra.Command{
+		Use:         "kubectl-holdfast",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
+		Short:       "See what Holdfast, the deletion guard of control-plane Machines, does and why",
+		Long: `Holdfast keeps a control-plane Machine from taking etcd's quorum with it: it refuses or repairs
+changes to Machines that would. This plugin shows what it sees, what it did and why, and replaces or
+releases Machines the way that it expects.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q; see kubectl holdfast --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%v; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), completionCommand(t), uninstallCommand(t), versionCommand())
+	root.SetArgs(args)
+	root.SetOut(t.out)
+	root.SetErr(t.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(t.err, "kubectl holdfast: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: `  kubectl holdfast version`,
+		Args:    exactly(0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
+			return err
+		},
+	}
+}
+
+// exactly wants that many arguments; what says which.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == n:
+			return nil
+		case n == 0:
+			return usage("%s takes no arguments, but was given %q", cmd.CommandPath(), args)
+		}
+		return usage("%s takes %s, but was given %q", cmd.CommandPath(), what, args)
+	}
+}
+
+// version is what the Go toolchain stamped into the binary.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "kubectl-holdfast (unknown build)"
+	}
+	return fmt.Sprintf("kubectl-holdfast %s %s", info.Main.Version, info.GoVersion)
+}
