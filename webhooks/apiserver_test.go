@@ -34,7 +34,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -144,7 +144,7 @@ func (f *fixture) serve(t *testing.T) {
 	f.server.StartTLS()
 	t.Cleanup(f.server.Close)
 
-	mutating, validating := serving.Registrations(serving.Options{
+	mutating, validating := registrations.Registrations(registrations.Options{
 		URL: f.server.URL, CABundle: f.ca, MachineNamespace: namespace, Identities: identities(),
 	})
 	must(t, f.direct.Create(t.Context(), mutating))

@@ -10,7 +10,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // auditPolicy has the API server log who changes Machines.
@@ -45,7 +45,7 @@ func (f *fixture) testAuditLog(t *testing.T) {
 	for lines.Scan() {
 		var event auditv1.Event
 		must(t, json.Unmarshal(lines.Bytes(), &event))
-		for _, webhook := range []string{serving.RepairWebhook, serving.ClosedWebhook, serving.OpenWebhook} {
+		for _, webhook := range []string{registrations.RepairWebhook, registrations.ClosedWebhook, registrations.OpenWebhook} {
 			rule := event.Annotations[webhook+"/rule"]
 			if rule == "" {
 				continue
@@ -58,13 +58,13 @@ func (f *fixture) testAuditLog(t *testing.T) {
 	}
 	must(t, lines.Err())
 	for _, want := range []found{
-		{serving.RepairWebhook, string(quorum.RuleKeepHook), "repaired", false},
-		{serving.RepairWebhook, string(quorum.RuleAutomationRelease), "repaired", false},
-		{serving.RepairWebhook, string(quorum.RuleKeepFinalizer), "denied", true},
-		{serving.OpenWebhook, string(quorum.RuleEscapeHatch), "allowed", false},
-		{serving.OpenWebhook, string(quorum.RuleOneTooMany), "denied", true},
-		{serving.OpenWebhook, string(quorum.RuleHeld), "allowed", false},
-		{serving.ClosedWebhook, string(quorum.RuleUnprotectedDelete), "denied", true},
+		{registrations.RepairWebhook, string(quorum.RuleKeepHook), "repaired", false},
+		{registrations.RepairWebhook, string(quorum.RuleAutomationRelease), "repaired", false},
+		{registrations.RepairWebhook, string(quorum.RuleKeepFinalizer), "denied", true},
+		{registrations.OpenWebhook, string(quorum.RuleEscapeHatch), "allowed", false},
+		{registrations.OpenWebhook, string(quorum.RuleOneTooMany), "denied", true},
+		{registrations.OpenWebhook, string(quorum.RuleHeld), "allowed", false},
+		{registrations.ClosedWebhook, string(quorum.RuleUnprotectedDelete), "denied", true},
 	} {
 		if !got[want] {
 			t.Errorf("the audit log has no request with %+v", want)

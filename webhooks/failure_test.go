@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // stripPath serves somebody else's mutating webhook, which takes every hook off every Machine.
@@ -180,7 +180,7 @@ func (f *fixture) testDown(t *testing.T) {
 	automation, human, custodian := f.client(t, gitops, nil), f.client(t, person, nil), f.client(t, operator, nil)
 	refused := func(what string, err error) {
 		t.Helper()
-		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.ClosedWebhook) {
+		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), registrations.ClosedWebhook) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -49,7 +49,7 @@ func TestPolicy(t *testing.T) {
 		t.Run("home", f.testHomeStopped)
 	})
 
-	mutating, validating := serving.Registrations(serving.Options{MachineNamespace: namespace})
+	mutating, validating := registrations.Registrations(registrations.Options{MachineNamespace: namespace})
 	must(t, f.direct.Delete(t.Context(), mutating))
 	must(t, f.direct.Delete(t.Context(), validating))
 	f.serve(t)
@@ -69,7 +69,7 @@ func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 	t.Helper()
 	ids := identities()
 	ids.MachineAPI = append(ids.MachineAPI, holdfast)
-	for _, object := range serving.Policies(serving.Options{
+	for _, object := range registrations.Policies(registrations.Options{
 		MachineNamespace: namespace, HoldfastNamespace: "holdfast-system", EtcdNamespace: "openshift-etcd", QuorumGuard: true, Identities: ids,
 	}) {
 		must(t, f.direct.Create(t.Context(), object.(client.Object)))
@@ -78,10 +78,10 @@ func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 	wait := gomega.NewWithT(t).Eventually
 	wait(func() string {
 		return deniedBy(merge(`{"spec":{"lifecycleHooks":null}}`)(t.Context(), c, probe, true))
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(serving.MachinePolicy))
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.MachinePolicy))
 	wait(func() string {
 		return deniedBy(c.Status().Patch(t.Context(), probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll))
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(serving.StatusPolicy))
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.StatusPolicy))
 }
 
 // deniedBy is the policy that an error is about, "" if it is none.
@@ -101,7 +101,7 @@ type stoppedCase struct {
 	user   string
 	send   request
 	stored string
-	// Who denies: a rule by its policy, serving.ClosedWebhook because it cannot be called, "" nobody.
+	// Who denies: a rule by its policy, registrations.ClosedWebhook because it cannot be called, "" nobody.
 	denied string
 }
 
@@ -127,8 +127,8 @@ func stopped() []stoppedCase {
 		{"keep-hook: the evidence of a Machine without hook", state{bare: true}, gitops, merge(`{"metadata":{"annotations":null}}`), "evidence", "keep-hook"},
 		{"keep-hook: deleting, the latch alone", state{deleting: true}, gitops, hookOnly, going, "keep-hook"},
 		{"keep-hook: deleting, another owner", state{deleting: true}, person, mine, going, "keep-hook"},
-		{"keep-hook: a custodian's drop is the webhook's", state{}, operator, all, protected, serving.ClosedWebhook},
-		{"early-release: is the webhook's", state{deleting: true}, operator, all, going, serving.ClosedWebhook},
+		{"keep-hook: a custodian's drop is the webhook's", state{}, operator, all, protected, registrations.ClosedWebhook},
+		{"early-release: is the webhook's", state{deleting: true}, operator, all, going, registrations.ClosedWebhook},
 
 		{"no-regain: a tool", state{escaped: true}, gitops, apply(appliedHook), "latch evidence deleting", "no-regain"},
 		{"no-regain: a person", state{escaped: true}, person, regain, "latch evidence deleting", "no-regain"},
@@ -167,7 +167,7 @@ func stopped() []stoppedCase {
 		{"escape-hatch: a person, and the latch stays behind", state{deleting: true}, person, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
 		{"escape-hatch: a person, the latch that stood alone", state{escaped: true}, person, put(unhook), "latch evidence deleting", "escape-hatch"},
 		{"automation-release: the latch that stood alone", state{escaped: true}, gitops, put(unhook), "latch evidence deleting", "automation-release"},
-		{"early-release: the latch that stood alone is the webhook's", state{escaped: true}, operator, put(unhook), "latch evidence deleting", serving.ClosedWebhook},
+		{"early-release: the latch that stood alone is the webhook's", state{escaped: true}, operator, put(unhook), "latch evidence deleting", registrations.ClosedWebhook},
 		{"escape-hatch: system:admin", state{deleting: true}, admin, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
 		{"escape-hatch: a responder's service account", state{deleting: true}, emergency, merge(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`), "latch evidence deleting", ""},
 
@@ -191,12 +191,12 @@ func (f *fixture) checkStopped(t *testing.T, name string, c stoppedCase) {
 		if err != nil {
 			t.Error(err)
 		}
-	case serving.ClosedWebhook:
-		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.ClosedWebhook) {
+	case registrations.ClosedWebhook:
+		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), registrations.ClosedWebhook) {
 			t.Errorf("error is %v", err)
 		}
 	default:
-		if deniedBy(err) != serving.MachinePolicy || !strings.Contains(err.Error(), "denied request: Refused ("+c.denied+"): ") || !strings.Contains(err.Error(), "Machine "+name) {
+		if deniedBy(err) != registrations.MachinePolicy || !strings.Contains(err.Error(), "denied request: Refused ("+c.denied+"): ") || !strings.Contains(err.Error(), "Machine "+name) {
 			t.Errorf("error is %v", err)
 		}
 	}
@@ -230,7 +230,7 @@ func (f *fixture) testRecords(t *testing.T) {
 	}
 	denied := func(what string, err error, want bool) {
 		t.Helper()
-		if want != (deniedBy(err) == serving.RecordsPolicy) || !want && err != nil {
+		if want != (deniedBy(err) == registrations.RecordsPolicy) || !want && err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -317,7 +317,7 @@ func (f *fixture) testStatus(t *testing.T) {
 		for _, user := range []string{person, admin, gitops, operator, deployer} {
 			for _, body := range []string{other, `{"status":{"providerStatus":null}}`, strings.Replace(node, "master-0", "master-1", 1), noNode, strings.Replace(moved, ".2", ".3", 1), gone, phase} {
 				err := write(user, body)
-				if deniedBy(err) != serving.StatusPolicy || !strings.Contains(err.Error(), "denied request: Refused (keep-status): where Machine "+name+" runs") {
+				if deniedBy(err) != registrations.StatusPolicy || !strings.Contains(err.Error(), "denied request: Refused (keep-status): where Machine "+name+" runs") {
 					t.Errorf("%s: %s writes %s: %v", name, user, body, err)
 				}
 			}
@@ -424,7 +424,7 @@ func (f *fixture) testHome(t *testing.T) {
 func (f *fixture) testHomeStopped(t *testing.T) {
 	c := f.client(t, person, nil)
 	for name, send := range f.homeRequests(t) {
-		if err := send(c); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.HomeWebhook) {
+		if err := send(c); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), registrations.HomeWebhook) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

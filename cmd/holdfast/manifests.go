@@ -5,14 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 func manifestsCommand() *cobra.Command {
 	var (
 		p policy
 		r registrationFlags
-		o serving.Options
+		o registrations.Options
 	)
 	cmd := &cobra.Command{
 		Use:   "manifests",
@@ -46,9 +46,9 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 				}
 				o.CABundle = bundle
 			}
-			mutating, validating := serving.Registrations(o)
+			mutating, validating := registrations.Registrations(o)
 			mutating.Annotations, validating.Annotations = r.annotations, r.annotations
-			return serving.WriteYAML(cmd.OutOrStdout(), append([]any{mutating, validating}, serving.Policies(o)...)...)
+			return registrations.WriteYAML(cmd.OutOrStdout(), append([]any{mutating, validating}, registrations.Policies(o)...)...)
 		},
 	}
 	f := cmd.Flags()

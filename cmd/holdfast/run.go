@@ -44,7 +44,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -357,9 +357,9 @@ func (o *runOptions) conditions(mgr ctrl.Manager, log logr.Logger) *controller.C
 			{Resource: "namespaces", Name: o.electNamespace},
 			{Resource: "namespaces", Name: o.etcdNamespace},
 			{Group: machinev1beta1.GroupName, Resource: "machines", Namespace: o.namespace},
-			{Group: admissionregistrationv1.GroupName, Resource: "mutatingwebhookconfigurations", Name: serving.Name},
-			{Group: admissionregistrationv1.GroupName, Resource: "validatingwebhookconfigurations", Name: serving.Name},
-			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: serving.MachinePolicy},
+			{Group: admissionregistrationv1.GroupName, Resource: "mutatingwebhookconfigurations", Name: registrations.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingwebhookconfigurations", Name: registrations.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: registrations.MachinePolicy},
 		},
 	}
 }

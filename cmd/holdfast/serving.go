@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 )
 
@@ -46,12 +46,12 @@ func (r *registrationFlags) bind(f *pflag.FlagSet) {
 func (r *registrationFlags) given() bool { return r.service != "" || r.url != "" }
 
 // place checks the flags that say where, and puts them into options.
-func (r *registrationFlags) place(o *serving.Options) error {
+func (r *registrationFlags) place(o *registrations.Options) error {
 	switch {
 	case r.service != "" && r.url != "":
 		return usage("--webhook-service and --webhook-url are both set; API servers find the webhooks at one of them")
 	case r.service != "":
-		service, err := serving.ParseService(r.service)
+		service, err := registrations.ParseService(r.service)
 		if err != nil {
 			return usage("--webhook-service: %v; it is a Service such as holdfast-system/holdfast-webhook", err)
 		}
@@ -111,7 +111,7 @@ func (w *webhookFlags) check() error {
 		return usage("--webhook-port is %d; it is a port from 1 to 65535", w.port)
 	}
 	if w.given() {
-		if err := w.place(new(serving.Options)); err != nil {
+		if err := w.place(new(registrations.Options)); err != nil {
 			return err
 		}
 		if err := w.secretNames(); err != nil {
@@ -214,11 +214,11 @@ type served struct {
 	webhookFlags
 	policy  policy
 	log     logr.Logger
-	options *serving.Options // nil where the registrations are not kept
-	hosts   []string         // what the certificate is for, if it is made here
-	source  *serving.Source
-	live    *serving.Live   // nil where the registrations are not kept
-	shared  *serving.Shared // the same
+	options *registrations.Options // nil where the registrations are not kept
+	hosts   []string               // what the certificate is for, if it is made here
+	source  *registrations.Source
+	live    *registrations.Live   // nil where the registrations are not kept
+	shared  *registrations.Shared // the same
 
 	strangers *webhookserver.Metrics
 }
@@ -229,7 +229,7 @@ func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
 	if !w.given() {
 		return s, nil
 	}
-	s.options = &serving.Options{MachineNamespace: p.namespace, Identities: p.identities}
+	s.options = &registrations.Options{MachineNamespace: p.namespace, Identities: p.identities}
 	err := w.place(s.options)
 	if err == nil {
 		s.hosts, err = s.options.Hosts()
@@ -263,19 +263,19 @@ func (s *served) known(path string) (string, bool) {
 
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
 // when this replica is elected.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring serving.Ring, elected *terms) (keeper *serving.Keeper, err error) {
-	meters, err := serving.NewMetrics(metrics.Registry)
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring registrations.Ring, elected *terms) (keeper *registrations.Keeper, err error) {
+	meters, err := registrations.NewMetrics(metrics.Registry)
 	if err == nil {
 		err = s.strangers.Register(metrics.Registry)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	keeper = &serving.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
+	keeper = &registrations.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
 	var (
 		time     = clock.RealClock{}
-		trust    = serving.NewTrust(time)
-		first    = &serving.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
+		trust    = registrations.NewTrust(time)
+		first    = &registrations.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
 		certLog  = s.log.WithName("certificate")
 		runnable = []manager.Runnable{first, keeper}
 		checks   = map[string]func(*http.Request) error{
@@ -289,31 +289,31 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		}
 	)
 	if s.options == nil {
-		s.source = serving.NewSource(nil, "", time, meters, certLog)
+		s.source = registrations.NewSource(nil, "", time, meters, certLog)
 	} else {
-		live := &serving.Live{API: api, Log: s.log.WithName("registrations")}
+		live := &registrations.Live{API: api, Log: s.log.WithName("registrations")}
 		shared := trust
 		if len(s.annotations) > 0 {
 			shared = nil // another operator's
 		}
-		s.live, s.shared = live, serving.NewShared(s.secrets.shared, api, shared, time, s.log.WithName("shared"))
+		s.live, s.shared = live, registrations.NewShared(s.secrets.shared, api, shared, time, s.log.WithName("shared"))
 		runnable = append(runnable, s.live, s.shared)
 		checks["path"] = s.shared.Check
 		keeper.Shared, keeper.Trust = s.shared, shared
 		keeper.Options, keeper.Annotations = s.options, s.annotations
-		keeper.Events, keeper.Proof = tell, serving.SelfCall(api, s.policy.namespace)
-		s.source = serving.NewSource(live, s.hosts[0], time, meters, certLog)
-		checks["registrations"] = serving.NewVouched(s.source, live, s.hosts[0], time).Check
+		keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.policy.namespace)
+		s.source = registrations.NewSource(live, s.hosts[0], time, meters, certLog)
+		checks["registrations"] = registrations.NewVouched(s.source, live, s.hosts[0], time).Check
 	}
 	checks["certificate"] = s.source.Loaded
 	runnable = append(runnable, s.source)
 	if s.webhookFlags.source == fromCA {
-		runnable = append(runnable, &serving.SelfSigned{
+		runnable = append(runnable, &registrations.SelfSigned{
 			Secret: s.secrets.ca, Config: mgr.GetConfig(), API: api, Hosts: s.hosts, Events: tell,
 			Source: s.source, Trust: trust, Clock: time, Log: certLog,
 		})
 	} else {
-		files, err := serving.NewFiles(s.certDir, s.files, s.source, trust, certLog)
+		files, err := registrations.NewFiles(s.certDir, s.files, s.source, trust, certLog)
 		if err != nil {
 			return nil, usageError{err}
 		}
@@ -325,7 +325,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		}
 	}
 	for name, check := range checks {
-		if err := mgr.AddReadyzCheck(name, serving.Said(name, s.log.WithName("ready"), check)); err != nil {
+		if err := mgr.AddReadyzCheck(name, registrations.Said(name, s.log.WithName("ready"), check)); err != nil {
 			return nil, fmt.Errorf("set up /readyz: %w", err)
 		}
 	}

@@ -27,7 +27,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/loopback"
 	"github.com/holdfast-dev/holdfast/test/pki"
@@ -172,7 +172,7 @@ func TestRun(t *testing.T) {
 	}
 	policy := func() string {
 		var v admissionregistrationv1.ValidatingWebhookConfiguration
-		if err := api.Get(t.Context(), client.ObjectKey{Name: serving.Name}, &v); err != nil {
+		if err := api.Get(t.Context(), client.ObjectKey{Name: registrations.Name}, &v); err != nil {
 			return err.Error()
 		}
 		return string(*v.Webhooks[0].FailurePolicy)
@@ -203,9 +203,9 @@ func TestRun(t *testing.T) {
 	}
 
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
-	mutating.Name = serving.Name
+	mutating.Name = registrations.Name
 	ok(t, api.Delete(t.Context(), &mutating))
-	eventually(func() error { return api.Get(t.Context(), client.ObjectKey{Name: serving.Name}, &mutating) }).Should(gomega.Succeed())
+	eventually(func() error { return api.Get(t.Context(), client.ObjectKey{Name: registrations.Name}, &mutating) }).Should(gomega.Succeed())
 	eventually(func() string { return get("http://" + meters + "/metrics") }).Should(gomega.And(
 		gomega.ContainSubstring(`holdfast_registration_restored_total{kind="MutatingWebhookConfiguration",name="holdfast"} 1`),
 		gomega.ContainSubstring(`holdfast_registration_enforced{name="guard-closed.machines.holdfast.dev"} 1`),

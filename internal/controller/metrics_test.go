@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -182,7 +182,7 @@ func TestMonitored(t *testing.T) {
 	if _, err := webhooks.NewMetrics(registry); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := serving.NewMetrics(registry); err != nil {
+	if _, err := registrations.NewMetrics(registry); err != nil {
 		t.Fatal(err)
 	}
 	options := audit.NewOptions()

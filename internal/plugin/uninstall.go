@@ -107,7 +107,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		do   func(context.Context) error
 	}{
 		{"Stopping Holdfast's replicas", u.halt},
-		{"Removing the webhooks' registrations", func(ctx context.Context) error { return u.remove(ctx, registrations()) }},
+		{"Removing the webhooks' registrations", func(ctx context.Context) error { return u.remove(ctx, webhookConfigurations()) }},
 		{"Removing the policies", func(ctx context.Context) error { return u.remove(ctx, policies()) }},
 		{"Taking latch and annotations off", u.letGo},
 		{"Removing what Holdfast made elsewhere", func(ctx context.Context) error { return u.remove(ctx, besides(u.machines)) }},
@@ -328,7 +328,7 @@ func (u *uninstalling) list(ctx context.Context) ([]machinev1beta1.Machine, erro
 
 // left is all of Holdfast that is there.
 func (u *uninstalling) left(ctx context.Context) ([]string, error) {
-	there, err := standing(ctx, u.Client, slices.Concat(registrations(), policies(), besides(u.machines), rights(u.machines), parts(corev1.SchemeGroupVersion, "Namespace", u.namespace)))
+	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), besides(u.machines), rights(u.machines), parts(corev1.SchemeGroupVersion, "Namespace", u.namespace)))
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // part is an object of an installation.
@@ -55,17 +55,17 @@ func parts(version schema.GroupVersion, kind string, names ...string) []part {
 	return out
 }
 
-func registrations() []part {
+func webhookConfigurations() []part {
 	return append(
-		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingWebhookConfiguration", serving.Name),
-		parts(admissionregistrationv1.SchemeGroupVersion, "MutatingWebhookConfiguration", serving.Name)...)
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingWebhookConfiguration", registrations.Name),
+		parts(admissionregistrationv1.SchemeGroupVersion, "MutatingWebhookConfiguration", registrations.Name)...)
 }
 
 // policies are the bindings before what they bind.
 func policies() []part {
 	return append(
-		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", serving.PolicyNames()...),
-		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", serving.PolicyNames()...)...)
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", registrations.PolicyNames()...),
+		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", registrations.PolicyNames()...)...)
 }
 
 // besides are what Holdfast and its manifests made outside its own namespace, but for rights.

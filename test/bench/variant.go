@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -39,12 +39,12 @@ func newSwitcher(ctx context.Context, c *cluster, n *nothing) (*switcher, error)
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
 	hooks := []client.Object{&mutating, &validating}
 	var policies []client.Object
-	for _, name := range serving.PolicyNames() {
+	for _, name := range registrations.PolicyNames() {
 		p, b := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 		p.Name, b.Name = name, name
 		policies = append(policies, p, b)
 	}
-	mutating.Name, validating.Name = serving.Name, serving.Name
+	mutating.Name, validating.Name = registrations.Name, registrations.Name
 	for _, o := range append(policies, hooks...) {
 		if err := c.admin.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return nil, err

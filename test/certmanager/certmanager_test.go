@@ -26,7 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -79,9 +79,9 @@ func TestCertManager(t *testing.T) {
 func (f *fixture) guards() {
 	f.Eventually(func(g gomega.Gomega) {
 		validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: serving.Name}, validating)).To(gomega.Succeed())
+		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: registrations.Name}, validating)).To(gomega.Succeed())
 		for _, w := range validating.Webhooks {
-			if w.Name == serving.ClosedWebhook || w.Name == serving.HomeWebhook {
+			if w.Name == registrations.ClosedWebhook || w.Name == registrations.HomeWebhook {
 				g.Expect(*w.FailurePolicy).To(gomega.Equal(admissionregistrationv1.Fail), w.Name)
 			}
 		}
@@ -137,8 +137,8 @@ func (f *fixture) bundles() map[string][]string {
 		validating admissionregistrationv1.ValidatingWebhookConfiguration
 		out        = map[string][]string{}
 	)
-	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: serving.Name}, &mutating)).To(gomega.Succeed())
-	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: serving.Name}, &validating)).To(gomega.Succeed())
+	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: registrations.Name}, &mutating)).To(gomega.Succeed())
+	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: registrations.Name}, &validating)).To(gomega.Succeed())
 	add := func(name string, bundle []byte) {
 		out[name] = nil
 		for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
@@ -261,7 +261,7 @@ func (f *fixture) forget() {
 	f.t.Helper()
 	now := f.secret(secretOf).Data[cmmeta.TLSCAKey]
 	l := f.load(f.requests(), func() {
-		text := f.kubectl(nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", serving.Name, "-o", "json")
+		text := f.kubectl(nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", registrations.Name, "-o", "json")
 		bundle := regexp.MustCompile(`"caBundle": ".*"`)
 		f.Expect(bundle.FindAllString(text, -1)).To(gomega.HaveLen(5))
 		text = bundle.ReplaceAllLiteralString(text, `"caBundle": "`+base64.StdEncoding.EncodeToString(now)+`"`)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -107,8 +107,8 @@ func (f *fixture) requestsWhileDown() map[string]request {
 		}
 	}
 	return map[string]request{
-		"change of the CRD, to pass or to be refused":      either(f.changeCRD, `failed calling webhook "`+serving.HomeWebhook+`"`),
-		"strip of the hook, to be mended or to be refused": either(f.strip, `ValidatingAdmissionPolicy '`+serving.MachinePolicy+`'`),
+		"change of the CRD, to pass or to be refused":      either(f.changeCRD, `failed calling webhook "`+registrations.HomeWebhook+`"`),
+		"strip of the hook, to be mended or to be refused": either(f.strip, `ValidatingAdmissionPolicy '`+registrations.MachinePolicy+`'`),
 	}
 }
 

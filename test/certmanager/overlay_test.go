@@ -16,7 +16,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/install"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
@@ -81,10 +81,10 @@ func (f *fixture) registered(overlay string) {
 		_, certManagers := secret.Annotations[cmapi.CertificateNameKey]
 		g.Expect(certManagers).NotTo(gomega.Equal(self), "who makes the Secret")
 		validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: serving.Name}, validating)).To(gomega.Succeed())
+		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: registrations.Name}, validating)).To(gomega.Succeed())
 		for i := range validating.Webhooks {
 			w := &validating.Webhooks[i]
-			if w.Name == serving.ClosedWebhook || w.Name == serving.HomeWebhook {
+			if w.Name == registrations.ClosedWebhook || w.Name == registrations.HomeWebhook {
 				g.Expect(*w.FailurePolicy).To(gomega.Equal(admissionregistrationv1.Fail), w.Name)
 			}
 			g.Expect(bytes.Contains(w.ClientConfig.CABundle, secret.Data[corev1.TLSCertKey])).To(gomega.BeTrue(), w.Name)

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -87,7 +87,7 @@ func metricNames(t *testing.T) []string {
 	d := &describer{}
 	_, err1 := controller.NewMetrics(d)
 	_, err2 := webhooks.NewMetrics(d)
-	_, err3 := serving.NewMetrics(d)
+	_, err3 := registrations.NewMetrics(d)
 	err4 := webhookserver.NewMetrics().Register(d)
 	o := audit.NewOptions()
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard

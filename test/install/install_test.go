@@ -20,7 +20,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -176,7 +176,7 @@ func (f *fixture) guards() {
 	f.Expect(nodes).To(gomega.HaveLen(2))
 	f.guarded("master-0", "master-1", "master-2")
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
-	f.Expect(f.admin.Get(ctx, client.ObjectKey{Name: serving.Name}, &validating)).To(gomega.Succeed())
+	f.Expect(f.admin.Get(ctx, client.ObjectKey{Name: registrations.Name}, &validating)).To(gomega.Succeed())
 	for _, w := range validating.Webhooks {
 		f.Expect(w.ClientConfig.Service).NotTo(gomega.BeNil())
 		f.Expect(w.ClientConfig.CABundle).NotTo(gomega.BeEmpty())
@@ -221,9 +221,9 @@ func (f *fixture) others() {
 // upset has others touch what Holdfast keeps, so that it puts that right.
 func (f *fixture) upset() {
 	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
-		f.must("kubectl", nil, "delete", kind, serving.Name)
-		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, serving.Name); return err }).Should(gomega.Succeed())
-		f.must("kubectl", nil, "patch", kind, serving.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
+		f.must("kubectl", nil, "delete", kind, registrations.Name)
+		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, registrations.Name); return err }).Should(gomega.Succeed())
+		f.must("kubectl", nil, "patch", kind, registrations.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
 	}
 	shared := []string{"-n", namespace, "get", "secret", "holdfast-webhook-shared", "-o", "jsonpath={.metadata.uid}"}
 	uid := f.must("kubectl", nil, shared...)
@@ -242,7 +242,7 @@ func (f *fixture) upset() {
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(now).NotTo(gomega.Or(gomega.Equal(was), gomega.ContainSubstring("no JSON")))
 	}).Should(gomega.Succeed())
-	for _, policy := range serving.PolicyNames() {
+	for _, policy := range registrations.PolicyNames() {
 		for kind, patch := range map[string]string{
 			"validatingadmissionpolicy":        `[{"op":"replace","path":"/spec/failurePolicy","value":"Ignore"}]`,
 			"validatingadmissionpolicybinding": `[{"op":"replace","path":"/spec/validationActions","value":["Audit"]}]`,
@@ -271,10 +271,10 @@ func spareGuard() map[string]string {
 		"delete secrets/holdfast-webhook-ca in holdfast-system":          "a CA that cannot be used when a replica starts, and cannot be changed",
 	}
 	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
-		spare["list "+kind+".admissionregistration.k8s.io/"+serving.Name] = streams
+		spare["list "+kind+".admissionregistration.k8s.io/"+registrations.Name] = streams
 	}
 	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-		for _, name := range serving.PolicyNames() {
+		for _, name := range registrations.PolicyNames() {
 			spare["list "+kind+".admissionregistration.k8s.io/"+name] = streams
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
@@ -49,7 +49,7 @@ func TestOpenShift(t *testing.T) {
 		})
 	})
 	part("what somebody edits comes back with the CA", func() {
-		f.must("kubectl", nil, "delete", "validatingwebhookconfiguration", serving.Name)
+		f.must("kubectl", nil, "delete", "validatingwebhookconfiguration", registrations.Name)
 		f.enforced()
 		f.Eventually(f.bundles).Should(gomega.HaveEach(gomega.Equal(string(ca.bundle()))))
 	})
@@ -250,7 +250,7 @@ func (f *fixture) enforced() {
 	f.t.Helper()
 	f.Eventually(func(g gomega.Gomega) {
 		var validating admissionregistrationv1.ValidatingWebhookConfiguration
-		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: serving.Name}, &validating)).To(gomega.Succeed())
+		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: registrations.Name}, &validating)).To(gomega.Succeed())
 		closed := 0
 		for _, w := range validating.Webhooks {
 			if *w.FailurePolicy == admissionregistrationv1.Fail {
@@ -267,7 +267,7 @@ func (f *fixture) bundles() (out []string) {
 		mutating   admissionregistrationv1.MutatingWebhookConfiguration
 		validating admissionregistrationv1.ValidatingWebhookConfiguration
 	)
-	key := client.ObjectKey{Name: serving.Name}
+	key := client.ObjectKey{Name: registrations.Name}
 	f.Expect(errors.Join(f.admin.Get(f.t.Context(), key, &mutating), f.admin.Get(f.t.Context(), key, &validating))).To(gomega.Succeed())
 	for i := range mutating.Webhooks {
 		out = append(out, string(mutating.Webhooks[i].ClientConfig.CABundle))

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
@@ -84,7 +84,7 @@ func (f *fixture) as(v, other version) {
 	ctx := f.t.Context()
 	f.Eventually(func(g gomega.Gomega) {
 		validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-		g.Expect(f.admin.Get(ctx, client.ObjectKey{Name: serving.Name}, validating)).To(gomega.Succeed())
+		g.Expect(f.admin.Get(ctx, client.ObjectKey{Name: registrations.Name}, validating)).To(gomega.Succeed())
 		g.Expect(validating.Webhooks).NotTo(gomega.BeEmpty())
 		ca := filepath.Join(f.t.TempDir(), "ca.crt")
 		g.Expect(os.WriteFile(ca, validating.Webhooks[0].ClientConfig.CABundle, 0o600)).To(gomega.Succeed())

@@ -28,7 +28,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
@@ -183,7 +183,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	mutating, validating := serving.Registrations(serving.Options{
+	mutating, validating := registrations.Registrations(registrations.Options{
 		URL: server.URL, CABundle: ca.CertPEM(), MachineNamespace: sandbox.MachineNamespace, Identities: ids,
 	})
 	must(c.Create(t.Context(), mutating))

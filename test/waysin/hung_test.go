@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -44,7 +44,7 @@ func (c *cluster) hung(t *testing.T) {
 	}
 	closed := func(what string, err error) {
 		t.Helper()
-		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), serving.ClosedWebhook) {
+		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), registrations.ClosedWebhook) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package serving_test
+package registrations_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // TestLargeLists: what the API server evaluates for a Machine that is full of hooks or owners takes well below a second; it took 3 to
@@ -20,7 +20,7 @@ import (
 func TestLargeLists(t *testing.T) {
 	const most = 1500 * time.Millisecond // a busy computer has some of it
 	compiled := compile(identities())
-	policy, _ := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
+	policy, _ := policies(t, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
 	before := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{quorum.RoleLabel: "master"}}}
 	for i := range 30_000 {
 		before.Spec.LifecycleHooks.PreDrain = append(before.Spec.LifecycleHooks.PreDrain, machinev1beta1.LifecycleHook{Name: fmt.Sprintf("hook-%d", i), Owner: "x"})

@@ -1,4 +1,4 @@
-package serving_test
+package registrations_test
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 const self = "system:serviceaccount:holdfast-system:holdfast"
@@ -48,7 +48,7 @@ type conditions struct {
 }
 
 func compile(ids admission.Identities) conditions {
-	mutating, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: ids})
+	mutating, validating := registrations.Registrations(registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: ids})
 	compiler := celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	return conditions{
 		repair: webhook.NewMutatingWebhookAccessor("0", mutating.Name, &mutating.Webhooks[0]).GetCompiledMatcher(compiler),
@@ -59,7 +59,7 @@ func compile(ids admission.Identities) conditions {
 
 // TestHome has the requests that reach the rule home, and those beside them.
 func TestHome(t *testing.T) {
-	_, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
+	_, validating := registrations.Registrations(registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
 	matcher := webhook.NewValidatingWebhookAccessor("3", validating.Name, &validating.Webhooks[2]).GetCompiledMatcher(
 		celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())))
 	namespace := func(name string) runtime.Object {
@@ -110,7 +110,7 @@ func TestHome(t *testing.T) {
 // TestKeepers has the writes of MachineSets and MachineHealthChecks that are looked at, and those that
 // are not: how many Machines a set has, what a controller writes, and what is no part of the spec.
 func TestKeepers(t *testing.T) {
-	_, validating := serving.Registrations(serving.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
+	_, validating := registrations.Registrations(registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "openshift-machine-api", Identities: identities()})
 	matcher := webhook.NewValidatingWebhookAccessor("4", validating.Name, &validating.Webhooks[3]).GetCompiledMatcher(
 		celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())))
 	object := func(kind, text string) runtime.Object {
@@ -485,12 +485,12 @@ func BenchmarkConditions(b *testing.B) {
 
 // TestRegistrations looks at what is not a condition.
 func TestRegistrations(t *testing.T) {
-	mutating, validating := serving.Registrations(serving.Options{
-		Service:  &serving.Service{Namespace: "holdfast-system", Name: "holdfast", Port: 9443},
+	mutating, validating := registrations.Registrations(registrations.Options{
+		Service:  &registrations.Service{Namespace: "holdfast-system", Name: "holdfast", Port: 9443},
 		CABundle: []byte("ca"), MachineNamespace: "machines", TimeoutSeconds: 2, Identities: identities(),
 	})
 	var out bytes.Buffer
-	if err := serving.WriteYAML(&out, mutating, validating); err != nil {
+	if err := registrations.WriteYAML(&out, mutating, validating); err != nil {
 		t.Fatal(err)
 	}
 	docs := strings.Split(strings.TrimPrefix(out.String(), "---\n"), "---\n")

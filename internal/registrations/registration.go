@@ -1,4 +1,4 @@
-// Package serving makes what the API server has to know of Holdfast: where its webhooks are, for which
+// Package registrations makes what the API server has to know of Holdfast: where its webhooks are, for which
 // requests it calls them, and the policies that it evaluates itself. It is generated from the flags that quorum decides by, so that
 // the two agree (Registrations, Policies).
 //
@@ -16,7 +16,7 @@
 // The first replica registers itself before it is ready, since a Service routes to no pod that is not ready. So
 // readiness waits for the registrations, and not for the self-call, which needs a ready replica; until it has come
 // back, everything is registered to be passed by while nobody answers.
-package serving
+package registrations
 
 import (
 	"fmt"

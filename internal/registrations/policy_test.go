@@ -1,4 +1,4 @@
-package serving_test
+package registrations_test
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/serving"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 var rewrite = flag.Bool("update", false, "write deploy/base/policy.yaml anew")
@@ -89,9 +89,9 @@ func (v validator) denials(t fataler, old, next *machinev1beta1.Machine, who adm
 	return denied, len(result.Decisions) > 0
 }
 
-func policies(t testing.TB, o serving.Options) (machines, status validator) {
+func policies(t testing.TB, o registrations.Options) (machines, status validator) {
 	t.Helper()
-	objects := serving.Policies(o)
+	objects := registrations.Policies(o)
 	return newValidator(t, objects[0].(*admissionregistrationv1.ValidatingAdmissionPolicy)), newValidator(t, objects[2].(*admissionregistrationv1.ValidatingAdmissionPolicy))
 }
 
@@ -109,7 +109,7 @@ func policies(t testing.TB, o serving.Options) (machines, status validator) {
 func TestMachinePolicy(t *testing.T) {
 	often(t)
 	ids := identities()
-	policy, _ := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: ids})
+	policy, _ := policies(t, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: ids})
 	unknown, nothing := (*quorum.Snapshot)(nil), &quorum.Snapshot{Ring: quorum.Ring{Known: true}}
 	seen := map[quorum.Rule]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -197,10 +197,10 @@ func statuses() *rapid.Generator[machinev1beta1.MachineStatus] {
 func TestStatusPolicy(t *testing.T) {
 	often(t)
 	const added = "system:serviceaccount:test:writer"
-	_, usual := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
+	_, usual := policies(t, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
 	others := identities()
 	others.MachineAPI = []string{added}
-	_, other := policies(t, serving.Options{MachineNamespace: "openshift-machine-api", Identities: others})
+	_, other := policies(t, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: others})
 	where := func(s machinev1beta1.MachineStatus) (out [5]any) {
 		var provider map[string]any
 		if s.ProviderStatus != nil {
@@ -272,8 +272,8 @@ func TestStatusPolicy(t *testing.T) {
 func TestPolicyFile(t *testing.T) {
 	path := filepath.Join("..", "..", "deploy", "base", "policy.yaml")
 	var out bytes.Buffer
-	out.WriteString("# Generated: go test ./internal/serving -update. With other flags than the default ones: holdfast manifests.\n")
-	if err := serving.WriteYAML(&out, serving.Policies(serving.Options{MachineNamespace: "openshift-machine-api", HoldfastNamespace: "holdfast-system", Identities: admission.DefaultIdentities(self)})...); err != nil {
+	out.WriteString("# Generated: go test ./internal/registrations -update. With other flags than the default ones: holdfast manifests.\n")
+	if err := registrations.WriteYAML(&out, registrations.Policies(registrations.Options{MachineNamespace: "openshift-machine-api", HoldfastNamespace: "holdfast-system", Identities: admission.DefaultIdentities(self)})...); err != nil {
 		t.Fatal(err)
 	}
 	if *rewrite {
@@ -292,7 +292,7 @@ func TestPolicyFile(t *testing.T) {
 
 // BenchmarkPolicies is what a write that touches nothing guarded costs the API server.
 func BenchmarkPolicies(b *testing.B) {
-	machines, status := policies(b, serving.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
+	machines, status := policies(b, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
 	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Name: "m", Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master"}, Finalizers: []string{quorum.Finalizer},
 	}}
