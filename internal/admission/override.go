@@ -19,7 +19,7 @@ func admitOverride(d *Decision, r *Request, class Class) {
 		if !quorum.StampedBy(r.New.OverrideBy, r.User.Name, r.At) {
 			d.Repairs.OverrideBy = FixPut
 		}
-		if rule, reason := quorum.ParseOverride(r.New.Override); rule == "" || reason == "" {
+		if rules, reason := quorum.ParseOverride(r.New.Override); len(rules) == 0 || reason == "" {
 			d.add(quorum.RuleOverride, VerdictAllowed, overrideUnclear(r)...)
 		}
 	default:
@@ -40,7 +40,7 @@ func overrideUnclear(r *Request) []string {
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): %s=%q on Machine %s lifts nothing.", quorum.RuleOverride, quorum.OverrideAnnotation, quorum.Clip(r.New.Override, 80), r.name()),
-		"It has to be '<rule>: <reason>', with a reason of your own, and the rule one of " + strings.Join(names, ", ") + ".",
+		"It has to be '<rule>: <reason>' or '<rule>, <rule>: <reason>', with a reason of your own, and each rule one of " + strings.Join(names, ", ") + ".",
 	}
 }
 

@@ -36,6 +36,9 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
 	}
 	lines[0] += " whether it still hosts an etcd member is not known."
+	if s == nil {
+		return append(lines, reasonLine(why), "The hook may go once that is known. Try again; if it stays so, look into Holdfast's log.")
+	}
 	return append(lines, reasonLine(why), "The hook may go once that is known. See how etcd is: etcdctl endpoint status --cluster")
 }
 

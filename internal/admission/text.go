@@ -30,14 +30,25 @@ func (r *Request) holder() string {
 	return quorum.LatchName
 }
 
-// lift is the line that says how to override a rule.
+// lift is the line that says how to override a rule, and why an override that is set does not.
 func (r *Request) lift(rule quorum.Rule) string {
+	if _, why := r.Old.Lifted(r.At); why != "" {
+		return "The override that is set does not count: " + why + ". To go ahead all the same, set it with another reason: " + r.override(rule) + ", and try again."
+	}
 	return "To go ahead all the same: " + r.override(rule) + ", and try again."
 }
 
-// override is the command that lifts a rule.
+// override is the command that lifts a rule, for a deletion beside those that are lifted already.
 func (r *Request) override(rule quorum.Rule) string {
-	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", quorum.OverrideAnnotation, rule))
+	lifted, _ := r.Old.Lifted(r.At)
+	names := ""
+	for _, other := range lifted {
+		if other != rule && r.Operation == OperationDelete {
+			names += string(other) + ", "
+		}
+	}
+	names += string(rule)
+	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", quorum.OverrideAnnotation, names))
 }
 
 // watch is the command that shows how the replacement gets on.

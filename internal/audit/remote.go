@@ -98,7 +98,7 @@ func (r *remote) ProcessEvents(e *auditapi.Event) {
 func (r *remote) drop(n int, err error) {
 	r.counters.dropped.Add(float64(n))
 	r.complain.Do(func() {
-		r.log.Error(err, "audit records for the webhook are dropped; they are in the local log", "records", n)
+		r.log.Error(err, "audit records for the webhook are dropped; they are in the local log, if that could be written", "records", n)
 	})
 }
 

@@ -128,7 +128,7 @@ func newMeters(registry prometheus.Registerer) (meters, error) {
 	m := meters{
 		events:  vec("holdfast_audit_events_total", "Audit records that a sink (log, webhook) has taken."),
 		errors:  vec("holdfast_audit_errors_total", "Failures of an audit sink: for log, records that could not be written; for webhook, calls, which are repeated."),
-		dropped: vec("holdfast_audit_dropped_total", "Audit records that never got to a sink: for webhook, those that found its buffer full, that it refused for good, or that were left at shutdown."),
+		dropped: vec("holdfast_audit_dropped_total", "Audit records that never got to a sink: for webhook, those that found its buffer full, that it refused for good, or that were left at shutdown. What the local log lost is in holdfast_audit_errors_total."),
 		repeated: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_audit_repeated_total", Help: "Repairs that repeated one on record and are in a summary instead of a record of their own.",
 		}),

@@ -79,10 +79,8 @@ func (v *view) explain(out io.Writer, name string) error {
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
 	if m.Override != "" {
 		by := "set by " + m.LiftedBy()
-		if rule, _ := quorum.ParseOverride(m.Override); m.LiftedBy() == "" {
-			by = "which lifts nothing, because Holdfast did not see who set it; set it again with another reason"
-		} else if !m.Lifts(rule, v.Now) {
-			by += ", which lifts nothing: it is for one of the rules that can be lifted, with a reason, and for an hour"
+		if _, why := m.Lifted(v.Now); why != "" {
+			by = "which lifts nothing: " + why + "; set it again with another reason"
 		}
 		indented(out, fmt.Sprintf("Override %q, %s.", m.Override, by))
 	}

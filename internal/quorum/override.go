@@ -7,24 +7,29 @@ import (
 	"unicode"
 )
 
-// An override is a person's word, set on a Machine beforehand, that one rule does not hold for it. Admission stamps it with who
+// An override is a person's word, set on a Machine beforehand, that some rules do not hold for it. Admission stamps it with who
 // set it and when. It counts for persons only, and for an hour.
 
-// overrideLasts is for how long an override lifts its rule.
+// overrideLasts is for how long an override lifts its rules.
 const overrideLasts = time.Hour
 
-// ParseOverride splits "<rule>: <reason>". The rule is "" if it is none that can be overridden, the reason if it is
-// nobody's: empty, or the placeholder of a text that was copied.
-func ParseOverride(value string) (rule Rule, reason string) {
-	name, reason, _ := strings.Cut(value, ":")
-	if rule = Rule(strings.TrimSpace(name)); !slices.Contains(Overridable[:], rule) {
-		rule = ""
+// ParseOverride splits "<rule>: <reason>" or "<rule>, <rule>: <reason>". There are no rules if one cannot be overridden, and the
+// reason is "" if it is nobody's: empty, or the placeholder of a text that was copied.
+func ParseOverride(value string) (rules []Rule, reason string) {
+	names, reason, _ := strings.Cut(value, ":")
+	for name := range strings.SplitSeq(names, ",") {
+		rule := Rule(strings.TrimSpace(name))
+		if !slices.Contains(Overridable[:], rule) {
+			rules = nil
+			break
+		}
+		rules = append(rules, rule)
 	}
 	reason = strings.TrimSpace(reason)
 	if strings.HasPrefix(reason, "<") && strings.HasSuffix(reason, ">") || !strings.ContainsFunc(reason, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
 		reason = ""
 	}
-	return rule, reason
+	return rules, reason
 }
 
 // Stamp is OverrideByAnnotation as admission writes it: the user's name and the time, "alice 2026-11-22T10:00:00Z".
@@ -46,12 +51,31 @@ func StampedBy(stamp, user string, now time.Time) bool {
 	return who == user && user != "" && now.Sub(at).Abs() <= time.Minute
 }
 
-// Lifts says whether a person lifted the rule for this Machine, no longer than an hour ago.
-func (m *Machine) Lifts(rule Rule, now time.Time) bool {
-	lifted, reason := ParseOverride(m.Override)
-	_, at := ParseStamp(m.OverrideBy)
+// Lifted are the rules that a person lifted for this Machine, no longer than an hour ago. Where there is an override and it lifts
+// nothing, why says so.
+func (m *Machine) Lifted(now time.Time) (rules []Rule, why string) {
+	rules, reason := ParseOverride(m.Override)
+	who, at := ParseStamp(m.OverrideBy)
 	age := now.Sub(at)
-	return lifted == rule && reason != "" && age > -time.Minute && age < overrideLasts
+	switch {
+	case m.Override == "":
+		return nil, ""
+	case len(rules) == 0 || reason == "":
+		return nil, "it needs a rule that can be lifted, and a reason"
+	case who == "":
+		return nil, "nobody signed it"
+	case age <= -time.Minute:
+		return nil, "it is dated in the future, " + at.UTC().Format(time.RFC3339)
+	case age >= overrideLasts:
+		return nil, "it was set at " + at.UTC().Format(time.RFC3339) + " and lasted for an hour"
+	}
+	return rules, ""
+}
+
+// Lifts says whether the rule is among them.
+func (m *Machine) Lifts(rule Rule, now time.Time) bool {
+	rules, _ := m.Lifted(now)
+	return slices.Contains(rules, rule)
 }
 
 // LiftedBy is who set the Machine's override, "" if nobody is known to have.
