@@ -44,6 +44,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/recorder"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -214,7 +215,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.etcdFiles.keep(mgr, log); err != nil {
 		return err
 	}
-	broadcaster, err := controller.NewEventBroadcaster(context.WithoutCancel(ctx), config, mgr.GetHTTPClient())
+	broadcaster, err := recorder.NewEventBroadcaster(context.WithoutCancel(ctx), config, mgr.GetHTTPClient())
 	if err != nil {
 		return err
 	}
@@ -297,7 +298,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	guard := webhooks.Guard{
 		Identities: o.identities, MachineNamespace: o.namespace, Observer: observer, Metrics: decisions,
-		Recorder: &controller.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
+		Recorder: &recorder.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}
 	server := mgr.GetWebhookServer() // has the manager run it
 	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))

@@ -265,6 +265,9 @@ func startAPI(t *testing.T) client.WithWatch {
 	return api
 }
 
+// where the Machines are.
+const where = "openshift-machine-api"
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
