@@ -45,8 +45,8 @@ func (j *Join) Released(k int) bool {
 			return true
 		}
 	}
-	if i := host.Machine(); i >= 0 && !j.s.Machines[i].Deleting() {
-		return false // it may vote on another host by now
+	if i := host.Machine(); i >= 0 && (!j.s.Machines[i].Deleting() || j.s.Machines[i].Held()) {
+		return false // it votes on another host by now, and nobody has let go of that one
 	}
 	return slices.ContainsFunc(j.s.Ledger.Entries, func(r Release) bool {
 		return slices.Contains(r.Members, j.s.Ring.Members[k].ID) &&

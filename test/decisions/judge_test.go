@@ -218,7 +218,7 @@ func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 		}
 	}
 	for _, m := range s.Machines {
-		if hosts == "[machine "+m.Name+"]" && m.DeletedAt.IsZero() {
+		if hosts == "[machine "+m.Name+"]" && (m.DeletedAt.IsZero() || m.Hook == q.EntryOurs || m.Latch == q.EntryOurs) {
 			return false // it moved
 		}
 	}
