@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/membership"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -273,7 +272,7 @@ func (w *world) home(t *testing.T, d *datadriven.TestData) string {
 
 // keeper writes a MachineSet or MachineHealthCheck that selects some of the Machines.
 func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
-	s := &quorum.Selection{Desired: w.s.Desired}
+	s := &q.Selection{Desired: w.s.Desired}
 	if d.HasArg("selects") {
 		for _, arg := range d.CmdArgs {
 			for _, name := range arg.Vals {
