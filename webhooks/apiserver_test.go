@@ -120,7 +120,7 @@ func (f *fixture) serve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard := &webhooks.Guard{
+	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
 		Observer: f.guard, Recorder: f.guard, Metrics: metrics,
 	}

@@ -81,7 +81,7 @@ func BenchmarkReview(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	guard := &webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Observer: &guard{}, Recorder: nobody{}, Metrics: metrics}
+	guard := &webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: &guard{}, Recorder: nobody{}, Metrics: metrics}
 	mutating, validating := webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating())
 	nothing := http.Handler(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(context.Context, ctrladmission.Request) ctrladmission.Response { return ctrladmission.Allowed("") })})
 	before := text(func(*machinev1beta1.Machine) {})

@@ -224,7 +224,7 @@ func startEtcd(t *testing.T) *etcdFixture {
 	}
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	guard := &webhooks.Guard{
+	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
 		Observer: f.observer, Recorder: f.guard, Metrics: metrics,
 	}

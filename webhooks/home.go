@@ -18,7 +18,7 @@ import (
 const MachineCRD = "machines.machine.openshift.io"
 
 // Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD.
-func (g *Guard) Home() ctrladmission.Handler {
+func (g *Handlers) Home() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(home, req.Operation, received)
@@ -50,7 +50,7 @@ func (g *Guard) Home() ctrladmission.Handler {
 
 // readHome is the request in quorum's terms, nil if it is about another namespace or CRD, or creates
 // one. The name is the object's: a part of deletecollection has none in the request.
-func (g *Guard) readHome(req *ctrladmission.Request) (*admission.HomeRequest, error) {
+func (g *Handlers) readHome(req *ctrladmission.Request) (*admission.HomeRequest, error) {
 	var operation admission.Operation
 	switch req.Operation {
 	case admissionv1.Delete:

@@ -23,7 +23,7 @@ import (
 // Keepers is the handler for KeepersPath: what creates and deletes Machines, MachineSets (rule adopt)
 // and MachineHealthChecks (rule health-check). It refuses neither, because the Machines are guarded
 // one by one, and warns. So it is not served by Handler: what is too large to be read passes.
-func (g *Guard) Keepers() ctrladmission.Handler {
+func (g *Handlers) Keepers() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(keepers, req.Operation, received)
@@ -75,7 +75,7 @@ type keeper struct {
 }
 
 // keeper decides about a MachineSet or a MachineHealthCheck.
-func (g *Guard) keeper(ctx context.Context, req *ctrladmission.Request) (admission.Decision, error) {
+func (g *Handlers) keeper(ctx context.Context, req *ctrladmission.Request) (admission.Decision, error) {
 	kind := req.Kind.Kind
 	if req.Kind.Group != machinev1beta1.GroupName || kind != "MachineSet" && kind != "MachineHealthCheck" {
 		return admission.Decision{}, fmt.Errorf("Holdfast answers for MachineSets and MachineHealthChecks here, and this AdmissionReview is about %s", about(req))

@@ -14,22 +14,22 @@ import (
 // same request by. A look takes up to 100 ms, and the API server calls one handler right after the other.
 const sameLook = 250 * time.Millisecond
 
-// looked is which request a look was taken for. The API server gives its two calls for one request different
+// lookKey is which request a look was taken for. The API server gives its two calls for one request different
 // UIDs: that it read the same stored Machine, for the same user, tells that they are one.
-type looked struct{ user, stored string }
+type lookKey struct{ user, stored string }
 
-func (r *review) looked() looked { return looked{r.UserInfo.Username, string(r.OldObject.Raw)} }
+func (r *review) lookKey() lookKey { return lookKey{r.UserInfo.Username, string(r.OldObject.Raw)} }
 
-// looks keeps the newest look, so that a release need not wait for the same reads twice. The zero value is empty.
-type looks struct {
+// lookCache keeps the newest look, so that a release need not wait for the same reads twice. The zero value is empty.
+type lookCache struct {
 	mu       sync.Mutex
-	of       looked
+	of       lookKey
 	begun    time.Time
 	snapshot *quorum.Snapshot
 }
 
 // keep keeps what was seen, unless etcd told nothing: a second attempt may know more.
-func (l *looks) keep(of looked, begun time.Time, s *quorum.Snapshot) {
+func (l *lookCache) keep(of lookKey, begun time.Time, s *quorum.Snapshot) {
 	if s == nil || !s.Ring.Known {
 		return
 	}
@@ -39,38 +39,38 @@ func (l *looks) keep(of looked, begun time.Time, s *quorum.Snapshot) {
 }
 
 // take is what was seen for the same request a moment ago, nil if that was not kept. It is given once.
-func (l *looks) take(of looked, now time.Time) *quorum.Snapshot {
+func (l *lookCache) take(of lookKey, now time.Time) *quorum.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of != of || now.Sub(l.begun) > sameLook {
 		return nil
 	}
 	s := l.snapshot
-	l.of, l.snapshot = looked{}, nil
+	l.of, l.snapshot = lookKey{}, nil
 	return s
 }
 
 // patience is how long a look waits for the one before it, which may hang.
-const patience = 100 * time.Millisecond
+const lookTimeout = 100 * time.Millisecond
 
-// shares says whether the request may be judged by a look that others are judged by as well. What they
+// mayShareLook says whether the request may be judged by a look that others are judged by as well. What they
 // are allowed is not in it, so two that each would be one too many may both pass. That is for those who
 // change nothing, or whose Machine is held anyway.
-func (r *review) shares() bool {
+func (r *review) mayShareLook() bool {
 	return dryRun(&r.AdmissionRequest) || r.request.Operation == admission.OperationDelete && r.request.Old.Protected()
 }
 
-// sharing has requests that come while a look is under way share the next one. Each is judged by a look that
+// sharedLooks has requests that come while a look is under way share the next one. Each is judged by a look that
 // began after it came, as it would be by its own; a look costs the API server and etcd a dozen requests, and
 // many at once would all come too late. The zero value is ready.
-type sharing struct {
+type sharedLooks struct {
 	mu   sync.Mutex
-	next *shared       // has not begun; nil if nobody waits for one
+	next *sharedLook   // has not begun; nil if nobody waits for one
 	last chan struct{} // closed when the look before has ended
 }
 
-// shared is a look for all that waited for it.
-type shared struct {
+// sharedLook is a look for all that waited for it.
+type sharedLook struct {
 	done     chan struct{} // closed when the rest is there
 	snapshot *quorum.Snapshot
 	err      error
@@ -80,7 +80,7 @@ type shared struct {
 var errLook = errors.New("the look at the cluster failed")
 
 // look is what a look says that begins after this is called.
-func (s *sharing) look(ctx context.Context, look func(context.Context) (*quorum.Snapshot, error)) (*quorum.Snapshot, error) {
+func (s *sharedLooks) look(ctx context.Context, look func(context.Context) (*quorum.Snapshot, error)) (*quorum.Snapshot, error) {
 	s.mu.Lock()
 	if theirs := s.next; theirs != nil {
 		s.mu.Unlock()
@@ -91,14 +91,14 @@ func (s *sharing) look(ctx context.Context, look func(context.Context) (*quorum.
 			return nil, ctx.Err()
 		}
 	}
-	mine := &shared{done: make(chan struct{}), err: errLook}
+	mine := &sharedLook{done: make(chan struct{}), err: errLook}
 	before := s.last
 	s.next, s.last = mine, mine.done
 	s.mu.Unlock()
 	defer close(mine.done)
 
 	if before != nil {
-		hangs := time.NewTimer(patience)
+		hangs := time.NewTimer(lookTimeout)
 		select {
 		case <-before:
 		case <-hangs.C:

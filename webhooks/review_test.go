@@ -36,7 +36,7 @@ func local(t testing.TB, g *guard) (mutating, validating http.Handler, registry 
 	if _, err := webhooks.NewMetrics(registry); err == nil {
 		t.Error("the metrics could be registered twice")
 	}
-	guard := &webhooks.Guard{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}
+	guard := &webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}
 	return webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating()), registry
 }
 

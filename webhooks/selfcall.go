@@ -19,7 +19,7 @@ const SelfCallAnnotation = "holdfast.dev/self-call"
 const selfCallCause metav1.CauseType = "HoldfastSelfCall"
 
 // selfCall answers a self-call; nil if a request is none.
-func (g *Guard) selfCall(r *review) *ctrladmission.Response {
+func (g *Handlers) selfCall(r *review) *ctrladmission.Response {
 	if r.Operation != admissionv1.Update || !dryRun(&r.AdmissionRequest) || g.Identities.Classify(r.request.User) != admission.ClassCustodian {
 		return nil
 	}

@@ -78,21 +78,21 @@ func (r *Record) FieldManager() string {
 
 func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
 
-// Guard is what both handlers need. All exported fields are required.
-type Guard struct {
+// Handlers is what both handlers need. All exported fields are required.
+type Handlers struct {
 	Identities       admission.Identities
 	MachineNamespace string // requests for other namespaces pass without a look
 	Observer         Observer
 	Recorder         Recorder
 	Metrics          *Metrics
 
-	looks   looks
-	sharing sharing
-	lists   sharing // of the guarded Machines alone
+	lookCache   lookCache
+	sharedLooks sharedLooks
+	lists       sharedLooks // of the guarded Machines alone
 }
 
 // Mutating is the handler for MutatePath.
-func (g *Guard) Mutating() ctrladmission.Handler {
+func (g *Handlers) Mutating() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(mutating, req.Operation, time.Now())
 		return g.answer(ctx, &req, mutating, g.mutate)
@@ -100,7 +100,7 @@ func (g *Guard) Mutating() ctrladmission.Handler {
 }
 
 // Validating is the handler for ValidatePath.
-func (g *Guard) Validating() ctrladmission.Handler {
+func (g *Handlers) Validating() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(validating, req.Operation, time.Now())
 		return g.answer(ctx, &req, validating, g.validate)
@@ -125,7 +125,7 @@ func (r *review) stale() bool {
 }
 
 // answer decides a request and has the handler put the decision into words.
-func (g *Guard) answer(ctx context.Context, req *ctrladmission.Request, handler string, respond func(context.Context, *review) ctrladmission.Response) ctrladmission.Response {
+func (g *Handlers) answer(ctx context.Context, req *ctrladmission.Request, handler string, respond func(context.Context, *review) ctrladmission.Response) ctrladmission.Response {
 	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
 		return refused(fmt.Errorf("Holdfast answers for Machines of %s only, and this AdmissionReview is about %s", machinev1beta1.GroupName, about(req)))
 	}
@@ -201,7 +201,7 @@ func machine(which string, raw []byte) (*machineapi.Object, *quorum.Machine, err
 }
 
 // gather reads what the decision needs, nil if that cannot be had: then the decision holds.
-func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.Snapshot {
+func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quorum.Snapshot {
 	var (
 		s   *quorum.Snapshot
 		err error
@@ -210,12 +210,12 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 	switch g.Identities.Needs(&r.request) {
 	case admission.NeedRing:
 		if update && handler == validating {
-			if s := g.looks.take(r.looked(), r.received); s != nil {
+			if s := g.lookCache.take(r.lookKey(), r.received); s != nil {
 				return s
 			}
 		}
-		if r.shares() {
-			s, err = g.sharing.look(ctx, g.Observer.Snapshot)
+		if r.mayShareLook() {
+			s, err = g.sharedLooks.look(ctx, g.Observer.Snapshot)
 		} else {
 			s, err = g.Observer.Snapshot(ctx)
 		}
@@ -223,7 +223,7 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 			s, err = g.withHosts(ctx, r.request.New, s)
 		}
 		if update && handler == mutating {
-			g.looks.keep(r.looked(), r.received, s)
+			g.lookCache.keep(r.lookKey(), r.received, s)
 		}
 	case admission.NeedHosts:
 		s, err = g.hosts(ctx, r)
@@ -241,7 +241,7 @@ func (g *Guard) gather(ctx context.Context, r *review, handler string) *quorum.S
 
 // hosts reads what the rule claim wants to know. Deletions share the list of the guarded Machines, because a tool may delete
 // many workers at once, and none changes what is in it.
-func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
+func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
 	list := func(ctx context.Context) (s *quorum.Snapshot, err error) {
 		s = new(quorum.Snapshot)
 		s.Machines, err = g.Observer.Machines(ctx)
@@ -270,7 +270,7 @@ func (g *Guard) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) 
 }
 
 // withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
-func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
+func (g *Handlers) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
 	hosts, err := g.Observer.Hosts(ctx, m)
 	if err != nil {
 		return nil, err
@@ -282,7 +282,7 @@ func (g *Guard) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snap
 }
 
 // mutate denies, or patches and warns.
-func (g *Guard) mutate(ctx context.Context, r *review) ctrladmission.Response {
+func (g *Handlers) mutate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
@@ -296,7 +296,7 @@ func (g *Guard) mutate(ctx context.Context, r *review) ctrladmission.Response {
 
 // validate denies, also what ought to have been repaired by now. Warnings were given by mutate,
 // except those of DELETE, which mutate does not see.
-func (g *Guard) validate(ctx context.Context, r *review) ctrladmission.Response {
+func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
@@ -314,7 +314,7 @@ func (g *Guard) validate(ctx context.Context, r *review) ctrladmission.Response 
 }
 
 // deny denies with what one rule says. What the others would have done does not happen.
-func (g *Guard) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
+func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
 	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
 	g.record(ctx, r, func(admission.Verdict) bool { return true })
 	return ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
@@ -322,7 +322,7 @@ func (g *Guard) deny(ctx context.Context, r *review, denial *admission.Finding) 
 
 // undone denies an object that lacks a repair: either another webhook took it out again, or the
 // mutating webhook was not called, as its failure policy allows.
-func (g *Guard) undone(ctx context.Context, r *review) ctrladmission.Response {
+func (g *Handlers) undone(ctx context.Context, r *review) ctrladmission.Response {
 	rule := quorum.RuleKeepHook
 	for _, f := range r.decision.Findings {
 		if f.Verdict == admission.VerdictRepaired {
@@ -347,7 +347,7 @@ func (r *review) due() []jsonpatch.Operation {
 }
 
 // record tells of the findings that are this handler's to tell.
-func (g *Guard) record(ctx context.Context, r *review, mine func(admission.Verdict) bool) {
+func (g *Handlers) record(ctx context.Context, r *review, mine func(admission.Verdict) bool) {
 	d := r.decision
 	d.Findings = nil
 	for _, f := range r.decision.Findings {
@@ -362,7 +362,7 @@ func (g *Guard) record(ctx context.Context, r *review, mine func(admission.Verdi
 }
 
 // decided counts and records. What nobody waited for is recorded as that, and not counted: the failure policy had its way.
-func (g *Guard) decided(ctx context.Context, r Record) {
+func (g *Handlers) decided(ctx context.Context, r Record) {
 	if ctx.Err() == nil {
 		g.Metrics.decided(&r)
 	}

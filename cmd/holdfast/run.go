@@ -296,7 +296,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	guard := webhooks.Guard{
+	guard := webhooks.Handlers{
 		Identities: o.identities, MachineNamespace: o.namespace, Observer: observer, Metrics: decisions,
 		Recorder: &recorder.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
 	}

@@ -180,7 +180,7 @@ func serve(t *testing.T, address string, source *Source) (at string) {
 	t.Helper()
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	guard := &webhooks.Guard{
+	guard := &webhooks.Handlers{
 		Identities: admission.DefaultIdentities(holdfast), MachineNamespace: namespace, Observer: blind{}, Recorder: blind{}, Metrics: metrics,
 	}
 	mux := http.NewServeMux()

@@ -74,7 +74,7 @@ func sameAnswers() (func(context.Context, ctrladmission.Request) ctrladmission.R
 	if err != nil {
 		return nil, err
 	}
-	guard := webhooks.Guard{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: metrics}
+	guard := webhooks.Handlers{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: metrics}
 	var first sync.Once
 	var answer ctrladmission.Response
 	return func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {

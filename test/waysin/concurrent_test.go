@@ -161,7 +161,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	for i := range r.handlers {
 		metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 		must(err)
-		guard := &webhooks.Guard{
+		guard := &webhooks.Handlers{
 			Identities: ids, MachineNamespace: sandbox.MachineNamespace, Recorder: r, Metrics: metrics,
 			Observer: &observe.Observer{
 				API: c, Etcd: r, Namespace: sandbox.MachineNamespace, Mode: quorum.ModeGuard, Desired: 3,
