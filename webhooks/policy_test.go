@@ -256,7 +256,7 @@ func (f *fixture) testRecords(t *testing.T) {
 
 	// Pods that the quorum guard's budget would count.
 	must(t, f.direct.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd", Name: machineapi.GuardName}}))
-	form := machineapi.GuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client"}
+	form := machineapi.QuorumGuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client"}
 	pod := func(name string) *corev1.Pod {
 		p := form.Pod("n", netip.MustParseAddr("10.0.0.1"), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "u"}})
 		p.Name = name

@@ -79,7 +79,7 @@ func (e *etcdFiles) keep(mgr ctrl.Manager, log logr.Logger) error {
 	if e.source == nil {
 		return nil
 	}
-	if err := mgr.Add(&etcdcert.Keeper{Source: e.source, API: e.api, Log: log.WithName("etcd-certificate")}); err != nil {
+	if err := mgr.Add(&etcdcert.Refresher{Source: e.source, API: e.api, Log: log.WithName("etcd-certificate")}); err != nil {
 		return fmt.Errorf("keep etcd's client certificate: %w", err)
 	}
 	return nil

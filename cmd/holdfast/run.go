@@ -269,7 +269,7 @@ func (o *runOptions) run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			reconciler.Guard = guard
+			reconciler.QuorumGuard = guard
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return reconciler.Run(ctx, api) })
@@ -381,12 +381,12 @@ func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
 }
 
 // guardKeeper keeps the quorum guard.
-func (o *runOptions) guardKeeper(api client.WithWatch) (*controller.GuardKeeper, error) {
+func (o *runOptions) guardKeeper(api client.WithWatch) (*controller.QuorumGuard, error) {
 	member, err := url.Parse(o.endpoints[0]) // checked before
 	if err != nil {
 		return nil, fmt.Errorf("--endpoints %s: %w", o.endpoints[0], err)
 	}
-	return controller.NewGuardKeeper(api, machineapi.GuardForm{
+	return controller.NewQuorumGuard(api, machineapi.QuorumGuardForm{
 		Namespace: o.etcdNamespace, Image: o.guardImage, Secret: o.guardSecret, ClientURL: *member,
 	}), nil
 }

@@ -263,7 +263,7 @@ func (s *served) known(path string) (string, bool) {
 
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
 // when this replica is elected.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring registrations.Ring, elected *terms) (keeper *registrations.Keeper, err error) {
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring registrations.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
 	meters, err := registrations.NewMetrics(metrics.Registry)
 	if err == nil {
 		err = s.strangers.Register(metrics.Registry)
@@ -271,7 +271,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	keeper = &registrations.Keeper{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
+	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
 	var (
 		time     = clock.RealClock{}
 		trust    = registrations.NewTrust(time)

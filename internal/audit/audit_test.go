@@ -398,7 +398,7 @@ func TestHanging(t *testing.T) {
 		s := sink(t, o)
 		start := time.Now()
 		s.Write(record("a"))
-		if took := time.Since(start); took != patience {
+		if took := time.Since(start); took != writeTimeout {
 			t.Errorf("the first waited %s", took)
 		}
 		start = time.Now()

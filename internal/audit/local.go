@@ -26,7 +26,7 @@ import (
 type local struct {
 	audit.Backend
 	path     string
-	out      *patient
+	out      *timeLimited
 	file     *file // nil for standard output
 	counters counters
 	log      logr.Logger
@@ -39,7 +39,7 @@ type local struct {
 
 func newLocal(o Options, out io.Writer, c counters) *local {
 	l := &local{
-		path: o.LogPath, out: &patient{out: out, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
+		path: o.LogPath, out: &timeLimited{out: out, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
 		complain: rate.Sometimes{Interval: complainEvery},
 	}
 	if l.path == stdoutPath {
@@ -109,20 +109,20 @@ func (l *local) close() error {
 }
 
 // patience is how long an answer may wait for the local log.
-const patience = 500 * time.Millisecond
+const writeTimeout = 500 * time.Millisecond
 
 var errHangs = errors.New("it takes no writes now: whatever is behind it hangs")
 
-// patient writes one at a time and waits no longer than patience: a disk that hangs, or a pipe that
+// timeLimited writes one at a time and waits no longer than patience: a disk that hangs, or a pipe that
 // nobody reads, is not to hold up decisions. What it gave up on may still get written later.
-type patient struct {
+type timeLimited struct {
 	out   io.Writer
 	turn  chan struct{} // holds something while out is being written
 	hangs atomic.Bool   // the last write was given up on: who finds it still there does not wait
 }
 
-func (w *patient) Write(p []byte) (int, error) {
-	timer := time.NewTimer(patience)
+func (w *timeLimited) Write(p []byte) (int, error) {
+	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
 	select {
 	case w.turn <- struct{}{}:

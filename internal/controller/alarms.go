@@ -47,7 +47,7 @@ func (a *Alarms) Start(ctx context.Context) error {
 func (a *Alarms) NeedLeaderElection() bool { return false }
 
 func (a *Alarms) look(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, observe.EtcdBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)
 	defer cancel()
 	ring := a.etcd.Read(ctx)
 	if !ring.Known && len(ring.Alarms) == 0 {

@@ -45,9 +45,9 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.patience.bound())
+	ctx, cancel := context.WithTimeout(ctx, r.writeTimeout.next())
 	defer cancel()
-	defer func() { r.patience.after(err) }()
+	defer func() { r.writeTimeout.after(err) }()
 	switch a.Kind {
 	case membership.ReleaseHook:
 		return r.release(ctx, a)
@@ -66,11 +66,11 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 			return nil
 		})
 	case membership.SizeGuard:
-		return r.Guard.size(ctx, a.MinAvailable, a.Version)
+		return r.QuorumGuard.size(ctx, a.MinAvailable, a.Version)
 	case membership.CreateGuardPod:
-		return r.Guard.createPod(ctx, a.Node, a.Address)
+		return r.QuorumGuard.createPod(ctx, a.Node, a.Address)
 	case membership.DeleteGuardPod:
-		return r.Guard.deletePod(ctx, a.Pod, a.PodUID)
+		return r.QuorumGuard.deletePod(ctx, a.Pod, a.PodUID)
 	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
@@ -79,7 +79,7 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 // release takes hook and latch off, as the action says, and before that the Node's guard pod away.
 func (r *Reconciler) release(ctx context.Context, a membership.Action) error {
 	if a.Pod != "" {
-		if err := r.Guard.deletePod(ctx, a.Pod, a.PodUID); err != nil {
+		if err := r.QuorumGuard.deletePod(ctx, a.Pod, a.PodUID); err != nil {
 			return err
 		}
 	}
@@ -92,18 +92,18 @@ func (r *Reconciler) release(ctx context.Context, a membership.Action) error {
 	})
 }
 
-// patience is for how long a change of a Kubernetes object is waited for. An API server may ask an etcd member that has
+// writeTimeout is for how long a change of a Kubernetes object is waited for. An API server may ask an etcd member that has
 // just been removed, and hang: the next attempt asks another. One that is slow gets more time at each. The zero value is new.
-type patience struct{ hung int } // attempts in a row
+type writeTimeout struct{ hung int } // attempts in a row
 
-const writeBound = 5 * time.Second // at most
+const maxWriteTimeout = 5 * time.Second // at most
 
-func (p *patience) bound() time.Duration { return min(time.Second<<p.hung, writeBound) }
+func (p *writeTimeout) next() time.Duration { return min(time.Second<<p.hung, maxWriteTimeout) }
 
-func (p *patience) after(err error) {
+func (p *writeTimeout) after(err error) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		p.hung = 0
-	} else if p.bound() < writeBound {
+	} else if p.next() < maxWriteTimeout {
 		p.hung++
 	}
 }
@@ -265,7 +265,7 @@ func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, record
 	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.FormatRecords(s.Records)) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeBound)
+	ctx, cancel := context.WithTimeout(ctx, maxWriteTimeout)
 	defer cancel()
 	cm := &corev1.ConfigMap{Data: data}
 	cm.Namespace, cm.Name, cm.ResourceVersion = r.Observer.Namespace, machineapi.RecordsName, s.RecordsVersion

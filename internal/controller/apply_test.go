@@ -148,7 +148,7 @@ func TestRelease(t *testing.T) {
 	for range 2 {
 		seen, err = r.look(t.Context())
 		must(t, err)
-		r.settle(seen)
+		r.reportUnsure(seen)
 	}
 	if len(said.Events) != 1 || !strings.Contains(<-said.Events, "HookReleased") {
 		t.Errorf("the release was not told, or twice: %d more Events", len(said.Events))
@@ -157,8 +157,8 @@ func TestRelease(t *testing.T) {
 	if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); err != nil {
 		t.Errorf("once more: %v", err)
 	}
-	if r.patience.bound() != time.Second {
-		t.Errorf("after a write that went through, the next is waited for for %s", r.patience.bound())
+	if r.writeTimeout.next() != time.Second {
+		t.Errorf("after a write that went through, the next is waited for for %s", r.writeTimeout.next())
 	}
 	for i, most := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second, 5 * time.Second} {
 		if i >= len(connection.bounds) {

@@ -74,7 +74,7 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membe
 		return nil
 	}
 	o.review = s.Now.Add(reviewEvery)
-	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	err := o.write(ctx, now, s.Now)
 	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, untold(err), false)

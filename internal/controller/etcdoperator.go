@@ -12,7 +12,7 @@ func (r *Reconciler) otherDriver(ctx context.Context) string {
 	if r.Observer.Mode != quorum.ModeFull || !r.Alone {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	sign, err := observe.EtcdOperator(ctx, r.Observer.API)
 	if err != nil {

@@ -21,7 +21,7 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 	if entries == nil || s.Ledger.Version != "" && s.Ledger.Why == "" && len(entries) == len(s.Ledger.Entries) {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeBound)
+	ctx, cancel := context.WithTimeout(ctx, maxWriteTimeout)
 	defer cancel()
 	cm := r.ledgerOf(s, entries)
 	switch {

@@ -61,7 +61,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if !s.Ring.Known || p.pausing(everything, s.Now) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*observe.APIBound)
+	ctx, cancel := context.WithTimeout(ctx, 2*observe.APITimeout)
 	defer cancel()
 	stands, err := p.read(ctx)
 	if err != nil {

@@ -42,10 +42,10 @@ func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
 
 // Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
 type Reconciler struct {
-	Client   client.Client
-	Etcd     Etcd
-	Observer *observe.Observer
-	Guard    *GuardKeeper // nil where the quorum guard is not kept
+	Client      client.Client
+	Etcd        Etcd
+	Observer    *observe.Observer
+	QuorumGuard *QuorumGuard // nil where the quorum guard is not kept
 	// Alone has full mode leave etcd's members alone where cluster-etcd-operator is here.
 	Alone   bool
 	Events  events.EventRecorder
@@ -60,25 +60,25 @@ type Reconciler struct {
 	// Hedge is told when a member has left etcd; nil for nobody.
 	Hedge *Hedge
 
-	memory   observe.Memory
-	told     map[about]said // the notes in force
-	wanted   int            // the number of voters wanted at the last look that knew it
-	patience patience
-	unsure   []membership.Action // whose answers got lost
-	lull     lull
-	attempts attempts    // of the plan's actions
-	lock     quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
-	stirred  atomic.Bool // something that is watched has changed since the last look
+	memory       observe.Memory
+	toldNotes    map[noteKey]lastTold // the notes in force
+	wanted       int                  // the number of voters wanted at the last look that knew it
+	writeTimeout writeTimeout
+	unsure       []membership.Action // whose answers got lost
+	etcdWait     etcdWait
+	attempts     attempts    // of the plan's actions
+	lock         quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
+	changed      atomic.Bool // something that is watched has changed since the last look
 }
 
-// about is what makes a note the same note.
-type about struct {
+// noteKey is what makes a note the same note.
+type noteKey struct {
 	reason  membership.Reason
 	machine string
 }
 
-// said is how a note was told last.
-type said struct {
+// lastTold is how a note was told last.
+type lastTold struct {
 	message string
 	at      time.Time
 }
@@ -91,7 +91,7 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
 	wake := func(q queue) func() {
 		return func() {
-			r.stirred.Store(true)
+			r.changed.Store(true)
 			q.Add(ring)
 		}
 	}
@@ -103,8 +103,8 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
 	sources := []source.Source{source.Func(r.watch(api, wake))}
-	if r.Guard != nil {
-		sources = append(sources, source.Func(r.Guard.watch(wake)))
+	if r.QuorumGuard != nil {
+		sources = append(sources, source.Func(r.QuorumGuard.watch(wake)))
 	}
 	for _, s := range sources {
 		if err := c.Watch(s); err != nil {
@@ -139,13 +139,13 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 // Reconcile runs one round, and more while one change of etcd's members follows another. What failed is its error, which
 // controller-runtime logs, counts and has tried again later and later.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	if r.lasts(ctx) {
+	if r.etcdWaitLasts(ctx) {
 		return reconcile.Result{RequeueAfter: lookSoon}, nil
 	}
 	did, err := r.round(ctx, nil)
-	for did.keep != nil {
+	for did.heldLock != nil {
 		var more error
-		did, more = r.round(ctx, did.keep)
+		did, more = r.round(ctx, did.heldLock)
 		err = errors.Join(err, more)
 	}
 	if err != nil && ctx.Err() == nil { // not at the end, at which everything fails
@@ -159,7 +159,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
 	if held != nil {
 		defer func() {
-			if did.keep == nil {
+			if did.heldLock == nil {
 				r.unlock(ctx, held)
 			}
 		}()
@@ -179,7 +179,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		return outcome{}, err
 	}
 	plan := membership.Decide(s)
-	r.settle(s)
+	r.reportUnsure(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)
 	if errors.As(unrecorded, new(notYet)) {
@@ -191,11 +191,11 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	plan.Unkept(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
-	r.tell(s, plan.Notes)
+	r.tellNotes(s, plan.Notes)
 	r.tellWanted(s)
 	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
-	if did.hurry {
+	if did.chained {
 		return did, err // what is published and told of members comes after
 	}
 	if !s.Ring.Known {
@@ -203,13 +203,13 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	unpublished := r.Publisher.Publish(ctx, s, r.snapshot)
 	if unpublished == nil {
-		r.rests(s, &plan, did.tried)
+		r.beginEtcdWait(s, &plan, did.tried)
 	}
 	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
 	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= lookSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
 		var busy error
-		if did.keep, busy = r.Etcd.Lock(ctx); busy != nil {
+		if did.heldLock, busy = r.Etcd.Lock(ctx); busy != nil {
 			r.Log.V(1).Info("not yet", "reason", busy.Error())
 		}
 	}
@@ -219,7 +219,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 // unread reads etcd alone, and tells that the rest of the cluster cannot be read: the API server may be down because etcd is, or
 // Holdfast has lost a right.
 func (r *Reconciler) unread(ctx context.Context, why error) error {
-	within, cancel := context.WithTimeout(ctx, observe.EtcdBound)
+	within, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)
 	s := &quorum.Snapshot{Mode: r.Observer.Mode, Ring: r.Etcd.Read(within), Now: r.Observer.Clock.Now(), Limits: r.Observer.Limits}
 	cancel()
 	plan := membership.Unreadable(s, errors.New(sentence(why)))
@@ -229,10 +229,10 @@ func (r *Reconciler) unread(ctx context.Context, why error) error {
 
 // outcome is what came of a round.
 type outcome struct {
-	again time.Duration // when to look again
-	tried bool          // an action was
-	hurry bool          // something was done that another change of members usually follows
-	keep  *etcd.Held    // the membership lock for that one, for the next round
+	again    time.Duration // when to look again
+	tried    bool          // an action was
+	chained  bool          // something was done that another change of members usually follows
+	heldLock *etcd.Held    // the membership lock for that one, for the next round
 }
 
 // act makes a plan's actions happen, or tells why not.
@@ -257,7 +257,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		var err error
 		did.tried = true
 		if a.Kind.Membership() || a.Final && s.Mode == quorum.ModeFull && s.Ring.Known {
-			did.keep, err = r.changeMembership(ctx, a, held)
+			did.heldLock, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)
 		}
@@ -266,7 +266,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		case err == nil:
 			r.done(a)
 			did.again = lookNow
-			did.hurry = did.hurry || a.Kind.Membership() || a.Kind == membership.ReleaseHook
+			did.chained = did.chained || a.Kind.Membership() || a.Kind == membership.ReleaseHook
 		case errors.As(err, new(notYet)):
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
@@ -284,9 +284,9 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 	return did, failed
 }
 
-// settle reports those actions whose answers got lost and that went through all the same. What did not, the plan
+// reportUnsure reports those actions whose answers got lost and that went through all the same. What did not, the plan
 // says anew.
-func (r *Reconciler) settle(s *quorum.Snapshot) {
+func (r *Reconciler) reportUnsure(s *quorum.Snapshot) {
 	if !s.Ring.Known {
 		return
 	}
@@ -342,21 +342,21 @@ func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
 	}
 }
 
-// tell says each note when it comes, when its message changes, though not more often than people read,
+// tellNotes says each note when it comes, when its message changes, though not more often than people read,
 // and when it goes. A note about a Machine is an Event on it as well.
-func (r *Reconciler) tell(s *quorum.Snapshot, notes []membership.Note) {
-	now := map[about]said{}
+func (r *Reconciler) tellNotes(s *quorum.Snapshot, notes []membership.Note) {
+	now := map[noteKey]lastTold{}
 	for _, n := range notes {
-		key := about{n.Reason, n.Machine}
+		key := noteKey{n.Reason, n.Machine}
 		if _, twice := now[key]; twice {
 			continue
 		}
-		before, known := r.told[key]
+		before, known := r.toldNotes[key]
 		if known && (before.message == n.Message || s.Now.Sub(before.at) < tellAgain) {
 			now[key] = before
 			continue
 		}
-		now[key] = said{n.Message, s.Now}
+		now[key] = lastTold{n.Message, s.Now}
 		r.Log.Info(n.Message, "reason", n.Reason)
 		machines := slices.Concat(s.Machines, s.Claimants)
 		if i := slices.IndexFunc(machines, func(m quorum.Machine) bool { return m.Name == n.Machine }); i >= 0 {
@@ -367,10 +367,10 @@ func (r *Reconciler) tell(s *quorum.Snapshot, notes []membership.Note) {
 			r.Events.Eventf(r.machine(n.Machine, machines[i].UID), nil, kind, string(n.Reason), "observe", "%s", n.Message)
 		}
 	}
-	for key, was := range r.told {
+	for key, was := range r.toldNotes {
 		if _, still := now[key]; !still {
 			r.Log.Info("no longer: "+was.message, "reason", key.reason)
 		}
 	}
-	r.told = now
+	r.toldNotes = now
 }

@@ -127,18 +127,18 @@ func replace(path string, content []byte) (changed bool, err error) {
 	return true, os.Rename(half, path)
 }
 
-// Keeper fetches again and again. The manager runs it on every replica.
-type Keeper struct {
+// Refresher fetches again and again. The manager runs it on every replica.
+type Refresher struct {
 	Source *Source
 	API    corev1client.CoreV1Interface
 	Log    logr.Logger
 }
 
 // NeedLeaderElection says that it runs on every replica.
-func (*Keeper) NeedLeaderElection() bool { return false }
+func (*Refresher) NeedLeaderElection() bool { return false }
 
 // Start fetches until the context ends. What was fetched last stays while that fails.
-func (k *Keeper) Start(ctx context.Context) error {
+func (k *Refresher) Start(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

@@ -61,8 +61,8 @@ type Observer struct {
 
 // How long a Snapshot may take: the API server waits 3 s for a webhook's answer.
 const (
-	EtcdBound = time.Second
-	APIBound  = 2 * time.Second
+	EtcdTimeout = time.Second
+	APITimeout  = 2 * time.Second
 )
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
@@ -70,11 +70,11 @@ const (
 // cannot tell: see Memory.
 func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits}
-	ctx, cancel := context.WithTimeout(ctx, APIBound)
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		ctx, cancel := context.WithTimeout(within, EtcdBound)
+		ctx, cancel := context.WithTimeout(within, EtcdTimeout)
 		defer cancel()
 		s.Ring = o.Etcd.Read(ctx)
 		return nil
@@ -118,7 +118,7 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 // where it is one of the control plane's, who claims its instance.
 func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{}
-	ctx, cancel := context.WithTimeout(ctx, APIBound)
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	if m.NodeName != "" {
 		var list corev1.NodeList // RBAC grants no get
@@ -185,7 +185,7 @@ func (o *Observer) claimants(ctx context.Context, s *quorum.Snapshot, names []st
 // Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
 // an admission answer it ends before the API server stops waiting for the answer.
 func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
-	ctx, cancel := context.WithTimeout(ctx, APIBound)
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	var lists [2][]quorum.Machine
 	group, ctx := errgroup.WithContext(ctx)
@@ -377,7 +377,7 @@ const page = 500
 
 // Selected is what a selector meets in the Machine namespace, live. It reads their metadata alone.
 func (o *Observer) Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error) {
-	ctx, cancel := context.WithTimeout(ctx, APIBound)
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	s := &quorum.Selection{}
 	list := &metav1.PartialObjectMetadataList{}

@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long somebody who pressed TAB waits for the cluster.
-const patience = 3 * time.Second
+const completionTimeout = 3 * time.Second
 
 func completionCommand(t terminal) *cobra.Command {
 	return &cobra.Command{
@@ -62,7 +62,7 @@ func (c *clusterFlags) names(t terminal, suits func(*quorum.Machine) bool) cobra
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
 		config, err := c.config()
 		if err != nil {

@@ -89,7 +89,7 @@ func (c *cluster) machine(t *testing.T) {
 // clear takes all registrations away.
 func (c *cluster) clear(t *testing.T) {
 	t.Helper()
-	for _, o := range (&Keeper{}).objects() {
+	for _, o := range (&Registrar{}).objects() {
 		o.live.SetName(o.name)
 		must(t, client.IgnoreNotFound(c.api.Delete(context.WithoutCancel(t.Context()), o.live)))
 	}
@@ -108,7 +108,7 @@ func (c *cluster) get(t *testing.T, o object) bool {
 
 // keeper is one with what it tells to, and that nobody runs yet.
 type keeper struct {
-	*Keeper
+	*Registrar
 	events *events.FakeRecorder
 	meters *prometheus.Registry
 }
@@ -119,7 +119,7 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	metrics, err := NewMetrics(registry)
 	must(t, err)
 	recorder := events.NewFakeRecorder(1000)
-	k := &Keeper{
+	k := &Registrar{
 		API: c.api, Metrics: metrics, Log: logr.Discard(), Events: recorder, Trust: trust,
 		Options: &Options{URL: url, MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)},
 		Proof:   SelfCall(c.api, namespace),

@@ -38,7 +38,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "holdfast_etcd_answered", Help: "1 if etcd has answered this replica a linearizable read since its start, else 0.",
 		}),
 	}
-	for _, o := range (&Keeper{}).objects() {
+	for _, o := range (&Registrar{}).objects() {
 		m.restored.WithLabelValues(o.kind, o.name) // an alert on a counter that is not there yet misses its first step
 	}
 	for _, c := range []prometheus.Collector{m.present, m.restored, m.enforced, m.reached, m.expiry, m.answered} {

@@ -55,7 +55,7 @@ func (s *Source) Loaded(*http.Request) error {
 
 // patience is how long a replica that was vouched for stays ready while the registrations say otherwise:
 // the elected replica puts them right in seconds, and to be without endpoints would then cost more.
-const patience = 15 * time.Second
+const readinessGrace = 15 * time.Second
 
 // Vouched is a check: the live registrations vouch for the certificate that is served, or did so when
 // they could be read last. A replica that was vouched for once stays ready where nothing is registered:
@@ -91,7 +91,7 @@ func (v *Vouched) Check(*http.Request) error {
 	if distrust == nil {
 		v.good = now
 	}
-	if !v.good.IsZero() && now.Sub(v.good) < patience {
+	if !v.good.IsZero() && now.Sub(v.good) < readinessGrace {
 		return nil
 	}
 	return distrust

@@ -5,7 +5,7 @@
 // A running manager keeps all that in the cluster and serves the webhooks with a certificate that the
 // registrations vouch for. Every replica runs:
 //
-//	Keeper              keeps the registrations, above all on the elected replica
+//	Registrar           keeps the registrations, above all on the elected replica
 //	Files, SelfSigned   where certificate and CA come from
 //	Trust               whom the registrations are to trust: the CA in use, and the one before for a day
 //	Live                what the registrations hold now

@@ -243,7 +243,7 @@ func TestReadiness(t *testing.T) {
 	must(t, c.api.Update(t.Context(), config))
 	must(t, live.look(t.Context()))
 	must(t, NewVouched(source, live, "127.0.0.1", at).Check(nil))
-	at.set(at.Now().Add(patience + time.Second))
+	at.set(at.Now().Add(readinessGrace + time.Second))
 	must(t, ready.Check(nil))
 	says("another name", NewVouched(source, live, "holdfast-webhook.holdfast-system.svc", at).Check(nil), "holdfast-webhook.holdfast-system.svc")
 
@@ -259,7 +259,7 @@ func TestReadiness(t *testing.T) {
 	must(t, live.look(t.Context()))
 	must(t, ready.Check(nil))
 	// Nothing registered is nobody's call: only a replica that never was vouched for waits for it.
-	at.set(at.Now().Add(patience + time.Second))
+	at.set(at.Now().Add(readinessGrace + time.Second))
 	must(t, ready.Check(nil))
 	says("cleared, and started after it", NewVouched(source, live, "127.0.0.1", at).Check(nil), "does not exist")
 

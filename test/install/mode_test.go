@@ -111,7 +111,7 @@ func (f *fixture) settled(machines int32) {
 		key := client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}
 		g.Expect(f.admin.Get(f.t.Context(), key, &budget)).To(gomega.Succeed())
 		g.Expect(budget.Spec.MinAvailable.IntVal).To(gomega.Equal(machines - 1))
-		g.Expect(f.admin.List(f.t.Context(), &pods, client.InNamespace(sandbox.EtcdNamespace), client.MatchingLabels(machineapi.GuardForm{}.Labels()))).To(gomega.Succeed())
+		g.Expect(f.admin.List(f.t.Context(), &pods, client.InNamespace(sandbox.EtcdNamespace), client.MatchingLabels(machineapi.QuorumGuardForm{}.Labels()))).To(gomega.Succeed())
 		g.Expect(pods.Items).To(gomega.HaveLen(int(machines)))
 		g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: "etcd-membership"}, &membership)).To(gomega.Succeed())
 		g.Expect(membership.Data).To(gomega.HaveLen(int(machines)))

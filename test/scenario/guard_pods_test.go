@@ -88,7 +88,7 @@ func TestGuardPods(t *testing.T) {
 	})
 
 	t.Run("nobody else's pod counts", func(t *testing.T) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: "forged", Labels: machineapi.GuardForm{}.Labels()}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: "forged", Labels: machineapi.QuorumGuardForm{}.Labels()}}
 		pod.Spec.Containers = []corev1.Container{{Name: "pause", Image: "pause"}}
 		if err := c.as(sandbox.GitOps).Create(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (own-records)") {
 			t.Errorf("a forged guard pod: %v", err)
@@ -191,12 +191,12 @@ func (c *cluster) quorumGuard(ctx context.Context) (standing, error) {
 	key := client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}
 	err := errors.Join(
 		c.as(sandbox.Admin).Get(ctx, key, &budget),
-		c.as(sandbox.Admin).List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels(machineapi.GuardForm{}.Labels())),
+		c.as(sandbox.Admin).List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels(machineapi.QuorumGuardForm{}.Labels())),
 	)
 	if err != nil {
 		return standing{}, err
 	}
-	g := machineapi.GuardForm{}.Guard(&budget, pods.Items)
+	g := machineapi.QuorumGuardForm{}.Guard(&budget, pods.Items)
 	out := standing{budget: g.MinAvailable}
 	spec, err := json.Marshal(budget.Spec)
 	if err != nil {

@@ -34,8 +34,8 @@ const (
 // Where the pods of the quorum guard find their client certificate for etcd.
 const guardCerts = "/etc/holdfast/etcd"
 
-// GuardForm is the quorum guard as Holdfast writes it, but for its size.
-type GuardForm struct {
+// QuorumGuardForm is the quorum guard as Holdfast writes it, but for its size.
+type QuorumGuardForm struct {
 	Namespace string
 	Image     string  // that has holdfast in its PATH
 	Secret    string  // with ca.crt, tls.crt and tls.key: a client certificate for etcd and the CA of its servers
@@ -43,12 +43,12 @@ type GuardForm struct {
 }
 
 // Labels are those of the guard's pods, and what its budget selects.
-func (GuardForm) Labels() map[string]string {
+func (QuorumGuardForm) Labels() map[string]string {
 	return map[string]string{GuardLabel: GuardName}
 }
 
 // Budget gives the PodDisruptionBudget its spec.
-func (f GuardForm) Budget(b *policyv1.PodDisruptionBudget, minAvailable int) {
+func (f QuorumGuardForm) Budget(b *policyv1.PodDisruptionBudget, minAvailable int) {
 	b.Spec = policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: ptr.To(intstr.FromInt(minAvailable)),
 		Selector:     &metav1.LabelSelector{MatchLabels: f.Labels()},
@@ -59,7 +59,7 @@ func (f GuardForm) Budget(b *policyv1.PodDisruptionBudget, minAvailable int) {
 
 // Pod is the guard pod of a Node: it is ready while the etcd voter at that address of the Node serves a ring with quorum. It is
 // the budget's: a pod without a controller would stop kubectl drain.
-func (f GuardForm) Pod(node string, address netip.Addr, budget *policyv1.PodDisruptionBudget) *corev1.Pod {
+func (f QuorumGuardForm) Pod(node string, address netip.Addr, budget *policyv1.PodDisruptionBudget) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Namespace, Name: guardPodName(node), Labels: f.Labels(),
@@ -121,7 +121,7 @@ func (f GuardForm) Pod(node string, address netip.Addr, budget *policyv1.PodDisr
 }
 
 // endpoint is the client URL of the member at an address.
-func (f GuardForm) endpoint(address netip.Addr) string {
+func (f QuorumGuardForm) endpoint(address netip.Addr) string {
 	u := url.URL{Scheme: f.ClientURL.Scheme, Host: address.String()}
 	switch port := f.ClientURL.Port(); {
 	case port != "":
@@ -153,7 +153,7 @@ func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
 }
 
 // Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
-func (f GuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
+func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
 	g := quorum.Guard{Managed: true, MinAvailable: -1}
 	if budget == nil {
 		budget = &policyv1.PodDisruptionBudget{}

@@ -27,20 +27,20 @@ func TestLull(t *testing.T) {
 	begin := func(plan membership.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
 		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
 		r := &Reconciler{Etcd: ring, Observer: &observe.Observer{Limits: limits, Clock: now}}
-		r.rests(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan, len(plan.Actions) > 0)
+		r.beginEtcdWait(&quorum.Snapshot{Ring: ring.Read(t.Context()), Now: noon, Limits: limits}, &plan, len(plan.Actions) > 0)
 		return r, ring, now
 	}
 
 	r, ring, now := begin(waits, learner)
 	ring.members[1] = with(learner, func(m *quorum.Member) { m.Applied += 100 }) // on its way, and that is all
 	for range 2 {
-		if !r.lasts(t.Context()) {
-			t.Error("nothing has changed, and the lull is over")
+		if !r.etcdWaitLasts(t.Context()) {
+			t.Error("nothing has changed, and the wait is over")
 		}
 	}
-	now.SetTime(noon.Add(longestLull))
-	if r.lasts(t.Context()) {
-		t.Error("a lull lasts for longer than it may")
+	now.SetTime(noon.Add(maxEtcdWait))
+	if r.etcdWaitLasts(t.Context()) {
+		t.Error("a wait lasts for longer than it may")
 	}
 
 	for what, change := range map[string]func(*quorum.Member){
@@ -52,30 +52,30 @@ func TestLull(t *testing.T) {
 	} {
 		r, ring, _ := begin(waits, learner)
 		ring.members[1] = with(learner, change)
-		if r.lasts(t.Context()) {
-			t.Errorf("the learner is %s, and the lull goes on", what)
+		if r.etcdWaitLasts(t.Context()) {
+			t.Errorf("the learner is %s, and the wait goes on", what)
 		}
 		ring.members = slices.Clone([]quorum.Member{voter, learner})
-		if r.lasts(t.Context()) {
-			t.Errorf("the learner was %s, and the lull begins again without a round", what)
+		if r.etcdWaitLasts(t.Context()) {
+			t.Errorf("the learner was %s, and the wait begins again without a round", what)
 		}
 	}
 
 	r, _, _ = begin(waits, learner)
-	r.stirred.Store(true)
-	if r.lasts(t.Context()) {
-		t.Error("a Machine has changed, and the lull goes on")
+	r.changed.Store(true)
+	if r.etcdWaitLasts(t.Context()) {
+		t.Error("a Machine has changed, and the wait goes on")
 	}
 
 	for what, plan := range map[string]membership.Plan{
 		"at rest":              {},
 		"with something to do": {Moving: true, Actions: []membership.Action{{Kind: membership.SizeGuard}}},
 	} {
-		if r, _, _ = begin(plan, learner); r.lasts(t.Context()) {
-			t.Errorf("a lull after a round %s", what)
+		if r, _, _ = begin(plan, learner); r.etcdWaitLasts(t.Context()) {
+			t.Errorf("a wait after a round %s", what)
 		}
 	}
-	if r, _, _ = begin(waits, with(learner, func(m *quorum.Member) { m.Applied = voter.Applied })); r.lasts(t.Context()) {
-		t.Error("a lull while a learner has only to keep up for a moment")
+	if r, _, _ = begin(waits, with(learner, func(m *quorum.Member) { m.Applied = voter.Applied })); r.etcdWaitLasts(t.Context()) {
+		t.Error("a wait while a learner has only to keep up for a moment")
 	}
 }

@@ -11,37 +11,37 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// lull is a time in which nothing is to be done but to wait for etcd: a learner starts, or catches up. The rounds in it ask etcd
+// etcdWait is a time in which nothing is to be done but to wait for etcd: a learner starts, or catches up. The rounds in it ask etcd
 // alone, not the API server, until the ring looks different, a Machine or Node has changed, or the time is over. The zero
 // value is none.
-type lull struct {
+type etcdWait struct {
 	ring  string // how the ring looked
 	until time.Time
 }
 
-const longestLull = time.Second
+const maxEtcdWait = time.Second
 
-// rests begins a lull, where a round had nothing to do.
-func (r *Reconciler) rests(s *quorum.Snapshot, plan *membership.Plan, tried bool) {
+// beginEtcdWait begins a wait, where a round had nothing to do.
+func (r *Reconciler) beginEtcdWait(s *quorum.Snapshot, plan *membership.Plan, tried bool) {
 	if _, steadying := s.SteadyIn(); !tried && plan.Moving && s.Ring.Known && !steadying {
-		r.lull = lull{shape(&s.Ring, s.Limits), s.Now.Add(longestLull)}
+		r.etcdWait = etcdWait{shape(&s.Ring, s.Limits), s.Now.Add(maxEtcdWait)}
 	}
 }
 
-// lasts says whether the lull goes on, by one read of etcd, and ends it if not.
-func (r *Reconciler) lasts(ctx context.Context) bool {
-	was := r.lull
-	r.lull = lull{}
-	if r.stirred.Swap(false) || !r.Observer.Clock.Now().Before(was.until) {
+// etcdWaitLasts says whether the wait goes on, by one read of etcd, and ends it if not.
+func (r *Reconciler) etcdWaitLasts(ctx context.Context) bool {
+	was := r.etcdWait
+	r.etcdWait = etcdWait{}
+	if r.changed.Swap(false) || !r.Observer.Clock.Now().Before(was.until) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, observe.EtcdBound)
+	ctx, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)
 	defer cancel()
 	ring := r.Etcd.Read(ctx)
 	if shape(&ring, r.Observer.Limits) != was.ring {
 		return false
 	}
-	r.lull = was
+	r.etcdWait = was
 	return true
 }
 

@@ -23,10 +23,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// GuardKeeper reads and writes the quorum guard's budget and pods. Make one with NewGuardKeeper.
-type GuardKeeper struct {
+// QuorumGuard reads and writes the quorum guard's budget and pods. Make one with NewQuorumGuard.
+type QuorumGuard struct {
 	api    client.WithWatch // without a cache
-	form   machineapi.GuardForm
+	form   machineapi.QuorumGuardForm
 	writes *rate.Limiter
 	judged map[types.UID]judgement
 }
@@ -37,9 +37,9 @@ type judgement struct {
 	intact     bool
 }
 
-// NewGuardKeeper keeps the quorum guard in that form. The client is one without a cache.
-func NewGuardKeeper(api client.WithWatch, form machineapi.GuardForm) *GuardKeeper {
-	return &GuardKeeper{
+// NewQuorumGuard keeps the quorum guard in that form. The client is one without a cache.
+func NewQuorumGuard(api client.WithWatch, form machineapi.QuorumGuardForm) *QuorumGuard {
+	return &QuorumGuard{
 		api: api, form: form, judged: map[types.UID]judgement{},
 		// Who edits an object again and again is answered at this pace, not in a hot loop.
 		writes: rate.NewLimiter(rate.Every(2*time.Second), 10),
@@ -82,9 +82,9 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 			return nil
 		})
 	}
-	if r.Guard != nil {
+	if r.QuorumGuard != nil {
 		group.Go(func() (err error) {
-			guard, err = r.Guard.gather(ctx)
+			guard, err = r.QuorumGuard.gather(ctx)
 			return err
 		})
 	}
@@ -104,8 +104,8 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 }
 
 // gather reads the quorum guard, live. Only rounds call it, one after the other.
-func (k *GuardKeeper) gather(ctx context.Context) (quorum.Guard, error) {
-	ctx, cancel := context.WithTimeout(ctx, observe.APIBound)
+func (k *QuorumGuard) gather(ctx context.Context) (quorum.Guard, error) {
+	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	var (
 		namespace corev1.Namespace
@@ -157,7 +157,7 @@ func (k *GuardKeeper) gather(ctx context.Context) (quorum.Guard, error) {
 }
 
 // read gets the budget, if there is one.
-func (k *GuardKeeper) read(ctx context.Context, budget *policyv1.PodDisruptionBudget) (there bool, err error) {
+func (k *QuorumGuard) read(ctx context.Context, budget *policyv1.PodDisruptionBudget) (there bool, err error) {
 	err = k.api.Get(ctx, client.ObjectKey{Namespace: k.form.Namespace, Name: machineapi.GuardName}, budget)
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -171,7 +171,7 @@ func (k *GuardKeeper) read(ctx context.Context, budget *policyv1.PodDisruptionBu
 // intact says whether writing the object would change nothing. Only the API server knows, which fills
 // in defaults and asks webhooks that change objects: what they add is no edit to fight. It is asked once for
 // each generation.
-func (k *GuardKeeper) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {
+func (k *QuorumGuard) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {
 	uid, generation := would.GetUID(), would.GetGeneration()
 	if was, ok := k.judged[uid]; ok && was.generation == generation {
 		return was.intact
@@ -192,7 +192,7 @@ func (k *GuardKeeper) intact(ctx context.Context, would *policyv1.PodDisruptionB
 
 // size writes the budget, if it is still the one of that version: whoever was elected after this replica had looked may have
 // raised it since, and promoted a member on the strength of that.
-func (k *GuardKeeper) size(ctx context.Context, minAvailable int, version string) error {
+func (k *QuorumGuard) size(ctx context.Context, minAvailable int, version string) error {
 	if !k.writes.Allow() {
 		return notYet{fmt.Errorf("the quorum guard was written often just now: is somebody else changing PodDisruptionBudget %s in namespace %s?", machineapi.GuardName, k.form.Namespace)}
 	}
@@ -225,7 +225,7 @@ func (k *GuardKeeper) size(ctx context.Context, minAvailable int, version string
 }
 
 // createPod makes the guard pod of a Node, for the budget that stands.
-func (k *GuardKeeper) createPod(ctx context.Context, node string, address netip.Addr) error {
+func (k *QuorumGuard) createPod(ctx context.Context, node string, address netip.Addr) error {
 	budget := &policyv1.PodDisruptionBudget{}
 	there, err := k.read(ctx, budget)
 	if err != nil {
@@ -242,7 +242,7 @@ func (k *GuardKeeper) createPod(ctx context.Context, node string, address netip.
 }
 
 // deletePod deletes a pod of the guard, if it is still that one.
-func (k *GuardKeeper) deletePod(ctx context.Context, name, uid string) error {
+func (k *QuorumGuard) deletePod(ctx context.Context, name, uid string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.form.Namespace, Name: name}}
 	id := types.UID(uid)
 	err := k.api.Delete(ctx, pod, client.Preconditions{UID: &id})
@@ -257,7 +257,7 @@ func (k *GuardKeeper) deletePod(ctx context.Context, name, uid string) error {
 
 // watch wakes the reconciler whenever one of the guard's objects or pods changes. It is not the manager's
 // cache that watches, because that keeps the manager from starting where it has no rights yet.
-func (k *GuardKeeper) watch(wake func(queue) func()) func(context.Context, queue) error {
+func (k *QuorumGuard) watch(wake func(queue) func()) func(context.Context, queue) error {
 	return func(ctx context.Context, q queue) error {
 		named := client.MatchingFields{"metadata.name": machineapi.GuardName}
 		for kind, which := range map[schema.GroupVersionKind]client.ListOption{

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Keeper keeps the registrations as the flags have them: the webhook configurations, the policies and
+// Registrar keeps the registrations as the flags have them: the webhook configurations, the policies and
 // their bindings. Neither a webhook nor a policy sees its own removal. It looks when one of them changes
 // and every few seconds, at each on its own, and writes only where something of Holdfast's differs: other
 // people's labels and annotations stay. Every replica runs it.
@@ -34,7 +34,7 @@ import (
 // is edited only while nobody is elected, and only if it was right for this replica when somebody was last.
 //
 // Without Options it only looks, and tells which are there.
-type Keeper struct {
+type Registrar struct {
 	API     client.WithWatch // without a cache
 	Metrics *Metrics
 	Log     logr.Logger
@@ -95,10 +95,10 @@ func (o *object) called() bool {
 }
 
 // NeedLeaderElection says that every replica runs it.
-func (*Keeper) NeedLeaderElection() bool { return false }
+func (*Registrar) NeedLeaderElection() bool { return false }
 
 // Start looks, and keeps, until the context ends.
-func (k *Keeper) Start(ctx context.Context) error {
+func (k *Registrar) Start(ctx context.Context) error {
 	k.begin()
 	var loops sync.WaitGroup
 	for _, o := range k.objects() {
@@ -114,7 +114,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 }
 
 // Lead has it keep as the elected replica until the context ends.
-func (k *Keeper) Lead(ctx context.Context) error {
+func (k *Registrar) Lead(ctx context.Context) error {
 	k.begin()
 	k.mu.Lock()
 	k.unsure, k.asked, k.since = "", time.Time{}, time.Now()
@@ -127,7 +127,7 @@ func (k *Keeper) Lead(ctx context.Context) error {
 	return nil
 }
 
-func (k *Keeper) begin() {
+func (k *Registrar) begin() {
 	k.once.Do(func() {
 		k.again = cmp.Or(k.again, lookEvery)
 		k.kept, k.proven = map[string]memory{}, map[string]bool{}
@@ -144,7 +144,7 @@ func (k *Keeper) begin() {
 }
 
 // wake has each of them looked at.
-func (k *Keeper) wake() {
+func (k *Registrar) wake() {
 	for _, wake := range k.wakes {
 		kick(wake)
 	}
@@ -152,7 +152,7 @@ func (k *Keeper) wake() {
 }
 
 // objects are the registrations, as they are wanted where they are kept.
-func (k *Keeper) objects() []object {
+func (k *Registrar) objects() []object {
 	o := k.Options
 	if o == nil {
 		o = &Options{}
@@ -176,7 +176,7 @@ func (k *Keeper) objects() []object {
 
 // look looks at a registration and puts right what is not. One that cannot be read or written stays as it is until the
 // next look.
-func (k *Keeper) look(ctx context.Context, key string) {
+func (k *Registrar) look(ctx context.Context, key string) {
 	all := k.objects()
 	o := all[slices.IndexFunc(all, func(o object) bool { return o.key() == key })]
 	there, err := k.read(ctx, o.name, o.live)
@@ -196,14 +196,14 @@ func (k *Keeper) look(ctx context.Context, key string) {
 const validatingKey = "ValidatingWebhookConfiguration/" + Name
 
 // remembered is what a registration was like when it was right.
-func (k *Keeper) remembered(o *object) memory {
+func (k *Registrar) remembered(o *object) memory {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.kept[o.key()]
 }
 
 // remember changes that.
-func (k *Keeper) remember(o *object, change func(*memory)) {
+func (k *Registrar) remember(o *object, change func(*memory)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m := k.kept[o.key()]
@@ -212,7 +212,7 @@ func (k *Keeper) remember(o *object, change func(*memory)) {
 }
 
 // report says that something went wrong, when it is something else or some minutes later.
-func (k *Keeper) report(o *object, err error) {
+func (k *Registrar) report(o *object, err error) {
 	k.remember(o, func(m *memory) {
 		if err == nil || apierrors.IsConflict(err) {
 			if err == nil {
@@ -225,7 +225,7 @@ func (k *Keeper) report(o *object, err error) {
 	})
 }
 
-func (k *Keeper) read(ctx context.Context, name string, into client.Object) (there bool, err error) {
+func (k *Registrar) read(ctx context.Context, name string, into client.Object) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
 	err = k.API.Get(ctx, client.ObjectKey{Name: name}, into)
@@ -237,7 +237,7 @@ func (k *Keeper) read(ctx context.Context, name string, into client.Object) (the
 
 // keep puts a registration right, and says whether it is there then: o.live is what is there, whether it
 // could be written or not.
-func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) {
+func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, error) {
 	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
 		k.Shared.say(ctx, k.Shared.keep(ctx))
 	}
@@ -301,7 +301,7 @@ func (k *Keeper) keep(ctx context.Context, o *object, there bool) (bool, error) 
 
 // fill completes what is wanted with what depends on what is there: who is trusted, and whether what is
 // to fail closed may do so yet. It says false if that is not known.
-func (k *Keeper) fill(o *object) bool {
+func (k *Registrar) fill(o *object) bool {
 	bundles := map[string][]byte{}
 	closed := map[string]string{} // the place of those that fail closed now
 	plain := false                // a version before this one has registered them
@@ -386,13 +386,13 @@ func place(c admissionregistrationv1.WebhookClientConfig) string {
 }
 
 // annotated says whether an object has the annotations that it is to have.
-func (k *Keeper) annotated(o client.Object) bool {
+func (k *Registrar) annotated(o client.Object) bool {
 	return maps.Equal(o.GetAnnotations(), k.annotations(o))
 }
 
 // annotations are an object's own and, on a webhook configuration, those that ask for an injector: this
 // one's, and no other's. Two who fill in caBundle would fight over it.
-func (k *Keeper) annotations(o client.Object) map[string]string {
+func (k *Registrar) annotations(o client.Object) map[string]string {
 	out := maps.Clone(o.GetAnnotations())
 	switch o.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration:
@@ -470,7 +470,7 @@ func bare(contents any) any {
 
 // next is what to write: what is wanted, and of what is there the rest, its resourceVersion too, so that
 // the write fails if the object has changed since it was read.
-func (k *Keeper) next(o *object, there bool) client.Object {
+func (k *Registrar) next(o *object, there bool) client.Object {
 	out := o.want
 	if there {
 		out = o.live.DeepCopyObject().(client.Object)
@@ -490,7 +490,7 @@ func (k *Keeper) next(o *object, there bool) client.Object {
 }
 
 // wrote says that a registration was written, and how often one was put back.
-func (k *Keeper) wrote(o *object, was, restored bool) {
+func (k *Registrar) wrote(o *object, was, restored bool) {
 	kind, reason, action, text := corev1.EventTypeNormal, "RegistrationUpdated", "Update", "brought up to date"
 	switch {
 	case restored:
@@ -506,7 +506,7 @@ func (k *Keeper) wrote(o *object, was, restored bool) {
 }
 
 // tell says what is there, and as it is to be unless that could not be made so.
-func (k *Keeper) tell(o *object, there, right bool) {
+func (k *Registrar) tell(o *object, there, right bool) {
 	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is && right)) }
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
@@ -533,7 +533,7 @@ var errEmpty = errors.New("the operator that the annotations name has not filled
 
 // prove has the webhooks that are to fail closed do so from the next look on, once it is shown that the
 // API server reaches them. From then on it tells whether it still does, and lowers nothing.
-func (k *Keeper) prove(ctx context.Context) {
+func (k *Registrar) prove(ctx context.Context) {
 	k.mu.Lock()
 	proven, empty := k.proven[ClosedWebhook] && k.proven[HomeWebhook], k.empty
 	if k.Options == nil || !k.elected.Load() || !k.kept[validatingKey].right || proven && time.Since(k.asked) < askAgain {

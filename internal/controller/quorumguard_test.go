@@ -20,12 +20,12 @@ import (
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
 
-// TestGuardKeeper keeps the quorum guard on a real API server, which alone knows what a spec becomes.
-func TestGuardKeeper(t *testing.T) {
+// TestQuorumGuard keeps the quorum guard on a real API server, which alone knows what a spec becomes.
+func TestQuorumGuard(t *testing.T) {
 	t.Parallel()
 	config := apiserver.Start(t).Config
-	form := machineapi.GuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
-	keeper := func(as string) (*GuardKeeper, client.WithWatch) {
+	form := machineapi.QuorumGuardForm{Namespace: "openshift-etcd", Image: "holdfast", Secret: "etcd-client", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
+	keeper := func(as string) (*QuorumGuard, client.WithWatch) {
 		config := rest.CopyConfig(config)
 		config.Impersonate.UserName, config.WarningHandler = as, rest.NoWarnings{}
 		if as == "" {
@@ -35,10 +35,10 @@ func TestGuardKeeper(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return NewGuardKeeper(api, form), api
+		return NewQuorumGuard(api, form), api
 	}
 	k, api := keeper("")
-	look := func(k *GuardKeeper) quorum.Guard {
+	look := func(k *QuorumGuard) quorum.Guard {
 		t.Helper()
 		g, err := k.gather(t.Context())
 		if err != nil {

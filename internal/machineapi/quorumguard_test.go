@@ -32,7 +32,7 @@ func TestGuardEndpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := GuardForm{ClientURL: *u}.Pod("n", netip.MustParseAddr(c.address), &policyv1.PodDisruptionBudget{})
+		pod := QuorumGuardForm{ClientURL: *u}.Pod("n", netip.MustParseAddr(c.address), &policyv1.PodDisruptionBudget{})
 		if env := pod.Spec.Containers[0].Env[0]; env.Name != "ETCDCTL_ENDPOINTS" || env.Value != c.want {
 			t.Errorf("%s at %s: %+v, want %q", c.member, c.address, env, c.want)
 		}
@@ -50,7 +50,7 @@ func TestGuardPodName(t *testing.T) {
 }
 
 func TestGuard(t *testing.T) {
-	form := GuardForm{Namespace: "openshift-etcd", Image: "holdfast", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
+	form := QuorumGuardForm{Namespace: "openshift-etcd", Image: "holdfast", ClientURL: url.URL{Scheme: "https", Host: "10.0.0.1:2379"}}
 	budget := func(n intstr.IntOrString) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: GuardName, UID: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &n},
