@@ -50,7 +50,7 @@ func (l *lookCache) take(of lookKey, now time.Time) *quorum.Snapshot {
 	return s
 }
 
-// patience is how long a look waits for the one before it, which may hang.
+// lookTimeout is how long a look waits for the one before it, which may hang.
 const lookTimeout = 100 * time.Millisecond
 
 // mayShareLook says whether the request may be judged by a look that others are judged by as well. What they

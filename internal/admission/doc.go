@@ -20,4 +20,7 @@
 //	home                namespace and CRD of the Machines stay as they are while any Machine carries the hook
 //	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
 //	override            an override is a person's, and says whose
+//
+// The first line of a text says what happened, the others why and what to do. A line is one Warning, which the API server cuts at
+// 256 bytes, so lines are short.
 package admission

@@ -7,6 +7,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
+// A final release takes the latch off a deleting Machine whose hook a person removed, although etcd may lose a member with it. Only
+// the elected reconciler performs it, in both modes, and only once the release ledger says that it is about to: the ledger is one
+// object, so two of them cannot both find that there is one voter to spare.
+
 // finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
 // round that finds the record.
 func (p *planner) finalRelease() []Action {

@@ -14,7 +14,7 @@ type Failure struct {
 	Why     string
 }
 
-// failsFor is for how long something must fail to be told as a failure: an election of etcd's is shorter.
+// FailsAfter is for how long something must fail to be told as a failure: an election of etcd's is shorter.
 const FailsAfter = 10 * time.Second
 
 // String is what does not get done, since when, and why not.

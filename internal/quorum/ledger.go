@@ -26,7 +26,7 @@ type Release struct {
 	By           string // who lifted rule escape-hatch for it, "" if etcd can do without
 }
 
-// ledgerSettles is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
+// LedgerSettles is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
 // that one let go may not have stopped yet.
 const LedgerSettles = time.Minute
 
