@@ -108,12 +108,12 @@ func (l *local) close() error {
 	return l.file.Close()
 }
 
-// patience is how long an answer may wait for the local log.
+// writeTimeout is how long an answer may wait for the local log.
 const writeTimeout = 500 * time.Millisecond
 
 var errHangs = errors.New("it takes no writes now: whatever is behind it hangs")
 
-// timeLimited writes one at a time and waits no longer than patience: a disk that hangs, or a pipe that
+// timeLimited writes one at a time and waits no longer than that: a disk that hangs, or a pipe that
 // nobody reads, is not to hold up decisions. What it gave up on may still get written later.
 type timeLimited struct {
 	out   io.Writer

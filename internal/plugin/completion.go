@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// patience is how long somebody who pressed TAB waits for the cluster.
+// completionTimeout is how long somebody who pressed TAB waits for the cluster.
 const completionTimeout = 3 * time.Second
 
 func completionCommand(t terminal) *cobra.Command {

@@ -53,7 +53,7 @@ func (s *Source) Loaded(*http.Request) error {
 	return nil
 }
 
-// patience is how long a replica that was vouched for stays ready while the registrations say otherwise:
+// readinessGrace is how long a replica that was vouched for stays ready while the registrations say otherwise:
 // the elected replica puts them right in seconds, and to be without endpoints would then cost more.
 const readinessGrace = 15 * time.Second
 
