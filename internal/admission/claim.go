@@ -127,13 +127,13 @@ func claimUnknown(r *Request, f quorum.InstanceField) []string {
 func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s): Machine %s claims the instance of Machine %s: %s.", quorum.RuleClaim, quorum.Clip(other.Name, 70), quorum.Clip(r.name(), 70), quorum.Clip(f.Value, 60)),
-		"It is joined to nothing, and its deletion is refused, as it would take that instance along.",
+		fmt.Sprintf("Holdfast refuses to delete Machine %s: the machine controller would terminate this instance with it.", quorum.Clip(other.Name, 70)),
 	}
 }
 
 func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s stands for the host of control-plane Machine %s as well: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
+		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
 		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
 		"Take it off that host, then try again: " + r.kubectl("patch", r.Old.DetachPatch()) + "; " +
 			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
@@ -143,7 +143,7 @@ func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) 
 
 func claimDeleteUnknown(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): whether Machine %s stands for a control-plane Machine's host is not known: the Machines could not be read.", quorum.RuleClaim, r.name()),
+		fmt.Sprintf("Refused (%s): whether Machine %s claims a control-plane Machine's host is not known: the Machines could not be read.", quorum.RuleClaim, r.name()),
 		"Its deletion would take that host along. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 		r.lift(quorum.RuleClaim),
 	}

@@ -27,7 +27,7 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 		return
 	}
 	if s != nil && len(old.OwnEvidence().MemberIDs) == 0 {
-		if goes, by := s.ReachedBy(old); goes != nil && deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids)) {
+		if goes, by := s.LostWith(old); goes != nil && deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids)) {
 			return
 		}
 	}
@@ -70,7 +70,7 @@ func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, deny func(quoru
 		deny(quorum.RuleClaim, claimDeleteUnknown(r))
 		return
 	}
-	if goes, by := s.ReachedBy(r.Old); goes != nil {
+	if goes, by := s.LostWith(r.Old); goes != nil {
 		deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids))
 	}
 }
@@ -174,10 +174,14 @@ func degraded(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string {
 	if sick.Why != "" {
 		why = ": " + quorum.Clip(sick.Why, 120)
 	}
+	then := "Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster"
+	if !sick.Started() {
+		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: etcdctl member remove %x", sick.ID)
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", quorum.RuleDegradedDelete, r.name(), sick, why),
 		fmt.Sprintf("Healthy voters: %d of %d; quorum is %d. A deletion cannot be taken back.", healthy, voters, quorum.Size(voters)),
-		"Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster",
+		then,
 		r.lift(quorum.RuleDegradedDelete),
 	}
 }
@@ -192,9 +196,13 @@ func held(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []strin
 		if s.Desired > 0 {
 			until = fmt.Sprintf("etcd has as many voters without it as are wanted (%d now)", s.Desired)
 		}
+		then := "If there is no replacement yet, create one. Follow it: " + r.watch()
+		if voters, _ := s.Ring.Voters(); s.Desired > 0 && voters > s.Desired {
+			then = "Follow it: " + r.watch() // it needs no replacement
+		}
 		return []string{
 			fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until),
-			"If there is no replacement yet, create one. Follow it: " + r.watch(),
+			then,
 		}
 	case quorum.HostingNothing:
 		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so its hook is released next and it goes.", quorum.RuleHeld, r.name())}

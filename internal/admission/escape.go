@@ -21,7 +21,7 @@ func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
 	d.add(quorum.RuleEscapeHatch, VerdictAllowed, escaped(r, s, &loss)...)
 }
 
-// admitFinal puts a final release on record: Holdfast takes off the latch that the ledger says goes.
+// admitFinal adds the finding for a final release: a custodian takes the latch off a Machine that the ledger lists.
 func admitFinal(d *Decision, r *Request, s *quorum.Snapshot) {
 	loss := lossOf(r, s)
 	if loss.held {
@@ -38,7 +38,7 @@ type loss struct {
 	member                  string // on the Machine, "" without one
 	learner                 bool   // the member has no vote
 	nothing                 bool   // the Machine hosts nothing
-	voters, healthy, remain int    // healthy voters now, and for certain without the Machine and those that are released
+	voters, healthy, remain int    // all voters; healthy ones; healthy ones for certain without this Machine (Join.Remaining)
 	held                    bool   // etcd cannot do without, or that is not known
 }
 
@@ -67,7 +67,7 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", quorum.RuleEscapeHatch, quorum.LatchName, r.name())
 	}
 	if !l.held || r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
-		return append([]string{what + " It is let go in a moment, and terminated."}, loses(s, l)...)
+		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, loses(s, l)...)
 	}
 	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
 	if l.known {
@@ -75,7 +75,7 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 	}
 	return []string{
 		what + " The Machine is not terminated before etcd can do without it.", left,
-		"It goes by itself once a replacement votes: " + r.watch(),
+		"Holdfast releases the Machine once etcd keeps quorum without it: " + r.watch(),
 		"To let it go all the same: " + r.override(quorum.RuleEscapeHatch),
 	}
 }

@@ -23,7 +23,7 @@ func admitHook(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 			d.holdHook(r, quorum.RuleKeepHook, keepHookLive(r))
 		}
 		if r.Old.Latch != quorum.EntryOurs {
-			d.Repairs.Latch = FixPut // it goes with the hook that stays
+			d.Repairs.Latch = FixPut // the hook stays, so add the missing latch
 		}
 	case r.New.Hook == quorum.EntryOurs && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs:
 		d.Repairs.Latch = FixAsOld
@@ -49,7 +49,7 @@ func admitHookDeleting(d *Decision, r *Request, s *quorum.Snapshot, class Class)
 	switch {
 	case r.Drops():
 		admitRelease(d, r, s, class)
-	case r.Old.Hook != quorum.EntryOurs: // the latch stands
+	case r.Old.Hook != quorum.EntryOurs: // and the request removes no latch
 	case r.New.Hook == quorum.EntryForeign:
 		d.holdHook(r, quorum.RuleKeepHook, keepOwner(r))
 	case r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs:
@@ -79,7 +79,7 @@ func (d *Decision) holdHook(r *Request, rule quorum.Rule, lines []string) {
 	d.add(rule, VerdictRepaired, lines...)
 }
 
-// dropLatch makes the latch go with a hook that is released.
+// dropLatch removes the latch together with a released hook.
 func (d *Decision) dropLatch(r *Request) {
 	if r.New.Latch == quorum.EntryOurs {
 		d.Repairs.Latch = FixDrop
@@ -108,7 +108,7 @@ func keepOwner(r *Request) []string {
 
 func noRegain(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) took the hook out of the change: Machine %s is being deleted, and a hook that is gone from such a Machine never returns.", quorum.RuleNoRegain, r.name()),
+		fmt.Sprintf("Holdfast (%s) reverted the added hook: Machine %s is being deleted, and a deleting Machine never gains a hook.", quorum.RuleNoRegain, r.name()),
 		"If this comes from a manifest, remove the Machine from it: its deletion cannot be taken back.",
 	}
 }

@@ -103,4 +103,4 @@ func (ids Identities) Needs(r *Request) Need {
 }
 
 // reaches says whether a Machine that is none of the control plane's has an instance or a Node: it may be one of theirs.
-func (r *Request) reaches() bool { return !r.Old.Mirrored && len(r.Old.Reaches(nil)) > 0 }
+func (r *Request) reaches() bool { return !r.Old.Mirrored && len(r.Old.DeletionKeys(nil)) > 0 }

@@ -36,7 +36,7 @@ func (n notYet) Error() string { return n.err.Error() }
 
 func (n notYet) Unwrap() error { return n.err }
 
-var errChanged = notYet{errors.New("a second look leads to another plan")}
+var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
 // apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
@@ -66,7 +66,7 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 			return nil
 		})
 	case membership.SizeGuard:
-		return r.QuorumGuard.size(ctx, a.MinAvailable, a.Version)
+		return r.QuorumGuard.writeBudget(ctx, a.MinAvailable, a.Version)
 	case membership.CreateGuardPod:
 		return r.QuorumGuard.createPod(ctx, a.Node, a.Address)
 	case membership.DeleteGuardPod:
@@ -168,11 +168,11 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 	return nil
 }
 
-// changeMembership makes one change of etcd's membership, or a final release, which takes a voter away as well. Kubernetes
-// leader election does not fence, so the change is made under a lock in etcd, and only if a look taken under that lock leads to it: held is
-// the lock under which the round looked, nil to take it and look a second time. keep is the lock where
-// another change usually follows this one at once. Not after a removal: the lock may have been taken at
-// the endpoint of the member that has left.
+// changeMembership makes one membership change, or a final release, which also takes a voter away. Leader election does not fence,
+// so it works under the membership lock, and only if a plan made under that lock still has the action. held is that lock if this
+// round planned under it; if nil, it takes the lock and plans again. It returns the lock after a promotion or a leader move,
+// because another change usually follows. It does not after a removal: the lock may have been taken at the removed member's
+// endpoint.
 func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, held *etcd.Held) (keep *etcd.Held, err error) {
 	if held == nil {
 		if held, err = r.Etcd.Lock(ctx); err != nil {
@@ -258,8 +258,8 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 	return nil
 }
 
-// keepRecords writes the records of a plan, nil for none, where they are not those that were seen, or where there was more that
-// could not be read. Whoever wrote them since has seen more.
+// keepRecords writes the records if they differ from what was read, or if some could not be read; nil writes nothing. On a conflict
+// it returns notYet: the other writer saw newer state.
 func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, records []quorum.Evidence) error {
 	data := machineapi.FormatRecords(records)
 	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.FormatRecords(s.Records)) {

@@ -148,7 +148,7 @@ func TestRelease(t *testing.T) {
 	for range 2 {
 		seen, err = r.look(t.Context())
 		must(t, err)
-		r.reportUnsure(seen)
+		r.reportAmbiguous(seen)
 	}
 	if len(said.Events) != 1 || !strings.Contains(<-said.Events, "HookReleased") {
 		t.Errorf("the release was not told, or twice: %d more Events", len(said.Events))

@@ -33,13 +33,13 @@ func (a *attempts) pausing(what string, now time.Time) bool { return now.Before(
 
 // resume is when the first of what is tried is tried again, and no later than lookLater from now.
 func (a *attempts) resume(now time.Time) time.Duration {
-	first := lookLater
+	first := requeueIdle
 	for _, one := range a.failed {
 		if left := one.pause.Sub(now); left > 0 {
 			first = min(first, left)
 		}
 	}
-	return max(first, lookSoon)
+	return max(first, requeueSoon)
 }
 
 // after notes what came of an attempt; passes says that what kept it from getting done is expected to pass.

@@ -38,7 +38,7 @@ func TestAttempts(t *testing.T) {
 	refused, busy := errors.New("refused"), errors.New("busy")
 
 	tries := 0
-	for ; now.Before(first.Add(time.Minute)); now = now.Add(lookSoon) {
+	for ; now.Before(first.Add(time.Minute)); now = now.Add(requeueSoon) {
 		if !a.pausing("hook", now) {
 			tries++
 			a.after(hook, now, refused, false)
@@ -46,13 +46,13 @@ func TestAttempts(t *testing.T) {
 	}
 	g.Expect(tries).To(And(BeNumerically(">", 8), BeNumerically("<", 14)))
 	g.Expect(a.failures()).To(Equal([]quorum.Failure{{Reason: string(membership.ReasonActionFails), What: "hook", Machine: "master-0", Since: first, Why: "refused"}}))
-	g.Expect(a.resume(now)).To(And(BeNumerically(">=", lookSoon), BeNumerically("<=", lookLater)))
+	g.Expect(a.resume(now)).To(And(BeNumerically(">=", requeueSoon), BeNumerically("<=", requeueIdle)))
 	a.after(hook, now, nil, false)
 	g.Expect(a.failures()).To(BeEmpty())
 	g.Expect(a.pausing("hook", now)).To(BeFalse())
 
 	since := now
-	for ; now.Before(since.Add(longDelay)); now = now.Add(lookSoon) {
+	for ; now.Before(since.Add(longDelay)); now = now.Add(requeueSoon) {
 		a.after(hook, now, busy, true)
 		g.Expect(a.failures()).To(BeEmpty())
 		g.Expect(a.pausing("hook", now)).To(BeFalse())

@@ -192,8 +192,8 @@ func TestLockOnlyToAct(t *testing.T) {
 		wanted bool
 		again  time.Duration
 	}{
-		{30 * time.Second, false, lookSoon},
-		{lookAgain, true, lookAgain},
+		{30 * time.Second, false, requeueSoon},
+		{requeueAgain, true, requeueAgain},
 	} {
 		ring := &locked{fixedRing: fixedRing{[]quorum.Member{voter, learner}}}
 		meters, err := NewMetrics(prometheus.NewRegistry())

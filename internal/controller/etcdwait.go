@@ -23,7 +23,7 @@ const maxEtcdWait = time.Second
 
 // beginEtcdWait begins a wait, where a round had nothing to do.
 func (r *Reconciler) beginEtcdWait(s *quorum.Snapshot, plan *membership.Plan, tried bool) {
-	if _, steadying := s.SteadyIn(); !tried && plan.Moving && s.Ring.Known && !steadying {
+	if _, steadying := s.SteadyIn(); !tried && plan.InProgress && s.Ring.Known && !steadying {
 		r.etcdWait = etcdWait{shape(&s.Ring, s.Limits), s.Now.Add(maxEtcdWait)}
 	}
 }

@@ -22,7 +22,7 @@ func TestLull(t *testing.T) {
 		return m
 	}
 	limits := quorum.Limits{MaxLag: 100, SteadyFor: time.Minute}
-	waits := membership.Plan{Moving: true}
+	waits := membership.Plan{InProgress: true}
 	// begin is a reconciler after a round that saw the learner and left that plan.
 	begin := func(plan membership.Plan, seen quorum.Member) (*Reconciler, *fixedRing, *clocktesting.FakePassiveClock) {
 		ring, now := &fixedRing{[]quorum.Member{voter, seen}}, clocktesting.NewFakePassiveClock(noon)
@@ -69,7 +69,7 @@ func TestLull(t *testing.T) {
 
 	for what, plan := range map[string]membership.Plan{
 		"at rest":              {},
-		"with something to do": {Moving: true, Actions: []membership.Action{{Kind: membership.SizeGuard}}},
+		"with something to do": {InProgress: true, Actions: []membership.Action{{Kind: membership.SizeGuard}}},
 	} {
 		if r, _, _ = begin(plan, learner); r.etcdWaitLasts(t.Context()) {
 			t.Errorf("a wait after a round %s", what)

@@ -68,7 +68,7 @@ func TestPublish(t *testing.T) {
 		if !publish(ringOf(now, 1, 2, 3)) {
 			failures++
 		}
-		now = now.Add(lookSoon)
+		now = now.Add(requeueSoon)
 	}
 	if failures < 8 || failures > 14 {
 		t.Errorf("it failed %d times in a minute", failures)
@@ -78,7 +78,7 @@ func TestPublish(t *testing.T) {
 	if err := api.Get(ctx, client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Errorf("it tries at each round: %v", err)
 	}
-	now = now.Add(lookLater)
+	now = now.Add(requeueIdle)
 
 	// Where cluster-etcd-operator is here, they are that operator's.
 	driven := ringOf(now, 1, 2, 3)
@@ -226,7 +226,7 @@ func TestPublish(t *testing.T) {
 	for range 3 {
 		seen.snapshot = ringOf(now, 1, 2, 3)
 		publish(ringOf(now, 1, 2, 3))
-		now = now.Add(lookLater)
+		now = now.Add(requeueIdle)
 	}
 	want := []quorum.Failure{{Reason: string(membership.ReasonMembershipNotPublished), What: "write ConfigMap openshift-etcd/etcd-membership", Since: since, Why: "exceeded quota"}}
 	if diff := cmp.Diff(want, p.failures()); diff != "" {

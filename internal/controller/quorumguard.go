@@ -84,7 +84,7 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	}
 	if r.QuorumGuard != nil {
 		group.Go(func() (err error) {
-			guard, err = r.QuorumGuard.gather(ctx)
+			guard, err = r.QuorumGuard.readGuard(ctx)
 			return err
 		})
 	}
@@ -103,8 +103,8 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 	return s, nil
 }
 
-// gather reads the quorum guard, live. Only rounds call it, one after the other.
-func (k *QuorumGuard) gather(ctx context.Context) (quorum.Guard, error) {
+// readGuard reads the quorum guard, live. Only rounds call it, one after the other.
+func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	var (
@@ -190,9 +190,9 @@ func (k *QuorumGuard) intact(ctx context.Context, would *policyv1.PodDisruptionB
 	return intact
 }
 
-// size writes the budget, if it is still the one of that version: whoever was elected after this replica had looked may have
+// writeBudget writes the budget, if it is still the one of that version: whoever was elected after this replica had looked may have
 // raised it since, and promoted a member on the strength of that.
-func (k *QuorumGuard) size(ctx context.Context, minAvailable int, version string) error {
+func (k *QuorumGuard) writeBudget(ctx context.Context, minAvailable int, version string) error {
 	if !k.writes.Allow() {
 		return notYet{fmt.Errorf("the quorum guard was written often just now: is somebody else changing PodDisruptionBudget %s in namespace %s?", machineapi.GuardName, k.form.Namespace)}
 	}

@@ -40,7 +40,7 @@ func TestQuorumGuard(t *testing.T) {
 	k, api := keeper("")
 	look := func(k *QuorumGuard) quorum.Guard {
 		t.Helper()
-		g, err := k.gather(t.Context())
+		g, err := k.readGuard(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,19 +67,19 @@ func TestQuorumGuard(t *testing.T) {
 	if err := k.createPod(t.Context(), "n", address); !errors.As(err, new(notYet)) {
 		t.Errorf("a pod without a budget: %v", err)
 	}
-	must(t, k.size(t.Context(), 3, look(k).Version))
+	must(t, k.writeBudget(t.Context(), 3, look(k).Version))
 	is("made", 3, true)
-	must(t, k.size(t.Context(), 1, look(k).Version))
+	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
 	is("sized", 1, true)
 
 	// One that wakes up after another replica has raised it does not lower it.
 	seen := look(k).Version
-	must(t, k.size(t.Context(), 4, seen))
-	if err := k.size(t.Context(), 1, seen); !errors.As(err, new(notYet)) {
+	must(t, k.writeBudget(t.Context(), 4, seen))
+	if err := k.writeBudget(t.Context(), 1, seen); !errors.As(err, new(notYet)) {
 		t.Errorf("sized as it was before: %v", err)
 	}
 	is("raised by another", 4, true)
-	must(t, k.size(t.Context(), 1, look(k).Version))
+	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
 
 	var budget policyv1.PodDisruptionBudget
 	key := client.ObjectKey{Namespace: form.Namespace, Name: machineapi.GuardName}
@@ -88,7 +88,7 @@ func TestQuorumGuard(t *testing.T) {
 	budget.Spec.UnhealthyPodEvictionPolicy = nil
 	must(t, api.Update(t.Context(), &budget))
 	is("edited", 1, false)
-	must(t, k.size(t.Context(), 1, look(k).Version))
+	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
 	is("restored", 1, true)
 	must(t, api.Get(t.Context(), key, &budget))
 	if budget.Annotations["somebody"] == "" {
@@ -118,7 +118,7 @@ func TestQuorumGuard(t *testing.T) {
 	edited.Outdated = true
 	pods("edited", edited)
 	must(t, api.Delete(t.Context(), &budget))
-	must(t, k.size(t.Context(), 1, look(k).Version))
+	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
 	edited.Owner = quorum.PodOwnerOldGuard
 	pods("of a budget that is gone", edited)
 
@@ -143,7 +143,7 @@ func TestQuorumGuard(t *testing.T) {
 		var budget policyv1.PodDisruptionBudget
 		must(t, api.Get(t.Context(), key, &budget))
 		must(t, api.Delete(t.Context(), &budget))
-		if err = k.size(t.Context(), 1, look(k).Version); err != nil {
+		if err = k.writeBudget(t.Context(), 1, look(k).Version); err != nil {
 			break
 		}
 	}

@@ -28,16 +28,16 @@ import (
 // How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd tells
 // nobody about its own progress, so that is polled.
 const (
-	lookNow   = time.Millisecond       // something was just done
-	lookAgain = 50 * time.Millisecond  // a second look is all that is missing
-	lookSoon  = 100 * time.Millisecond // something is under way
-	lookLater = 10 * time.Second       // at rest
-	tellAgain = 5 * time.Second        // between two messages of one note
+	requeueNow   = time.Millisecond       // something was just done
+	requeueAgain = 50 * time.Millisecond  // a second look is all that is missing
+	requeueSoon  = 100 * time.Millisecond // something is under way
+	requeueIdle  = 10 * time.Second       // at rest
+	noteInterval = 5 * time.Second        // between two messages of one note
 )
 
 // newBackoff is how soon to try again what failed: from lookSoon, doubled at each failure, up to the pace at rest.
 func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](lookSoon, lookLater)
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](requeueSoon, requeueIdle)
 }
 
 // Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
@@ -64,7 +64,7 @@ type Reconciler struct {
 	toldNotes    map[noteKey]lastTold // the notes in force
 	wanted       int                  // the number of voters wanted at the last look that knew it
 	writeTimeout writeTimeout
-	unsure       []membership.Action // whose answers got lost
+	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
 	etcdWait     etcdWait
 	attempts     attempts    // of the plan's actions
 	lock         quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
@@ -140,7 +140,7 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 // controller-runtime logs, counts and has tried again later and later.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.etcdWaitLasts(ctx) {
-		return reconcile.Result{RequeueAfter: lookSoon}, nil
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
 	did, err := r.round(ctx, nil)
 	for did.heldLock != nil {
@@ -148,7 +148,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		did, more = r.round(ctx, did.heldLock)
 		err = errors.Join(err, more)
 	}
-	if err != nil && ctx.Err() == nil { // not at the end, at which everything fails
+	if err != nil && ctx.Err() == nil { // not while shutting down, when every call fails
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: did.again}, nil
@@ -165,7 +165,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		}()
 		within, release, err := held.Context(ctx)
 		if err != nil {
-			return outcome{again: lookNow}, nil
+			return outcome{again: requeueNow}, nil
 		}
 		defer release()
 		ctx = within
@@ -173,30 +173,30 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	s, err := r.look(ctx)
 	if err != nil {
 		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
-		if ctx.Err() == nil { // not at the end, at which everything fails
+		if ctx.Err() == nil { // not while shutting down, when every call fails
 			err = errors.Join(err, r.unread(ctx, err))
 		}
 		return outcome{}, err
 	}
 	plan := membership.Decide(s)
-	r.reportUnsure(s)
+	r.reportAmbiguous(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)
 	if errors.As(unrecorded, new(notYet)) {
-		return outcome{again: lookNow}, nil
+		return outcome{again: requeueNow}, nil
 	}
 	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
 	if wrote {
-		return outcome{again: lookNow}, nil // what is recorded is recorded on what was read
+		return outcome{again: requeueNow}, nil // plan again: a release may only be added to the ledger as it was read
 	}
-	plan.Unkept(unrecorded, unkept)
+	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
 	r.tellNotes(s, plan.Notes)
 	r.tellWanted(s)
 	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
-		return did, err // what is published and told of members comes after
+		return did, err // publish after the next round that makes no chained change
 	}
 	if !s.Ring.Known {
 		err = errors.Join(err, fmt.Errorf("etcd could not be read: %s", s.Ring.Why))
@@ -206,7 +206,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
 	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
-	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= lookSoon && !s.ForeignLock() {
+	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
 		var busy error
 		if did.heldLock, busy = r.Etcd.Lock(ctx); busy != nil {
@@ -237,14 +237,14 @@ type outcome struct {
 
 // act makes a plan's actions happen, or tells why not.
 func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
-	did.again = lookLater
-	if plan.Moving {
-		did.again = lookSoon
+	did.again = requeueIdle
+	if plan.InProgress {
+		did.again = requeueSoon
 	}
 	if left, steadying := s.SteadyIn(); steadying {
-		did.again = lookSoon
-		if left <= lookSoon {
-			did.again = lookAgain
+		did.again = requeueSoon
+		if left <= requeueSoon {
+			did.again = requeueAgain
 		}
 	}
 	r.attempts.keep(func(what string) bool {
@@ -265,37 +265,37 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		switch {
 		case err == nil:
 			r.done(a)
-			did.again = lookNow
+			did.again = requeueNow
 			did.chained = did.chained || a.Kind.Membership() || a.Kind == membership.ReleaseHook
 		case errors.As(err, new(notYet)):
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
 			if errors.Is(err, etcd.ErrAmbiguous) || errors.Is(err, context.DeadlineExceeded) {
-				r.unsure = append(r.unsure, a)
+				r.ambiguous = append(r.ambiguous, a)
 			}
 		default:
 			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", a.Describe(), err))
 		}
 	}
-	if len(plan.Actions) > 0 && !did.tried && !plan.Moving {
+	if len(plan.Actions) > 0 && !did.tried && !plan.InProgress {
 		did.again = r.attempts.resume(s.Now)
 	}
 	return did, failed
 }
 
-// reportUnsure reports those actions whose answers got lost and that went through all the same. What did not, the plan
+// reportAmbiguous reports those actions whose answers got lost and that went through all the same. What did not, the plan
 // says anew.
-func (r *Reconciler) reportUnsure(s *quorum.Snapshot) {
+func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 	if !s.Ring.Known {
 		return
 	}
-	for _, a := range r.unsure {
+	for _, a := range r.ambiguous {
 		if membership.Shows(s, a) {
 			r.done(a)
 		}
 	}
-	r.unsure = nil
+	r.ambiguous = nil
 }
 
 // done reports an action that went through.
@@ -352,7 +352,7 @@ func (r *Reconciler) tellNotes(s *quorum.Snapshot, notes []membership.Note) {
 			continue
 		}
 		before, known := r.toldNotes[key]
-		if known && (before.message == n.Message || s.Now.Sub(before.at) < tellAgain) {
+		if known && (before.message == n.Message || s.Now.Sub(before.at) < noteInterval) {
 			now[key] = before
 			continue
 		}

@@ -71,7 +71,7 @@ func (p *planner) hostGoesWithAnother(machine int) bool {
 		if !c.Deleting() {
 			return false
 		}
-		goes, _ := p.s.ReachedBy(&c)
+		goes, _ := p.s.LostWith(&c)
 		return goes != nil && goes.Name == p.s.Machines[machine].Name
 	})
 }

@@ -13,14 +13,14 @@ type Invariant string
 const (
 	InvariantQuorum          Invariant = "I1" // no action leaves fewer healthy voters than the quorum of the resulting set
 	InvariantHookedPromotion Invariant = "I2" // no member is promoted unless its Machine carries the hook
-	InvariantRelease         Invariant = "I3" // a Machine whose member is listed is let go only at a person's request, and only if quorum stands it or a person says so
+	InvariantRelease         Invariant = "I3" // a Machine that may host a member is released only if its hook is off, the ledger lists it, and etcd keeps quorum without it or a person lifted rule escape-hatch
 	InvariantVoterCount      Invariant = "I4" // no action raises voters above desired + 1, or removes a healthy voter below desired
 	InvariantLivePromotion   Invariant = "I5" // a learner whose Machine is deleting is not promoted
 	InvariantNoRegain        Invariant = "I6" // once gone from a deleting Machine, the hook never returns
 	InvariantOneChange       Invariant = "I7" // at most one membership change a round
 )
 
-// Violation is an action that would break an invariant. The plan holds a defect if there ever is one.
+// Violation is an action that would break an invariant. It always means a bug in the planner.
 type Violation struct {
 	Invariant Invariant
 	Action    Action
@@ -84,7 +84,7 @@ func check(s *quorum.Snapshot, a Action) error {
 		case !s.Ledger.Has(m.UID):
 			return violated(InvariantRelease, "it may host a member, and the ledger does not say that it is let go: %s", why)
 		case (!s.Ring.Known || surelyHosted(s, i) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):
-			return violated(InvariantRelease, "%d healthy of %d voters would be held by something, which is no quorum", surelyHosted(s, i), voters)
+			return violated(InvariantRelease, "%d of %d voters are healthy for certain without this Machine, which is less than quorum", surelyHosted(s, i), voters)
 		}
 	case RecordRelease:
 		if m == nil || !m.Deleting() || m.Hook != quorum.EntryAbsent {
@@ -140,12 +140,12 @@ func check(s *quorum.Snapshot, a Action) error {
 		return violated(InvariantQuorum, "%d healthy of %d voters would be no quorum", answers, after)
 	}
 	if missing := quorum.Size(after) - alive; missing > 0 && missing > quorum.Size(voters)-votersKept(s) {
-		return violated(InvariantQuorum, "%d healthy of %d voters whose Machines stay would be no quorum, and fewer than now", alive, after)
+		return violated(InvariantQuorum, "%d healthy of %d voters whose Machines stay would be no quorum, and further from it than now", alive, after)
 	}
 	return nil
 }
 
-// votersKept counts the healthy voters whose Machines are not let go.
+// votersKept counts the healthy voters that are not released.
 func votersKept(s *quorum.Snapshot) int {
 	j, n := quorum.NewJoin(s), 0
 	for k, m := range s.Ring.Members {
@@ -156,18 +156,20 @@ func votersKept(s *quorum.Snapshot) int {
 	return n
 }
 
-// surelyHosted counts those of them that certainly run elsewhere than on a Machine, and are not about to be let go.
+// surelyHosted counts the healthy voters that are not released, have no release pending, and have a known host other than this
+// Machine.
 func surelyHosted(s *quorum.Snapshot, machine int) int {
 	j, n := quorum.NewJoin(s), 0
 	for k, m := range s.Ring.Members {
-		if !m.Learner && m.Healthy && !j.Released(k) && !j.CountsAsLost(k) && j.Hosts[k].Known() && !slices.Contains(j.Hosts[k].Machines, machine) {
+		if !m.Learner && m.Healthy && !j.Released(k) && !j.ReleasePending(k) && j.Hosts[k].Known() && !slices.Contains(j.Hosts[k].Machines, machine) {
 			n++
 		}
 	}
 	return n
 }
 
-// replacementsOf counts the voters other than one that serve as well as it does.
+// replacementsOf counts the other voters that are healthy, have started, are not released, and are joined to exactly one Machine or
+// Node.
 func replacementsOf(s *quorum.Snapshot, other uint64) int {
 	j, n := quorum.NewJoin(s), 0
 	for k, m := range s.Ring.Members {

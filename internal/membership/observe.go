@@ -11,7 +11,7 @@ import (
 )
 
 // nodeComes is for how long a new Machine may be without a Node before that is reported.
-const nodeComes = 30 * time.Minute
+const nodeStartupTimeout = 30 * time.Minute
 
 // observe notes what is wrong whatever is done.
 func (p *planner) observe() {
@@ -24,7 +24,7 @@ func (p *planner) observe() {
 			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
 		case member.Learner:
 			// A warm learner that waits for a seat is at rest.
-			p.plan.Moving = p.plan.Moving || !p.s.Steady(member) || p.seatFree()
+			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
 			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
 				p.note(ReasonLearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
 			}
@@ -45,7 +45,7 @@ func (p *planner) observe() {
 		}
 	}
 	if p.s.Ledger.Why != "" {
-		p.note(ReasonLedgerGarbled, "", "the ledger of the Machines that were let go cannot be read; Holdfast makes it anew, and for %s every voter counts as lost that may have been in it: %s", quorum.LedgerSettles, p.s.Ledger.Why)
+		p.note(ReasonLedgerGarbled, "", "the ledger of the Machines that were let go cannot be read; Holdfast makes it anew, and for %s every voter counts as lost that may have been in it: %s", quorum.LedgerGracePeriod, p.s.Ledger.Why)
 	}
 	if p.s.RecordsWhy != "" {
 		p.note(ReasonRecordsGarbled, "", "somebody changed Holdfast's records of which Machine hosted which member; they are written anew from what is known: %s", p.s.RecordsWhy)
@@ -61,7 +61,7 @@ func (p *planner) observe() {
 		if m.Mirrored {
 			p.note(ReasonMachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
 		}
-		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(i) < 0 && len(p.join.Members(i)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeComes) {
+		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(i) < 0 && len(p.join.Members(i)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout) {
 			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
 		}
 		p.noteUnseen(i)
@@ -88,13 +88,13 @@ func (p *planner) observeClaims() {
 }
 
 func (p *planner) noteClaim(m *quorum.Machine, is string) {
-	if goes, by := p.s.ReachedBy(m); goes != nil {
+	if goes, by := p.s.LostWith(m); goes != nil {
 		if m.Deleting() {
-			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, stands for the host of control-plane Machine %s as well (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
+			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
 				"delete Machine %s to have another in its place", m.Name, goes.Name, by, goes.Name)
 			return
 		}
-		p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s stands for the host of control-plane Machine %s as well (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
+		p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s also claims the host of control-plane Machine %s (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
 			"take it off that host: kubectl patch machine %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.DetachPatch())
 	}
 }
@@ -207,7 +207,7 @@ func (p *planner) noteVoterCount() {
 	case !stays:
 		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
 	default:
-		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no control-plane Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no voter's Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
 	}
 }
 

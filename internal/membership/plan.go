@@ -19,8 +19,8 @@ type Plan struct {
 	// Ledger are the releases that the ledger is to keep. Nil: leave it as it is.
 	Ledger []quorum.Release
 	// Moving: something is under way that etcd or a host must finish, so look again soon.
-	Moving bool
-	// Violated is the invariant that an action would have broken, so that there are none; "" in order.
+	InProgress bool
+	// Violated is the invariant that a planned action would break; there are then no Actions. "" if none.
 	Violated Invariant
 }
 
@@ -63,9 +63,9 @@ func (p *planner) decide() {
 	}
 	p.observe()
 	if len(s.Ring.Alarms) > 0 { // etcd refuses every write, the API server's among them
-		p.finalRelease() // tells what is held
+		p.finalRelease() // for its notes only: its actions are dropped
 		p.explainWaiting()
-		p.plan.Moving = false
+		p.plan.InProgress = false
 		return
 	}
 	p.plan.Ledger = p.ledgerToKeep()
@@ -78,14 +78,14 @@ func (p *planner) decide() {
 	if s.Mode == quorum.ModeFull {
 		p.plan.Records = p.recordsToKeep()
 		voters, alive := s.Ring.Voters()
-		if _, stay := p.votersThatStay(); alive >= quorum.Size(voters) && stay < quorum.Size(voters) {
-			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy on Machines that stay, and quorum is %d: etcd loses it with the Machines that were let go, unless others vote before", stay, quorum.NVoters(voters), quorum.Size(voters))
+		if _, stay := p.voterCounts(); alive >= quorum.Size(voters) && stay < quorum.Size(voters) {
+			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))
 		}
 		switch {
 		case alive < quorum.Size(voters):
 			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", alive, quorum.NVoters(voters), quorum.Size(voters))
 		case s.OtherDriver != "":
-			p.note(ReasonEtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator changes them itself (%s): run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
+			p.note(ReasonEtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator may change them itself (%s): if it is there, run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.ForeignLock():
 			p.note(ReasonLockForeign, "", "etcd's members are left alone, because %s", s.ForeignLockText())
 		case s.Desired == 0:
@@ -99,7 +99,7 @@ func (p *planner) decide() {
 		actions := step()
 		p.plan.Actions = append(p.plan.Actions, actions...)
 		if acts = len(actions) > 0 && !p.allFailing(actions); acts {
-			p.plan.Moving = p.plan.Moving || slices.ContainsFunc(actions, func(a Action) bool { return Failing(p.s, a) == nil })
+			p.plan.InProgress = p.plan.InProgress || slices.ContainsFunc(actions, func(a Action) bool { return Failing(p.s, a) == nil })
 			break
 		}
 	}
@@ -107,7 +107,7 @@ func (p *planner) decide() {
 		p.explainWaiting()
 		p.noteVoterCount()
 	}
-	if s.Mode == quorum.ModeFull { // it is nobody's turn: the guard's size must not wait for a replacement
+	if s.Mode == quorum.ModeFull { // step 8 runs whichever step acted before: the budget must not wait for a replacement
 		p.plan.Actions = append(p.plan.Actions, p.keepQuorumGuard()...)
 	}
 }
@@ -124,15 +124,15 @@ func Unreadable(s *quorum.Snapshot, why error) Plan {
 	return p.plan
 }
 
-// Unkept notes what of the plan's Records and its Ledger could not be written, nil for nothing. Without records nothing is done, and
-// without a ledger no Machine is let go, for which the ledger that was read is needed anyway.
-func (p *Plan) Unkept(records, ledger error) {
+// NoteWriteErrors adds a note for each write that failed; nil is no failure. If the records failed, it also drops all actions. If only
+// the ledger failed, it keeps them.
+func (p *Plan) NoteWriteErrors(records, ledger error) {
 	if records != nil {
 		p.Actions = nil
 		p.Notes = append(p.Notes, Note{ReasonRecordsNotKept, "", quorum.Clip("nothing is done, because it cannot be written down which Machine hosts which member: "+records.Error(), 1000)})
 	}
 	if ledger != nil {
-		p.Notes = append(p.Notes, Note{ReasonRecordsNotKept, "", quorum.Clip("no Machine whose hook a person took off is let go, because the release ledger cannot be written: "+ledger.Error(), 1000)})
+		p.Notes = append(p.Notes, Note{ReasonRecordsNotKept, "", quorum.Clip("the release ledger cannot be written, so no new final release can be recorded: "+ledger.Error(), 1000)})
 	}
 }
 

@@ -22,7 +22,7 @@ func (p *planner) keepQuorumGuard() []Action {
 		pod := &g.Pods[i]
 		why := p.whyUnwanted(pod)
 		if why == "" && !renewed && p.outdated(pod) {
-			renewed, why = true, "it is made anew as Holdfast writes it now"
+			renewed, why = true, "it is outdated, so Holdfast creates it again"
 		}
 		if why != "" {
 			out = append(out, Action{Kind: DeleteGuardPod, Step: 8, Node: pod.Node, Pod: pod.Name, PodUID: pod.UID, Why: why})
@@ -50,9 +50,9 @@ func leastReady(voters, desired int) int {
 	return voters - min(1, quorum.Tolerance(voters))
 }
 
-// minAvailable is what the budget is to say, for etcd as it is and as it is about to be: a promotion comes after it. Each pod
-// that the budget counts and that stands for no voter comes on top, for it may be ready: one of somebody else's, and one of
-// a Node whose member is gone, until it is gone, too.
+// minAvailable is the budget's minAvailable. It is sized for the present voters, and before a promotion already for one more. Each
+// pod that no Node needs adds one (somebody else's pod, an old guard's, or one of a Node that no longer needs it), unless the pod
+// is being deleted: the budget would count it as a ready voter.
 func (p *planner) minAvailable() int {
 	voters, _ := p.s.Ring.Voters()
 	n := leastReady(voters, p.s.Desired)
@@ -69,7 +69,7 @@ func (p *planner) minAvailable() int {
 
 // nodeNeedsPod says whether a Node is to have a guard pod.
 func (p *planner) nodeNeedsPod(node int) bool {
-	return p.join.NeedsGuardPod(node) && !p.voterCountsAsLost(p.s.Nodes[node].Name)
+	return p.join.NeedsGuardPod(node) && !p.machineReleasing(p.s.Nodes[node].Name)
 }
 
 // podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
@@ -92,7 +92,7 @@ func (p *planner) whyUnwanted(pod *quorum.GuardPod) string {
 		return "the budget that it was made for is gone"
 	case p.podWanted(pod):
 		return ""
-	case p.voterCountsAsLost(pod.Node):
+	case p.machineReleasing(pod.Node):
 		if !p.machineReleased(pod.Node) {
 			return "" // it goes with the release
 		}
@@ -107,8 +107,8 @@ func (p *planner) machineReleased(node string) bool {
 	return p.isNodeOf(node, func(i int) bool { return p.s.Machines[i].LetGo() })
 }
 
-// voterCountsAsLost says whether the voter of a Node counts as lost, although it may still answer: its Machine is let go, or is about to be.
-func (p *planner) voterCountsAsLost(node string) bool {
+// machineReleasing reports whether the Machine of a Node is released, or is being deleted, is in the ledger, and may be released.
+func (p *planner) machineReleasing(node string) bool {
 	return p.machineReleased(node) || p.isNodeOf(node, func(i int) bool {
 		return p.s.Machines[i].Deleting() && p.s.Ledger.Has(p.s.Machines[i].UID) && p.join.MayRelease(i)
 	})

@@ -12,7 +12,7 @@ import (
 // healthy enough, and tolerate what they should.
 func (p *planner) removeVoter() []Action {
 	s := p.s
-	voters, healthy := p.votersThatStay()
+	voters, healthy := p.voterCounts()
 	best := -1
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
@@ -25,7 +25,7 @@ func (p *planner) removeVoter() []Action {
 			remain = p.servingWithout(k)
 		}
 		spare, now := left-quorum.Size(voters-1), healthy-quorum.Size(voters)
-		if remain < s.Desired || spare < min(now, quorum.Tolerance(s.Desired)) || !p.quorate(k) {
+		if remain < s.Desired || spare < min(now, quorum.Tolerance(s.Desired)) || !p.quorumWithout(k) {
 			continue
 		}
 		if best < 0 || p.removalOrder(k, best) < 0 {
@@ -45,9 +45,9 @@ func (p *planner) removeVoter() []Action {
 	return []Action{a}
 }
 
-// quorate says whether etcd has its quorum of healthy voters without one of them, those on Machines that were let go among them: they
-// vote until they are gone.
-func (p *planner) quorate(without int) bool {
+// quorumWithout reports whether etcd keeps a quorum of healthy voters when this member is removed. Voters on released Machines
+// count: they vote until they stop.
+func (p *planner) quorumWithout(without int) bool {
 	voters, alive := p.s.Ring.Voters()
 	if p.s.Ring.Members[without].Healthy {
 		alive--
@@ -55,8 +55,8 @@ func (p *planner) quorate(without int) bool {
 	return alive >= quorum.Size(voters-1)
 }
 
-// votersThatStay counts the voters, and those of them that are healthy and whose Machines are held.
-func (p *planner) votersThatStay() (voters, healthy int) {
+// voterCounts returns the number of voters, and how many of them are healthy and not released.
+func (p *planner) voterCounts() (voters, healthy int) {
 	for k := range p.s.Ring.Members {
 		if !p.s.Ring.Members[k].Learner {
 			voters++
@@ -68,7 +68,7 @@ func (p *planner) votersThatStay() (voters, healthy int) {
 	return voters, healthy
 }
 
-// staysHealthy says whether a member answers, and its Machine is not let go: then it counts as lost already.
+// staysHealthy reports whether a member is healthy and not released. A released member counts as lost even if it still answers.
 func (p *planner) staysHealthy(k int) bool { return p.s.Ring.Members[k].Healthy && !p.join.Released(k) }
 
 // servingWithout counts the voters other than k that stand in for it: each has started, answers, and runs on a Machine or Node that is not

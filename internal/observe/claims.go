@@ -172,7 +172,7 @@ func garbled(err error) bool {
 // hashes are those of the keys of what goes with a Machine.
 func (c *Claims) hashes(m *machinev1beta1.Machine) []uint64 {
 	seen := machineapi.Machine(m)
-	return c.sums(seen.Reaches(nil))
+	return c.sums(seen.DeletionKeys(nil))
 }
 
 func (c *Claims) sums(keys []string) []uint64 {

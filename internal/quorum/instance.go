@@ -51,11 +51,11 @@ func instanceOf(providerID string) string {
 	return baremetal + host
 }
 
-// Reaches are keys of what goes with a Machine that is deleted: the machine controller terminates its instance, and drains and
-// deletes its Node. A Machine without a Node may be given one by the node link, which goes by the provider ID and then by the
+// DeletionKeys name what the deletion of a Machine takes away: its instance, which the machine controller terminates, and its
+// Node, which it drains and deletes. A Machine without a Node may be given one by the node link, which goes by the provider ID and then by the
 // addresses; for one that has a Node its other addresses say nothing, since virtual ones move from Node to Node. n is the Machine's
 // Node, nil where it has none or it is not known.
-func (m *Machine) Reaches(n *Node) []string {
+func (m *Machine) DeletionKeys(n *Node) []string {
 	keys, addresses := m.InstanceKeys(), m.Addresses
 	if m.NodeName != "" {
 		keys = append(keys, nodeKey(m.NodeName))
@@ -78,8 +78,8 @@ func (m *Machine) Reaches(n *Node) []string {
 	return keys
 }
 
-// standsOn are the keys, as Reaches has them, of what a control-plane Machine stands for.
-func (m *Machine) standsOn() []string {
+// hostKeys name the host of a control-plane Machine, in the form of DeletionKeys.
+func (m *Machine) hostKeys() []string {
 	keys := m.InstanceKeys()
 	if m.NodeName != "" {
 		keys = append(keys, nodeKey(m.NodeName))
@@ -99,7 +99,7 @@ func nodeKey(name string) string { return "Node " + name }
 func (s *Snapshot) HostKeys() []string {
 	var keys []string
 	for i := range s.Machines {
-		keys = append(keys, s.Machines[i].standsOn()...)
+		keys = append(keys, s.Machines[i].hostKeys()...)
 		if n := nodeOf(s, &s.Machines[i]); n >= 0 {
 			keys = append(keys, nodeKey(s.Nodes[n].Name))
 		}
@@ -115,13 +115,13 @@ func (m *Machine) InstanceKeys() (keys []string) {
 	return keys
 }
 
-// ReachedBy is a control-plane Machine that goes with another one that is deleted, and by what; nil for none.
-func (s *Snapshot) ReachedBy(m *Machine) (goes *Machine, by string) {
+// LostWith returns a control-plane Machine whose host would be lost if m were deleted, and the key that both share; nil for none.
+func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 	var own *Node
 	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return m.NodeName != "" && n.Name == m.NodeName }); i >= 0 {
 		own = &s.Nodes[i]
 	}
-	keys := m.Reaches(own)
+	keys := m.DeletionKeys(own)
 	if m.Guarded() { // its Node and its addresses the join knows
 		keys = m.InstanceKeys()
 	}
@@ -130,7 +130,7 @@ func (s *Snapshot) ReachedBy(m *Machine) (goes *Machine, by string) {
 		if other.Name == m.Name {
 			continue
 		}
-		for _, key := range other.standsOn() {
+		for _, key := range other.hostKeys() {
 			if slices.Contains(keys, key) {
 				return other, key
 			}

@@ -122,7 +122,7 @@ const (
 	HostingMember                     // evidence or an address joins it to a listed member
 )
 
-// Hosting decides whether a Machine hosts a member. Why explains HostsUnknown to people.
+// Hosting reports whether a Machine hosts a member. why is the reason for HostingUnknown, for people.
 func (j *Join) Hosting(machine int) (is Hosting, why string) {
 	if !j.s.Ring.Known {
 		return HostingUnknown, "etcd's member list is not known: " + j.s.Ring.Why

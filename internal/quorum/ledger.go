@@ -18,7 +18,8 @@ func (l *Ledger) Has(uid string) bool {
 	return uid != "" && slices.ContainsFunc(l.Entries, func(r Release) bool { return r.UID == uid })
 }
 
-// Release is a Machine that is let go, as the ledger has it. It stays there until none of the members is listed.
+// Release is the ledger's entry for a Machine that is let go. The entry stays while the Machine exists, or etcd lists one of its
+// Members.
 type Release struct {
 	Machine, UID string
 	Members      []uint64 // that the Machine hosts or may host; none where that is not known
@@ -28,12 +29,12 @@ type Release struct {
 
 // LedgerSettles is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
 // that one let go may not have stopped yet.
-const LedgerSettles = time.Minute
+const LedgerGracePeriod = time.Minute
 
 // ledgerYoung says whether releases may have been forgotten.
 func (s *Snapshot) ledgerYoung() bool {
 	l := &s.Ledger
-	return l.Version == "" || l.Why != "" || s.Now.Sub(l.CreatedAt) < LedgerSettles
+	return l.Version == "" || l.Why != "" || s.Now.Sub(l.CreatedAt) < LedgerGracePeriod
 }
 
 // Released says whether a member counts as lost, although it may still answer: nothing holds its Machine any more, or its
@@ -54,10 +55,10 @@ func (j *Join) Released(k int) bool {
 	})
 }
 
-// CountsAsLost says whether the Machine of a member is on its way out: the ledger has it, and it is still held, or it cannot be read. The
-// member counts as lost to who would let go of another Machine; to who changes members it does not, for that is done under
-// the same lock as the release itself.
-func (j *Join) CountsAsLost(k int) bool {
+// ReleasePending reports whether the Machine of a member is being deleted and is in the ledger, or cannot be read. A deleting
+// Machine that cannot be read also counts for each member that is joined to no Machine. Remaining leaves such members out. The
+// steps that change members do not: they run under the same lock as the release.
+func (j *Join) ReleasePending(k int) bool {
 	host := &j.Hosts[k]
 	for i := range j.s.Machines {
 		m := &j.s.Machines[i]
@@ -75,7 +76,7 @@ func (j *Join) Remaining(machine int) int {
 	n, young := 0, j.s.ledgerYoung()
 	for k := range j.Hosts {
 		member, host := &j.s.Ring.Members[k], &j.Hosts[k]
-		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, machine) || j.Released(k) || j.CountsAsLost(k) {
+		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, machine) || j.Released(k) || j.ReleasePending(k) {
 			continue
 		}
 		if i := host.Machine(); young && (i < 0 || j.s.Machines[i].Deleting() && j.s.Machines[i].Hook != EntryOurs) {

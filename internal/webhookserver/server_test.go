@@ -259,6 +259,9 @@ func TestBodies(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			code, text, err := f.call(token+hook, bytes.NewReader(make([]byte, 6<<20)))
+			for deadline := time.Now().Add(time.Minute); code == http.StatusServiceUnavailable && time.Now().Before(deadline); { // a slow computer
+				code, text, err = f.call(token+hook, bytes.NewReader(make([]byte, 6<<20)))
+			}
 			if err != nil || code != http.StatusOK || text != fmt.Sprint(6<<20, " <nil>") {
 				t.Errorf("%d %q %v", code, text, err)
 			}
