@@ -40,6 +40,10 @@ func TestOutage(t *testing.T) {
 	running := c.Holdfast.Process()
 
 	voter := c.hostProcess(t, "master-0")
+	eventually(t, quickly, "the ring to be told", func(ctx context.Context) error {
+		_, err := c.ring(ctx)
+		return err
+	})
 	for _, outage := range []struct {
 		of         string
 		begin, end func() error
