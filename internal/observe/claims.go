@@ -30,6 +30,7 @@ type Claims struct {
 	seed      maphash.Seed
 
 	mu   sync.RWMutex
+	late bool                // keys are of before the watch broke
 	keys map[string][]uint64 // by the Machine's name; nil while they are not all known
 	why  string              // they are not
 }
@@ -68,8 +69,8 @@ func (c *Claims) Start(ctx context.Context) error {
 	return nil
 }
 
-// keep lists all Machines and follows their changes until that fails. There is no index then: all Machines are read where it would
-// have been asked. listed says whether there was one.
+// keep lists all Machines and follows their changes until that fails. The index is late then: it still says what it knew, and all
+// Machines are read where that is not enough. listed says whether there was one.
 func (c *Claims) keep(ctx context.Context) (listed bool, err error) {
 	keys := map[string][]uint64{}
 	version, err := c.each(ctx, func(m *machinev1beta1.Machine) { keys[m.Name] = c.hashes(m) })
@@ -78,7 +79,11 @@ func (c *Claims) keep(ctx context.Context) (listed bool, err error) {
 		return false, err
 	}
 	c.set(keys, "")
-	defer c.set(nil, "")
+	defer func() {
+		c.mu.Lock()
+		c.late = true
+		c.mu.Unlock()
+	}()
 	again := time.NewTicker(time.Second) // a watch that ends at once is not asked for in a hurry
 	defer again.Stop()
 	for {
@@ -96,7 +101,7 @@ func (c *Claims) keep(ctx context.Context) (listed bool, err error) {
 func (c *Claims) set(keys map[string][]uint64, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keys, c.why = keys, why
+	c.keys, c.why, c.late = keys, why, false
 }
 
 // follow applies changes from a version on, until the API server ends the watch, and says from which version to go on.
@@ -183,7 +188,7 @@ func (c *Claims) sums(keys []string) []uint64 {
 	return out
 }
 
-// find returns the names of the Machines that have one of the keys, in order; known is false while there is no index, and why says why
+// find returns the names of the Machines that have one of the keys, in order; known is false while there is no index or it is late, and why says why
 // if that is no matter of a moment.
 func (c *Claims) find(keys []string) (names []string, known bool, why string) {
 	sums := c.sums(keys)
@@ -195,7 +200,7 @@ func (c *Claims) find(keys []string) (names []string, known bool, why string) {
 		}
 	}
 	slices.Sort(names)
-	return names, c.keys != nil, c.why
+	return names, c.keys != nil && !c.late, c.why
 }
 
 // read is find without the index: it reads all Machines.

@@ -134,6 +134,9 @@ func TestClaims(t *testing.T) {
 	known := func() bool { _, known, _ := claims.find(nil); return known }
 	broken <- errors.New("the connection was closed")
 	eventually(known).WithTimeout(20 * time.Second).WithPolling(time.Millisecond).Should(BeFalse())
+	if s, err = g.Snapshot(t.Context()); err != nil || len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" {
+		t.Errorf("who claimed before the watch broke is forgotten: %+v, %v", s.Claimants, err)
+	}
 	create("late", "worker", "process:///7")
 	finds("process:///7", "late")
 	eventually(known).WithTimeout(20 * time.Second).Should(BeTrue())
