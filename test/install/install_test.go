@@ -225,10 +225,18 @@ func (f *fixture) upset() {
 		f.Eventually(func() error { _, err := f.command("kubectl", nil, "get", kind, registrations.Name); return err }).Should(gomega.Succeed())
 		f.must("kubectl", nil, "patch", kind, registrations.Name, "--type=json", `-p=[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":29}]`)
 	}
-	shared := []string{"-n", namespace, "get", "secret", "holdfast-webhook-shared", "-o", "jsonpath={.metadata.uid}"}
-	uid := f.must("kubectl", nil, shared...)
-	f.must("kubectl", nil, "-n", namespace, "patch", "secret", "holdfast-webhook-shared", "--type=merge", `-p={"immutable":true,"data":{"shared.json":"e30="}}`)
-	f.Eventually(func() (string, error) { return f.command("kubectl", nil, shared...) }).ShouldNot(gomega.Or(gomega.Equal(uid), gomega.BeEmpty()))
+	const garbage = "e30="
+	shared := []string{"-n", namespace, "get", "secret", "holdfast-webhook-shared", "-o", `jsonpath={.metadata.uid} {.data.shared\.json}`}
+	for _, patch := range []string{`{"data":{"shared.json":"` + garbage + `"}}`, `{"immutable":true,"data":{"shared.json":"` + garbage + `"}}`} {
+		uid, _, _ := strings.Cut(f.must("kubectl", nil, shared...), " ")
+		f.must("kubectl", nil, "-n", namespace, "patch", "secret", "holdfast-webhook-shared", "--type=merge", "-p="+patch)
+		f.Eventually(func(g gomega.Gomega) {
+			now, err := f.command("kubectl", nil, shared...)
+			g.Expect(err).NotTo(gomega.HaveOccurred())
+			g.Expect(now).NotTo(gomega.HaveSuffix(garbage))
+			g.Expect(strings.HasPrefix(now, uid)).To(gomega.Equal(!strings.Contains(patch, "immutable")), "an immutable Secret is made anew, and no other: %s", now)
+		}).Should(gomega.Succeed())
+	}
 	const ledger = `jsonpath={.metadata.uid} {.data}`
 	was := f.must("kubectl", nil, "-n", sandbox.MachineNamespace, "get", "configmap", machineapi.LedgerName, "-o", ledger)
 	garble := []string{"-n", sandbox.MachineNamespace, "patch", "configmap", machineapi.LedgerName, "--type=merge", `-p={"data":{"uid":"no JSON"}}`}

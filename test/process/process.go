@@ -178,12 +178,15 @@ func (p *Process) ended(err error) error {
 	return fmt.Errorf("%s ended: %w; the end of its log, %s:\n%s", p.spec.Name, err, p.spec.Log, tail(p.spec.Log, 12, p.spec.Noise))
 }
 
-// Tail is the last lines of a file, indented for an error text; a file that
+// Tail is the last lines of a file, long ones cut, indented for an error text; a file that
 // cannot be read yields a line that says so.
 func Tail(file string, lines int) string { return tail(file, lines, "") }
 
 func tail(file string, lines int, noise string) string {
-	const most = 1 << 20
+	const (
+		most    = 1 << 20
+		longest = 400 // of a line, in bytes: an audit log's lines are longer, and bury all else
+	)
 	b, err := readEnd(file, most)
 	if err != nil {
 		return "  (" + err.Error() + ")"
@@ -194,6 +197,11 @@ func tail(file string, lines int, noise string) string {
 	}
 	if len(all) > lines {
 		all = all[len(all)-lines:]
+	}
+	for i, line := range all {
+		if len(line) > longest {
+			all[i] = strings.ToValidUTF8(line[:longest], "") + "..."
+		}
 	}
 	return "  " + strings.Join(all, "\n  ")
 }
