@@ -90,7 +90,7 @@ race: binaries parts ## Run the race detector over everything that is concurrent
 	CGO_ENABLED=1 go test -race -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
 
 # Packages whose tests need no built Kubernetes and take seconds.
-QUICK := ./internal/quorum ./internal/admission ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
+QUICK := ./internal/quorum ./internal/admission ./internal/machineset ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
   ./internal/plugin ./test/mutation ./test/docs
 .PHONY: check
 check: format linter ## Before a push: formatting, vet and lint of the changed packages, decisions, documentation; builds no Kubernetes

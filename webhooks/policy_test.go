@@ -396,7 +396,7 @@ func (f *fixture) testHome(t *testing.T) {
 			}
 		}
 		f.guard.set(nil)
-		if err := send(f.client(t, person, nil)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "could not be read") {
+		if err := send(f.client(t, person, nil)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "could not read the Machines") {
 			t.Errorf("%s while the Machines cannot be read: %v", name, err)
 		}
 		f.guard.set(ring(func(s *quorum.Snapshot) { s.Machines = nil }))

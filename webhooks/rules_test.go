@@ -111,7 +111,7 @@ func owned(version, kind string, controller bool) string {
 func cases() []verdictCase {
 	lost := ring(sick(1))
 	return slices.Concat([]verdictCase{
-		// claim, besides TestCreate
+		// claim
 		{name: "claim: another's provider ID", user: gitops, send: merge(`{"spec":{"providerID":"process:///cp-2"}}`),
 			stored: protected, recorded: []string{"claim denied"}},
 		{name: "claim: another's provider ID on a worker", state: state{worker: true}, user: holdfast, send: merge(`{"spec":{"providerID":"process:///cp-2"}}`),

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -27,26 +25,16 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
-	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/recorder"
-	"github.com/holdfast-dev/holdfast/internal/registrations"
-	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
 // runOptions are the flags of run.
@@ -93,10 +81,10 @@ and leaves the members alone should that operator come back.`,
 	o.bind(f)
 	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
-	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; later ones are learned from the ring, and while none answers from what was written down of it and from the Nodes")
+	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; Holdfast learns later ones from the ring. While none answers, it asks those that it wrote down, and the Nodes")
 	o.etcdFiles.bind(f)
 	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
-	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting for another to be deleted (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 lifts the rule")
+	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting at the same time (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 turns the rule off")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
@@ -178,143 +166,23 @@ func (o *runOptions) run(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50) // 3 MiB of garbage less on each control-plane Node, for hardly any CPU
 	}
-
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
-	hedge := &controller.Hedge{}
-	config.Wrap(hedge.Wrap)
+	p := &process{flags: o, mode: mode, log: log, hedge: &controller.Hedge{}}
+	config.Wrap(p.hedge.Wrap)
 	types := scheme()
-	ring, err := o.connect(ctx, config, types, mode, log)
+	p.ring, err = o.connect(ctx, config, types, mode, log)
 	if ctx.Err() != nil {
 		return nil // told to stop while it waited
 	}
 	if err != nil {
 		return err
 	}
-	defer ring.Close()
-	served, err := o.webhooks.prepare(o.policy, log)
-	if err != nil {
-		return err
-	}
-	if s := served.options; s != nil {
-		s.HoldfastNamespace = o.electNamespace
-		if mode == quorum.ModeFull {
-			s.EtcdNamespace, s.QuorumGuard = o.etcdNamespace, o.guard
-		}
-	}
-	mgr, err := o.manager(config, types, served.server())
-	if err != nil {
-		return err
-	}
-	if err := mgr.Add(o.search(mgr.GetAPIReader(), ring, log)); err != nil {
-		return fmt.Errorf("set up the search for etcd: %w", err)
-	}
-	if err := o.etcdFiles.keep(mgr, log); err != nil {
-		return err
-	}
-	broadcaster, err := recorder.NewEventBroadcaster(context.WithoutCancel(ctx), config, mgr.GetHTTPClient())
-	if err != nil {
-		return err
-	}
-	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
-	tell := broadcaster.NewRecorder(types, "holdfast")
-	observer := &observe.Observer{
-		API: mgr.GetAPIReader(), Etcd: ring, Namespace: o.namespace, EtcdNamespace: o.etcdNamespace, Mode: mode, Desired: o.desired, Limits: o.limits, Clock: clock.RealClock{},
-	}
-	meters, err := controller.NewMetrics(metrics.Registry)
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	alarms, err := controller.NewAlarms(ring, metrics.Registry, log.WithName("alarms"))
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	if err := mgr.Add(alarms); err != nil {
-		return fmt.Errorf("set up the look for etcd's alarms: %w", err)
-	}
-	api, err := uncached(mgr)
-	if err != nil {
-		return fmt.Errorf("set up the reconciler: %w", err)
-	}
-	elected := &terms{elected: meters.Elected, log: log.WithName("election"), times: usualTimes()}
-	if o.elect {
-		if elected.lock, err = newLease(config, o.electNamespace, elected.times, mgr, elected.log); err != nil {
-			return fmt.Errorf("set up the election: %w", err)
-		}
-	}
-	keeper, err := served.setUp(mgr, api, tell, ring, elected)
-	if err != nil {
-		return err
-	}
-	observer.Claims = observe.NewClaims(api, o.namespace, log.WithName("claims"))
-	if err := mgr.Add(observer.Claims); err != nil {
-		return fmt.Errorf("set up the index of Machines: %w", err)
-	}
-	elected.lead = func(ctx context.Context) error {
-		// Made anew each time that this replica is elected: it knows nothing of the time between.
-		reconciler := &controller.Reconciler{
-			Client: mgr.GetClient(), Etcd: ring, Observer: observer, Alone: !o.besideOperator,
-			Events: tell, Metrics: meters, Hedge: hedge, Log: log.WithName("reconciler"),
-			Publisher: &controller.Publisher{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.etcdNamespace, Log: log.WithName("publisher")},
-			RingView:  &controller.RingView{API: mgr.GetAPIReader(), Client: mgr.GetClient(), Namespace: o.electNamespace, By: identity()},
-		}
-		if o.clusterOperator != "" {
-			reconciler.ClusterOperator = o.conditions(mgr, log)
-		}
-		if mode == quorum.ModeFull && o.guard {
-			guard, err := o.guardKeeper(api)
-			if err != nil {
-				return err
-			}
-			reconciler.QuorumGuard = guard
-		}
-		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return reconciler.Run(ctx, api) })
-		group.Go(func() error { return keeper.Lead(ctx) })
-		return group.Wait()
-	}
-	if err := mgr.Add(elected); err != nil {
-		return fmt.Errorf("set up the election: %w", err)
-	}
-	o.audit.Registerer, o.audit.Log = metrics.Registry, log.WithName("audit")
-	records, err := audit.New(o.audit)
-	if err != nil {
-		return usageError{err}
-	}
-	defer func() {
-		// The webhooks have answered their last request by now.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if err := records.Close(ctx); err != nil {
-			log.Error(err, "some audit records did not reach their remote sink")
-		}
-	}()
-	decisions, err := webhooks.NewMetrics(metrics.Registry)
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	guard := webhooks.Handlers{
-		Identities: o.identities, MachineNamespace: o.namespace, Observer: observer, Metrics: decisions,
-		Recorder: &recorder.Recorder{Events: tell, Audit: records, Log: log.WithName("webhooks")},
-	}
-	server := mgr.GetWebhookServer() // has the manager run it
-	server.Register(webhooks.MutatePath, o.drain.handler(webhooks.Handler(guard.Mutating())))
-	server.Register(webhooks.ValidatePath, o.drain.handler(webhooks.Handler(guard.Validating())))
-	server.Register(webhooks.HomePath, o.drain.handler(webhooks.Handler(guard.Home())))
-	server.Register(webhooks.KeepersPath, o.drain.handler(&ctrladmission.Webhook{Handler: guard.Keepers()}))
-	if err := mgr.AddReadyzCheck("drain", o.drain.ready); err != nil {
-		return fmt.Errorf("set up /readyz: %w", err)
-	}
-	ctx, stop := o.drain.context(ctx)
-	defer stop()
-	log.Info("starting", "version", version(), "mode", o.mode, "namespace", o.namespace, "endpoints", o.endpoints)
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the manager: %w", err)
-	}
-	return nil
+	defer p.ring.Close()
+	return p.run(ctx, config, types)
 }
 
 // connect makes etcd's client, when the API server has told all that is needed before the start.
@@ -342,53 +210,12 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 			ring.Close()
 			return err
 		}
-		// Before etcd is asked for the first time: one of another cluster may have the address of a founder that is gone, and
-		// is noticed only beside those of this one.
+		// Before etcd is asked for the first time. Where a first member is gone, another cluster's etcd may have its address:
+		// that is noticed only beside answers of this cluster's.
 		o.search(direct, ring, log).once(ctx)
 		return nil
 	})
 	return ring, err
-}
-
-// conditions are told on a ClusterOperator, which lists what an administrator would look at next.
-func (o *runOptions) conditions(mgr ctrl.Manager, log logr.Logger) *controller.ClusterOperator {
-	return &controller.ClusterOperator{
-		Name: o.clusterOperator, Version: release(), API: mgr.GetAPIReader(), Client: mgr.GetClient(), Log: log.WithName("conditions"),
-		Related: []configv1.ObjectReference{
-			{Resource: "namespaces", Name: o.electNamespace},
-			{Resource: "namespaces", Name: o.etcdNamespace},
-			{Group: machinev1beta1.GroupName, Resource: "machines", Namespace: o.namespace},
-			{Group: admissionregistrationv1.GroupName, Resource: "mutatingwebhookconfigurations", Name: registrations.Name},
-			{Group: admissionregistrationv1.GroupName, Resource: "validatingwebhookconfigurations", Name: registrations.Name},
-			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: registrations.MachinePolicy},
-		},
-	}
-}
-
-// release is the version that this was built as, "" if that is not known.
-func release() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return ""
-}
-
-// uncached is a client that reads and watches past the manager's cache, which would keep what is not guarded.
-func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
-	config := rest.CopyConfig(mgr.GetConfig())
-	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
-	return client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-}
-
-// guardKeeper keeps the quorum guard.
-func (o *runOptions) guardKeeper(api client.WithWatch) (*controller.QuorumGuard, error) {
-	member, err := url.Parse(o.endpoints[0]) // checked before
-	if err != nil {
-		return nil, fmt.Errorf("--endpoints %s: %w", o.endpoints[0], err)
-	}
-	return controller.NewQuorumGuard(api, machineapi.QuorumGuardForm{
-		Namespace: o.etcdNamespace, Image: o.guardImage, Secret: o.guardSecret, ClientURL: *member,
-	}), nil
 }
 
 // identity is how this process signs the membership lock: in a pod the host's name is the pod's.
@@ -411,24 +238,6 @@ func scheme() *runtime.Scheme {
 		utilruntime.Must(add(s))
 	}
 	return s
-}
-
-func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
-	grace := 10 * time.Second
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                  types,
-		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddr},
-		WebhookServer:           webhooks,
-		HealthProbeBindAddress:  o.probeAddr,
-		GracefulShutdownTimeout: &grace,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("set up the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("set up /healthz: %w", err)
-	}
-	return mgr, nil
 }
 
 // preflight refuses to start where there is nothing to guard, and where Holdfast would work against

@@ -24,7 +24,7 @@ func TestVerifyBadCommandLines(t *testing.T) {
 	}{
 		"unknown check":         {[]string{"verify", "quorum"}, []string{`"quorum"`, "holdfast verify --help"}},
 		"no state":              {with("--initial-cluster-state="), []string{"ETCD_INITIAL_CLUSTER_STATE", "existing or new"}},
-		"a name instead of ID":  {with("--member-ids=master-0=https://10.0.0.1:2380"), []string{"ETCD_MEMBER_IDS", `"master-0" is not a member ID`}},
+		"a name instead of ID":  {with("--member-ids=master-0=https://10.0.0.1:2380"), []string{"ETCD_MEMBER_IDS", `"master-0" is not an etcd member ID`}},
 		"cluster without URL":   {with("--initial-cluster=a"), []string{"ETCD_INITIAL_CLUSTER", `"a"`}},
 		"peer URL":              {with("--peer-url=10.0.0.1"), []string{"--peer-url", "10.0.0.1"}},
 		"data dir":              {with("--data-dir="), []string{"--data-dir is missing"}},

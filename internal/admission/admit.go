@@ -56,8 +56,8 @@ func withMachine(s *quorum.Snapshot, m *quorum.Machine) *quorum.Snapshot {
 	}
 	fresh := *s
 	fresh.Machines = slices.Clone(s.Machines)
-	if i := s.MachineIndex(m.Name); i >= 0 {
-		fresh.Machines[i] = *m
+	if older := fresh.Machine(m.Name); older != nil {
+		*older = *m
 	} else {
 		fresh.Machines = append(fresh.Machines, *m)
 	}
@@ -69,7 +69,7 @@ func (r *Request) hosting(s *quorum.Snapshot) (quorum.Hosting, string) {
 	if s == nil || !s.Ring.Known {
 		return quorum.HostingUnknown, r.ringWhy(s)
 	}
-	return quorum.NewJoin(s).Hosting(s.MachineIndex(r.Old.Name))
+	return quorum.NewJoin(s).Hosting(s.Machine(r.Old.Name))
 }
 
 // ringWhy says why the ring is not known, for people.

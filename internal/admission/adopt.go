@@ -128,7 +128,7 @@ func setWarned(r *SetRequest, s *quorum.Selection) []string {
 	}
 	return []string{
 		first,
-		"Holdfast does not let it take such a Machine: it would delete it, and its etcd member with it, to scale down.",
+		"Holdfast does not let it adopt one: to scale down, it would delete the Machine and its etcd member.",
 		"Narrow its selector and template to workers. Control-plane Machines go with a ControlPlaneMachineSet: kubectl -n " + r.Namespace + " get controlplanemachineset",
 	}
 }

@@ -12,7 +12,7 @@ import (
 func (r *Request) Claims() bool { return r.New != nil && len(r.claimed()) > 0 }
 
 // claimed are the fields of the new object that name an instance and did not name it before. A Machine that becomes the
-// control plane's is like a new one, with what it lets go of and gets back because a hook was on it.
+// control plane's is like a new one. Of one that was held, fields that the update removes count, too: the repair puts them back.
 func (r *Request) claimed() []quorum.InstanceField {
 	fields := r.New.InstanceFields()
 	if r.Old == nil {
@@ -28,9 +28,10 @@ func (r *Request) claimed() []quorum.InstanceField {
 	return slices.DeleteFunc(fields, func(f quorum.InstanceField) bool { return slices.Contains(before, f) })
 }
 
-// admitClaim is the rule claim's denial: the node link would join both Machines to one host. What the Machine API writes on a
-// control-plane Machine is what it found, so that is refused only where the instance is another one's for certain: else whoever
-// claimed it first would keep the replacement out. Their claim is told, and their deletion refused.
+// admitClaim is the rule claim's denial: two Machines that name one instance would be joined to one host. What the Machine API
+// writes on a control-plane Machine is what it found. So that is refused only if the instance is another Machine's for certain.
+// Else anybody could keep a replacement out by naming its instance first. The other Machine's claim is told then, and its
+// deletion refused.
 func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	claimed := r.claimed()
 	if len(claimed) == 0 {
@@ -111,7 +112,7 @@ func admitNew(d *Decision, r *Request) {
 func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s, which is the instance of Machine %s.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
-		"Both would stand for one host, and deleting one would take the other's etcd member with it.",
+		"Both would claim one host, and deleting one would take the other's etcd member with it.",
 		"Leave " + f.Name + " out of the manifest: the Machine API writes it once the instance exists.",
 	}
 }
@@ -143,8 +144,8 @@ func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) 
 
 func claimDeleteUnknown(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): whether Machine %s claims a control-plane Machine's host is not known: the Machines could not be read.", quorum.RuleClaim, r.name()),
-		"Its deletion would take that host along. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+		fmt.Sprintf("Refused (%s): Machine %s may claim a control-plane Machine's host: Holdfast could not read the Machines.", quorum.RuleClaim, r.name()),
+		"Its deletion would delete that host too. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 		r.lift(quorum.RuleClaim),
 	}
 }
@@ -157,6 +158,6 @@ func claimKept(r *Request, field string) []string {
 
 func claimStripped(r *Request, took []string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: they come with a manifest that was copied, and say nothing of this Machine.", quorum.RuleClaim, strings.Join(took, ", "), r.name()),
+		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: a copied manifest brings them, and they say nothing about this Machine.", quorum.RuleClaim, strings.Join(took, ", "), r.name()),
 	}
 }

@@ -14,7 +14,7 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	if old.Deleting() {
 		return // a repeated DELETE changes nothing
 	}
-	deny := func(rule quorum.Rule, lines []string) (ended bool) {
+	denyUnlessLifted := func(rule quorum.Rule, lines []string) (ended bool) {
 		if class == ClassPerson && old.Lifts(rule, r.At) {
 			d.add(rule, VerdictOverridden, overrideUsed(r, rule)...)
 			return false
@@ -23,85 +23,85 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 		return true
 	}
 	if !r.guarded() {
-		admitStray(r, s, ids, deny)
+		admitStray(r, s, ids, denyUnlessLifted)
 		return
 	}
 	if s != nil && len(old.OwnEvidence().MemberIDs) == 0 {
-		if goes, by := s.LostWith(old); goes != nil && deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids)) {
+		if goes, by := s.LostWith(old); goes != nil && denyUnlessLifted(quorum.RuleClaim, claimDeleted(r, goes, by, ids)) {
 			return
 		}
 	}
-	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && deny(quorum.RuleUnprotectedDelete, unseen(r)) {
+	if s != nil && old.ControlPlane() && !old.Finalizer && s.Now.Sub(old.CreatedAt) < unseenFor && denyUnlessLifted(quorum.RuleUnprotectedDelete, unseenText(r)) {
 		return
 	}
 	is, why := r.hosting(s)
 	bare := !old.Protected() && (!old.Finalizer || s.MachineAPIFunctional())
-	if is == quorum.HostingUnknown && bare && deny(quorum.RuleUnprotectedDelete, unprotectedUnknown(r, why)) {
+	if is == quorum.HostingUnknown && bare && denyUnlessLifted(quorum.RuleUnprotectedDelete, unprotectedUnknownText(r, why)) {
 		return
 	}
 	if is == quorum.HostingMember {
 		j := quorum.NewJoin(s)
-		if k := j.Voter(s.MachineIndex(old.Name)); k >= 0 {
-			if bare && deny(quorum.RuleUnprotectedDelete, unprotected(r, s.Mode, &s.Ring.Members[k])) {
+		if voter := j.Voter(s.Machine(old.Name)); voter != nil {
+			if bare && denyUnlessLifted(quorum.RuleUnprotectedDelete, unprotectedText(r, s.Mode, voter)) {
 				return
 			}
-			if s.Ring.Members[k].Healthy && admitHealthyDelete(r, s, j, k, deny) {
+			if voter.Healthy && admitHealthyDelete(r, s, j, voter, denyUnlessLifted) {
 				return
 			}
 		}
 	}
 	if old.Hook == quorum.EntryOurs {
-		d.add(quorum.RuleHeld, VerdictAllowed, held(r, s, is, why)...)
+		d.add(quorum.RuleHeld, VerdictAllowed, heldText(r, s, is, why)...)
 	}
 }
 
-// unseenFor is for how long the machine controller may not have seen a new Machine. It adds its finalizer when it does. The API
-// server looks for finalizers before it asks admission, so a finalizer that comes meanwhile is lost, and with the Machine
-// what knows of its instance.
+// unseenFor is for how long a new Machine may wait for the machine controller, which adds its finalizer. The API server decides
+// by the finalizers before it asks admission: a Machine that is deleted before it has one is gone at once, and nobody
+// terminates its instance.
 const unseenFor = 10 * time.Minute
 
 // admitStray is the rule claim for the deletion of a Machine that is none of the control plane's, but joined to the Node or the
 // instance of one that is: the machine controller would drain and delete the voter's Node with it.
-func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, deny func(quorum.Rule, []string) bool) {
+func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, denyUnlessLifted func(quorum.Rule, []string) bool) {
 	if !r.reaches() {
 		return
 	}
 	if s == nil {
-		deny(quorum.RuleClaim, claimDeleteUnknown(r))
+		denyUnlessLifted(quorum.RuleClaim, claimDeleteUnknown(r))
 		return
 	}
 	if goes, by := s.LostWith(r.Old); goes != nil {
-		deny(quorum.RuleClaim, claimDeleted(r, goes, by, ids))
+		denyUnlessLifted(quorum.RuleClaim, claimDeleted(r, goes, by, ids))
 	}
 }
 
-// admitHealthyDelete are the rules for the Machine of a healthy voter k: one-too-many and
+// admitHealthyDelete are the rules for the Machine of a healthy voter: one-too-many and
 // degraded-delete.
-func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, k int, deny func(quorum.Rule, []string) bool) (ended bool) {
+func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, voter *quorum.Member, denyUnlessLifted func(quorum.Rule, []string) bool) (ended bool) {
 	voters, _ := s.Ring.Voters()
 	limit := s.Limits.MaxDeleting
 	if limit < 0 {
 		limit = max(1, quorum.Tolerance(voters))
 	}
-	var going []int // deleting Machines that still host voters
+	var going []*quorum.Machine // deleting Machines that still host voters
 	for i := range s.Machines {
-		if s.Machines[i].Deleting() && j.Voter(i) >= 0 {
-			going = append(going, i)
+		if m := &s.Machines[i]; m.Deleting() && j.Voter(m) != nil {
+			going = append(going, m)
 		}
 	}
-	if limit > 0 && len(going) >= limit && deny(quorum.RuleOneTooMany, oneTooMany(r, s, j, going, limit)) {
+	if limit > 0 && len(going) >= limit && denyUnlessLifted(quorum.RuleOneTooMany, oneTooManyText(r, s, j, going, limit)) {
 		return true
 	}
-	for other := range s.Ring.Members {
-		member := &s.Ring.Members[other]
-		if other != k && !member.Learner && !member.Healthy && !j.Replacing(other) {
-			return deny(quorum.RuleDegradedDelete, degraded(r, s, member))
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member != voter && !member.Learner && !member.Healthy && !j.Replacing(member) {
+			return denyUnlessLifted(quorum.RuleDegradedDelete, degradedText(r, s, member))
 		}
 	}
 	return false
 }
 
-func unprotected(r *Request, mode quorum.Mode, member *quorum.Member) []string {
+func unprotectedText(r *Request, mode quorum.Mode, member *quorum.Member) []string {
 	comes := "What is missing is about to be added."
 	switch {
 	case !r.Old.Finalizer:
@@ -117,16 +117,16 @@ func unprotected(r *Request, mode quorum.Mode, member *quorum.Member) []string {
 	}
 }
 
-func unseen(r *Request) []string {
+func unseenText(r *Request) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, r.name(), quorum.Finalizer),
-		"Deleted now, it would be gone at once, and an instance that is being made for it would run on with nobody to know of it.",
+		"If deleted now, it is gone at once, and an instance that is being made for it would run on unknown to everybody.",
 		"Try again in a second: " + r.kubectl("delete", ""),
 		r.lift(quorum.RuleUnprotectedDelete),
 	}
 }
 
-func unprotectedUnknown(r *Request, why string) []string {
+func unprotectedUnknownText(r *Request, why string) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", quorum.RuleUnprotectedDelete, r.name(), r.lacks()),
 		reasonLine(why),
@@ -142,7 +142,7 @@ func (r *Request) lacks() string {
 		out = append(out, "preDrain hook "+quorum.HookName)
 	}
 	if r.Old.Latch != quorum.EntryOurs {
-		out = append(out, "preTerminate hook "+quorum.LatchName)
+		out = append(out, "latch "+quorum.LatchName)
 	}
 	if !r.Old.Finalizer {
 		out = append(out, "finalizer "+quorum.Finalizer)
@@ -150,11 +150,11 @@ func (r *Request) lacks() string {
 	return strings.Join(out, " and ")
 }
 
-func oneTooMany(r *Request, s *quorum.Snapshot, j *quorum.Join, going []int, limit int) []string {
+func oneTooManyText(r *Request, s *quorum.Snapshot, j *quorum.Join, going []*quorum.Machine, limit int) []string {
 	voters, _ := s.Ring.Voters()
 	var names []string
-	for _, i := range going {
-		names = append(names, fmt.Sprintf("%s (etcd voter %s)", s.Machines[i].Name, &s.Ring.Members[j.Voter(i)]))
+	for _, m := range going {
+		names = append(names, fmt.Sprintf("%s (etcd voter %s)", m.Name, j.Voter(m)))
 	}
 	be, that := "is", "that Machine is"
 	if len(names) > 1 {
@@ -168,13 +168,13 @@ func oneTooMany(r *Request, s *quorum.Snapshot, j *quorum.Join, going []int, lim
 	}
 }
 
-func degraded(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string {
+func degradedText(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string {
 	voters, healthy := s.Ring.Voters()
 	why := ""
 	if sick.Why != "" {
 		why = ": " + quorum.Clip(sick.Why, 120)
 	}
-	then := "Mend that member, or delete its own Machine to have it replaced: etcdctl endpoint health --cluster"
+	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: etcdctl endpoint health --cluster"
 	if !sick.Started() {
 		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: etcdctl member remove %x", sick.ID)
 	}
@@ -186,17 +186,20 @@ func degraded(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string {
 	}
 }
 
-func held(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
+func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
 	switch is {
 	case quorum.HostingMember:
-		if quorum.NewJoin(s).Voter(s.MachineIndex(r.Old.Name)) < 0 {
-			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it is removed from etcd, and the Machine is let go.", quorum.RuleHeld, r.name(), hosted(s, r.Old))}
+		if quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil {
+			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it leaves etcd, and the Machine is released.", quorum.RuleHeld, r.name(), hosted(s, r.Old))}
 		}
 		until := "a replacement votes in etcd"
 		if s.Desired > 0 {
-			until = fmt.Sprintf("etcd has as many voters without it as are wanted (%d now)", s.Desired)
+			until = fmt.Sprintf("etcd has the wanted number of voters (%d now) without it", s.Desired)
 		}
 		then := "If there is no replacement yet, create one. Follow it: " + r.watch()
+		if c := r.Old.Controller(); c != nil && c.Kind == "ControlPlaneMachineSet" {
+			then = fmt.Sprintf("%s %s creates the replacement while its spec.state is Active. Follow it: %s", c.Kind, c.Name, r.watch())
+		}
 		if voters, _ := s.Ring.Voters(); s.Desired > 0 && voters > s.Desired {
 			then = "Follow it: " + r.watch() // it needs no replacement
 		}
@@ -205,7 +208,7 @@ func held(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []strin
 			then,
 		}
 	case quorum.HostingNothing:
-		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so its hook is released next and it goes.", quorum.RuleHeld, r.name())}
+		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so it is released next and terminated.", quorum.RuleHeld, r.name())}
 	default:
 		return []string{
 			fmt.Sprintf("Holdfast (%s): Machine %s is held, because whether it hosts an etcd member is not known.", quorum.RuleHeld, r.name()),

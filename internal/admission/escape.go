@@ -47,13 +47,13 @@ func lossOf(r *Request, s *quorum.Snapshot) loss {
 	if s == nil || !s.Ring.Known {
 		return loss{why: r.ringWhy(s), held: true}
 	}
-	i, j := s.MachineIndex(r.Old.Name), quorum.NewJoin(s)
-	is, why := j.Hosting(i)
-	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(i)}
+	m, j := s.Machine(r.Old.Name), quorum.NewJoin(s)
+	is, why := j.Hosting(m)
+	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(m)}
 	l.voters, l.healthy = s.Ring.Voters()
-	l.held = !l.nothing && !j.QuorumWithout(i)
-	for _, k := range j.Members(i) {
-		if member := &s.Ring.Members[k]; l.member == "" || l.learner {
+	l.held = !l.nothing && !j.QuorumWithout(m)
+	for _, member := range j.Members(m) {
+		if l.member == "" || l.learner {
 			l.member, l.learner = member.String(), member.Learner
 		}
 	}

@@ -58,7 +58,7 @@ func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	if known {
 		lines = append(lines, fmt.Sprintf("Those are %s.", quorum.Clip(strings.Join(hooked, ", "), 160)))
 	} else {
-		lines = append(lines, "Which Machines carry it could not be read, so it counts as if one did.")
+		lines = append(lines, "Holdfast could not read the Machines, so it assumes some are hooked.")
 	}
 	return append(lines,
 		"The Machines would be gone, or without their hooks, before anything could hold them, and etcd's members with them.",

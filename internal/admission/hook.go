@@ -95,7 +95,7 @@ func keepHookLive(r *Request) []string {
 
 func keepLatch(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put the preTerminate hook %s back on Machine %s: it stands as long as hook %s does.", quorum.RuleKeepHook, quorum.LatchName, r.name(), quorum.HookName),
+		fmt.Sprintf("Holdfast (%s) put latch %s back on Machine %s: it stays as long as hook %s stays.", quorum.RuleKeepHook, quorum.LatchName, r.name(), quorum.HookName),
 	}
 }
 

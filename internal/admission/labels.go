@@ -22,7 +22,7 @@ func admitLabels(d *Decision, r *Request) {
 func keepFinalizer(r *Request) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): finalizer %s of Machine %s stays while hook %s is on it.", quorum.RuleKeepFinalizer, quorum.Finalizer, r.name(), r.holder()),
-		"Without the finalizer the Machine is gone at once when it is deleted, hook or no hook, and its etcd member is left without a host that anybody knows.",
+		"Without the finalizer a deletion removes the Machine at once, even if the hook is on, and nobody knows the host of its etcd member any more.",
 		"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", ""),
 	}
 }

@@ -19,7 +19,7 @@ func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 		switch is, why := r.hosting(s); {
 		case is == quorum.HostingNothing:
 			d.dropLatch(r)
-		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.MachineIndex(r.Old.Name)):
+		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.Machine(r.Old.Name)):
 			admitFinal(d, r, s)
 		default:
 			d.holdHook(r, quorum.RuleEarlyRelease, earlyRelease(r, quorum.RuleEarlyRelease, s, is, why))
@@ -53,7 +53,7 @@ func automationRelease(r *Request) []string {
 // webhookRelease says that it was not the person who took the hook off.
 func webhookRelease(r *Request) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: not you took it off, but a mutating webhook.", quorum.RuleAutomationRelease, r.holder(), r.name()),
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: a mutating webhook took it off, not you.", quorum.RuleAutomationRelease, r.holder(), r.name()),
 		"See which webhooks change Machines: kubectl get mutatingwebhookconfigurations",
 		fmt.Sprintf("To let the Machine go, take the hook off yourself: kubectl holdfast release %s", r.name()),
 	}

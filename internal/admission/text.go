@@ -59,8 +59,8 @@ func (r *Request) watch() string {
 // hosted names the members that a Machine hosts.
 func hosted(s *quorum.Snapshot, m *quorum.Machine) string {
 	var names []string
-	for _, k := range quorum.NewJoin(s).Members(s.MachineIndex(m.Name)) {
-		names = append(names, s.Ring.Members[k].String())
+	for _, member := range quorum.NewJoin(s).Members(s.Machine(m.Name)) {
+		names = append(names, member.String())
 	}
 	return strings.Join(names, " and ")
 }

@@ -88,6 +88,14 @@ func sink(t *testing.T, o Options) *Sink {
 	return s
 }
 
+// patient is a sink that gives up on no write, however busy the computer is.
+func patient(t *testing.T, o Options) *Sink {
+	t.Helper()
+	s := sink(t, o)
+	s.local.out.patience = time.Minute
+	return s
+}
+
 // entries reads logs back; a line that is no record fails the test unless it is expected.
 func entries(t *testing.T, bad int, paths ...string) []Entry {
 	t.Helper()
@@ -207,7 +215,7 @@ func TestRotationAndCompression(t *testing.T) {
 	path := filepath.Join(dir, "audit.log")
 	o := options(path)
 	o.LogMaxSize, o.LogCompress = 1, true
-	s := sink(t, o)
+	s := patient(t, o)
 	var want []string
 	for i := range 40 { // 100 KB each
 		r := record(fmt.Sprint(i))
@@ -430,7 +438,7 @@ func TestManyAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	o := options(path)
 	o.LogMaxSize = 1
-	s := sink(t, o)
+	s := patient(t, o)
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {

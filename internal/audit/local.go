@@ -39,7 +39,7 @@ type local struct {
 
 func newLocal(o Options, out io.Writer, c counters) *local {
 	l := &local{
-		path: o.LogPath, out: &timeLimited{out: out, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
+		path: o.LogPath, out: &timeLimited{out: out, patience: writeTimeout, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
 		complain: rate.Sometimes{Interval: complainEvery},
 	}
 	if l.path == stdoutPath {
@@ -113,16 +113,17 @@ const writeTimeout = 500 * time.Millisecond
 
 var errHangs = errors.New("it takes no writes now: whatever is behind it hangs")
 
-// timeLimited writes one at a time and waits no longer than that: a disk that hangs, or a pipe that
+// timeLimited writes one at a time and has limited patience: a disk that hangs, or a pipe that
 // nobody reads, is not to hold up decisions. What it gave up on may still get written later.
 type timeLimited struct {
-	out   io.Writer
-	turn  chan struct{} // holds something while out is being written
-	hangs atomic.Bool   // the last write was given up on: who finds it still there does not wait
+	out      io.Writer
+	patience time.Duration // how long one write waits
+	turn     chan struct{} // holds something while out is being written
+	hangs    atomic.Bool   // the last write was given up on: who finds it still there does not wait
 }
 
 func (w *timeLimited) Write(p []byte) (int, error) {
-	timer := time.NewTimer(writeTimeout)
+	timer := time.NewTimer(w.patience)
 	defer timer.Stop()
 	select {
 	case w.turn <- struct{}{}:

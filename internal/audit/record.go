@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -87,11 +86,11 @@ func evidenceOf(s *quorum.Snapshot) Evidence {
 		for k := range s.Ring.Members {
 			m := &s.Ring.Members[k]
 			member := Member{
-				ID: strconv.FormatUint(m.ID, 16), Name: m.Name, Learner: m.Learner,
+				ID: m.ID.Hex(), Name: m.Name, Learner: m.Learner,
 				Leader: m.ID == s.Ring.Leader, Healthy: m.Healthy, Why: m.Why,
 			}
-			if i := join.Hosts[k].Machine(); i >= 0 {
-				member.Machine = s.Machines[i].Name
+			if on := join.Host(m).Machine(); on != nil {
+				member.Machine = on.Name
 			}
 			e.Members = append(e.Members, member)
 		}

@@ -40,46 +40,46 @@ var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
 // apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
-	if a.Kind == membership.ReleaseHook || a.Kind == membership.DeleteGuardPod { // cannot be taken back
-		if err := r.confirmLater(ctx, a, s.Now); err != nil {
+	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
+		if err := r.confirmUnlessFresh(ctx, a, s.Now); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.writeTimeout.next())
 	defer cancel()
 	defer func() { r.writeTimeout.after(err) }()
-	switch a.Kind {
+	switch c := a.Change.(type) {
 	case membership.ReleaseHook:
-		return r.release(ctx, a)
+		return r.release(ctx, a, c)
 	case membership.RecordRelease:
-		return r.record(ctx, s, a)
+		return r.record(ctx, s, c.Release)
 	case membership.AddHook:
 		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
 			if !m.DeletionTimestamp.IsZero() {
 				return fmt.Errorf("Machine %s is deleting: %w", m.Name, errChanged)
 			}
 			var evidence *quorum.Evidence
-			if len(a.Evidence.MemberIDs) > 0 {
-				evidence = &a.Evidence
+			if len(c.Evidence.MemberIDs) > 0 {
+				evidence = &c.Evidence
 			}
-			machineapi.Put(m, a.Hook, a.Latch, evidence)
+			machineapi.Put(m, c.Hook, c.Latch, evidence)
 			return nil
 		})
 	case membership.SizeGuard:
-		return r.QuorumGuard.writeBudget(ctx, a.MinAvailable, a.Version)
+		return r.QuorumGuard.writeBudget(ctx, c.MinAvailable, c.Version)
 	case membership.CreateGuardPod:
-		return r.QuorumGuard.createPod(ctx, a.Node, a.Address)
+		return r.QuorumGuard.createPod(ctx, c.Node, c.Address)
 	case membership.DeleteGuardPod:
-		return r.QuorumGuard.deletePod(ctx, a.Pod, a.PodUID)
+		return r.QuorumGuard.deletePod(ctx, c.Pod, c.PodUID)
 	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
 
-// release takes hook and latch off, as the action says, and before that the Node's guard pod away.
-func (r *Reconciler) release(ctx context.Context, a membership.Action) error {
-	if a.Pod != "" {
-		if err := r.QuorumGuard.deletePod(ctx, a.Pod, a.PodUID); err != nil {
+// release takes hook and latch off, as the change says, and before that the Node's guard pod away.
+func (r *Reconciler) release(ctx context.Context, a membership.Action, off membership.ReleaseHook) error {
+	if off.Pod != "" {
+		if err := r.QuorumGuard.deletePod(ctx, off.Pod, off.PodUID); err != nil {
 			return err
 		}
 	}
@@ -87,7 +87,7 @@ func (r *Reconciler) release(ctx context.Context, a membership.Action) error {
 		if m.DeletionTimestamp.IsZero() {
 			return fmt.Errorf("Machine %s is not deleting: %w", m.Name, errChanged)
 		}
-		machineapi.Release(m, a.Hook, a.Latch)
+		machineapi.Release(m, off.Hook, off.Latch)
 		return nil
 	})
 }
@@ -108,12 +108,11 @@ func (p *writeTimeout) after(err error) {
 	}
 }
 
-// justSeen is how old a look may be to be acted on without another: no more than the one would take.
+// justSeen is how old a look may be to be acted on without another: about as long as another would take.
 const justSeen = 50 * time.Millisecond
 
-// confirmLater confirms an action where something came between the look that it was decided on and now,
-// as the actions before it.
-func (r *Reconciler) confirmLater(ctx context.Context, a membership.Action, seen time.Time) error {
+// confirmUnlessFresh confirms an action, unless the look that it was decided on is fresh.
+func (r *Reconciler) confirmUnlessFresh(ctx context.Context, a membership.Action, seen time.Time) error {
 	if age := r.Observer.Clock.Since(seen); age >= 0 && age < justSeen {
 		return nil
 	}
@@ -196,7 +195,7 @@ func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, 
 	if err := r.change(ctx, a, held); err != nil {
 		return nil, passing(err)
 	}
-	if a.Kind == membership.Promote || a.Kind == membership.MoveLeader {
+	if a.Kind() == membership.KindPromote || a.Kind() == membership.KindMoveLeader {
 		return held, nil
 	}
 	return nil, nil
@@ -210,22 +209,24 @@ func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {
 
 // change makes a change of etcd's membership under the lock.
 func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd.Held) (err error) {
-	if a.GivesWay && a.Node != "" {
-		if err := r.markGaveWay(ctx, a.Node); err != nil {
-			return err
-		}
-	}
-	switch a.Kind {
+	switch c := a.Change.(type) {
 	case membership.AddLearner:
-		_, err = held.AddLearner(ctx, a.PeerURL)
+		_, err = held.AddLearner(ctx, c.PeerURL)
 	case membership.Promote:
-		err = held.Promote(ctx, a.Member)
-	case membership.RemoveLearner, membership.RemoveVoter:
-		err = held.Remove(ctx, a.Member)
+		err = held.Promote(ctx, c.Member.ID)
+	case membership.RemoveLearner:
+		if c.GivesWay && c.Node != "" {
+			if err := r.markGaveWay(ctx, c.Node); err != nil {
+				return err
+			}
+		}
+		err = held.Remove(ctx, c.Member.ID)
+	case membership.RemoveVoter:
+		err = held.Remove(ctx, c.Member.ID)
 	case membership.MoveLeader:
-		err = held.MoveLeader(ctx, a.To)
+		err = held.MoveLeader(ctx, c.To.ID)
 	case membership.ReleaseHook:
-		err = r.release(ctx, a)
+		err = r.release(ctx, a, c)
 	case membership.AddHook, membership.RecordRelease, membership.SizeGuard, membership.CreateGuardPod, membership.DeleteGuardPod:
 		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
 	}

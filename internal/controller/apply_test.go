@@ -107,7 +107,7 @@ func TestRelease(t *testing.T) {
 	must(t, api.Get(t.Context(), key, &old))
 	must(t, api.Delete(t.Context(), &old))
 
-	release := membership.Action{Kind: membership.ReleaseHook, Machine: old.Name, UID: string(old.UID), Hook: true, Latch: true}
+	release := membership.Action{Machine: old.Name, UID: string(old.UID), Change: membership.ReleaseHook{Hook: true, Latch: true}}
 	held := func(when string, want bool) {
 		t.Helper()
 		var m machinev1beta1.Machine

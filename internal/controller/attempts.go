@@ -31,7 +31,7 @@ const longDelay = 10 * time.Second
 // pausing says whether it is too early to try something again.
 func (a *attempts) pausing(what string, now time.Time) bool { return now.Before(a.failed[what].pause) }
 
-// resume is when the first of what is tried is tried again, and no later than lookLater from now.
+// resume is when the first of what is tried is tried again, and no later than requeueIdle from now.
 func (a *attempts) resume(now time.Time) time.Duration {
 	first := requeueIdle
 	for _, one := range a.failed {

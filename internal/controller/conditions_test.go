@@ -84,9 +84,9 @@ func threeVoters(at time.Time) *quorum.Snapshot {
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Now: at, Desired: 3, Limits: quorum.DefaultLimits()}
 	s.Ring = quorum.Ring{Known: true, Leader: 1, ReadAt: at}
 	for id, name := range []string{"master-0", "master-1", "master-2"} {
-		s.Ring.Members = append(s.Ring.Members, quorum.Member{ID: uint64(id + 1), Name: name, Healthy: true, Leader: 1})
+		s.Ring.Members = append(s.Ring.Members, quorum.Member{ID: quorum.MemberID(id + 1), Name: name, Healthy: true, Leader: 1})
 		s.Machines = append(s.Machines, quorum.Machine{Name: name, UID: "uid-" + name, Role: "master", Phase: "Running", Hook: quorum.EntryOurs, Latch: quorum.EntryOurs,
-			Evidence: quorum.Evidence{MachineUID: "uid-" + name, MemberIDs: []uint64{uint64(id + 1)}}, EvidenceRaw: "{}"})
+			Evidence: quorum.Evidence{MachineUID: "uid-" + name, MemberIDs: []quorum.MemberID{quorum.MemberID(id + 1)}}, EvidenceRaw: "{}"})
 	}
 	return s
 }

@@ -1,8 +1,8 @@
-// Package controller gathers a quorum.Snapshot from the cluster and etcd, and applies the plan that
-// quorum.Decide makes of it. It decides nothing itself.
+// Package controller applies the plan that membership.Decide makes of a quorum.Snapshot, which package
+// observe reads. It decides nothing itself.
 //
-// A round is: look, decide, act, look again. Nothing is remembered between rounds but how long a
-// member has been silent or without progress, which a restart measures anew. A change of etcd's
-// membership, and a release of a hook, is made only if a second look, for the former under the lock
-// in etcd, leads to the same plan.
+// A round is: look, decide, act, look again. What a restart forgets is measured anew or told again: how
+// long a member has been silent or without progress, which actions fail and since when, which notes
+// were told. A change of etcd's members is made only if a second look, under the lock in etcd, leads to
+// the same action; so is a release, if its look is older than justSeen.
 package controller

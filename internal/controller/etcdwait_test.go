@@ -69,7 +69,7 @@ func TestLull(t *testing.T) {
 
 	for what, plan := range map[string]membership.Plan{
 		"at rest":              {},
-		"with something to do": {InProgress: true, Actions: []membership.Action{{Kind: membership.SizeGuard}}},
+		"with something to do": {InProgress: true, Actions: []membership.Action{{Change: membership.SizeGuard{}}}},
 	} {
 		if r, _, _ = begin(plan, learner); r.etcdWaitLasts(t.Context()) {
 			t.Errorf("a wait after a round %s", what)

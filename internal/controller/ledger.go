@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -43,8 +42,8 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 }
 
 // record writes a release into the ledger as it was seen. If anybody wrote it since, the release may be one too many.
-func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, a membership.Action) error {
-	cm := r.ledgerOf(s, append(slices.Clip(s.Ledger.Entries), a.Release))
+func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, release quorum.Release) error {
+	cm := r.ledgerOf(s, append(slices.Clip(s.Ledger.Entries), release))
 	err := r.Client.Update(ctx, cm)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return notYet{err}

@@ -24,7 +24,7 @@ import (
 // TestLedger: the ledger is made where there is none, made anew where it cannot be read or written, with what could be read, and
 // written only as it was read.
 func TestLedger(t *testing.T) {
-	good := quorum.Release{Machine: "master-0", UID: "uid-0", Members: []uint64{0xa0}, At: time.Unix(1e9, 0).UTC(), By: "alice"}
+	good := quorum.Release{Machine: "master-0", UID: "uid-0", Members: []quorum.MemberID{0xa0}, At: time.Unix(1e9, 0).UTC(), By: "alice"}
 	key := metav1.ObjectMeta{Namespace: "n", Name: machineapi.LedgerName}
 	garbled := machineapi.FormatLedger([]quorum.Release{good})
 	garbled["uid-1"] = "garbage"
@@ -71,7 +71,7 @@ func TestLedger(t *testing.T) {
 				t.Errorf("written again: %t, %v", wrote, err)
 			}
 			before := *s
-			next := membership.Action{Kind: membership.RecordRelease, Release: quorum.Release{Machine: "master-2", UID: "uid-2"}}
+			next := quorum.Release{Machine: "master-2", UID: "uid-2"}
 			must(t, r.record(t.Context(), s, next))
 			if err := r.record(t.Context(), &before, next); !errors.As(err, new(notYet)) {
 				t.Errorf("recorded on what was read before another release: %v", err)
@@ -86,7 +86,7 @@ func TestFinalReleaseLocks(t *testing.T) {
 	must(t, err)
 	r := &Reconciler{Etcd: &fixedRing{}, Metrics: meters, Log: logr.Discard()} // no client: nothing is written
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Ring: quorum.Ring{Known: true}}
-	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Kind: membership.ReleaseHook, Machine: "master-0", UID: "uid-0", Latch: true, Final: true}}}, nil)
+	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}}, nil)
 	if got := testutil.ToFloat64(meters.actions.WithLabelValues("release-hook", "not-yet")); got != 1 {
 		t.Errorf("%v releases wait for the lock, not one", got)
 	}

@@ -190,7 +190,11 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 				}
 			}
 		}
-		set(g.guardAvailable, float64(s.QuorumGuard.MinAvailable))
+		least := -1 // without a budget
+		if s.QuorumGuard.MinAvailable != nil {
+			least = *s.QuorumGuard.MinAvailable
+		}
+		set(g.guardAvailable, float64(least))
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
 	}
@@ -244,7 +248,7 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	hosts, join := map[quorum.Hosting]int{}, quorum.NewJoin(s)
 	for i := range s.Machines {
 		if machine := &s.Machines[i]; machine.ControlPlane() && !machine.Mirrored {
-			is, _ := join.Hosting(i)
+			is, _ := join.Hosting(machine)
 			hosts[is]++
 		}
 	}

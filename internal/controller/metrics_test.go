@@ -85,7 +85,7 @@ func TestMetrics(t *testing.T) {
 	m.forget()
 	silent("when this replica is no longer elected")
 	look(0, func(s *quorum.Snapshot) {
-		s.QuorumGuard = quorum.Guard{Managed: true, MinAvailable: 2, Intact: true, Pods: []quorum.GuardPod{
+		s.QuorumGuard = quorum.Guard{Managed: true, MinAvailable: new(2), Intact: true, Pods: []quorum.GuardPod{
 			{Name: "a", Owner: quorum.PodOwnerGuard, Ready: true}, {Name: "b", Owner: quorum.PodOwnerGuard}, {Name: "c", Owner: quorum.PodOwnerGuard, Ready: true, Deleting: true},
 			{Name: "d", Owner: quorum.PodOwnerOther, Ready: true},
 		}}
@@ -106,7 +106,7 @@ func TestMetrics(t *testing.T) {
 		member.ID, member.Learner = 9, true
 		s.Ring.Index, s.Ring.Members = 2000, append(s.Ring.Members, member)
 		s.Machines = append(s.Machines, quorum.Machine{Name: "new", UID: "uid-new", Role: "master", Phase: "Running", Hook: quorum.EntryOurs, Latch: quorum.EntryOurs,
-			Evidence: quorum.Evidence{MachineUID: "uid-new", MemberIDs: []uint64{9}}, EvidenceRaw: "{}"})
+			Evidence: quorum.Evidence{MachineUID: "uid-new", MemberIDs: []quorum.MemberID{9}}, EvidenceRaw: "{}"})
 	}
 	look(time.Second, deleting)
 	has("deleted", map[string]float64{"replacements{node}": 1, "condition{ReplacementWaits}": 1})

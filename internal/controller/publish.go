@@ -172,7 +172,7 @@ func render(stands *published, s *quorum.Snapshot) (*published, error) {
 	stands.endpoints.DeepCopyInto(&wanted.endpoints)
 	wanted.endpoints.Data = map[string]string{}
 	for _, e := range endpoints {
-		wanted.endpoints.Data[hostenv.FormatID(e.ID)] = e.Host
+		wanted.endpoints.Data[e.ID.Hex()] = e.Host
 	}
 	for _, family := range families() {
 		wanted.slices[family] = renderSlice(stands.slices[family], family, endpoints)

@@ -34,9 +34,9 @@ func ringOf(at time.Time, ids ...byte) *quorum.Snapshot {
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Now: at, Ring: quorum.Ring{Known: true}}
 	for _, id := range ids {
 		address := netip.AddrFrom4([4]byte{10, 0, 0, id})
-		name := "master-" + hostenv.FormatID(uint64(id))
+		name := "master-" + quorum.MemberID(id).Hex()
 		s.Ring.Members = append(s.Ring.Members, quorum.Member{
-			ID: uint64(id), Name: name, Healthy: true,
+			ID: quorum.MemberID(id), Name: name, Healthy: true,
 			PeerURLs: []string{"https://" + address.String() + ":2380"}, ClientURLs: []string{"https://" + address.String() + ":2379"},
 		})
 		s.Nodes = append(s.Nodes, quorum.Node{Name: name, Ready: true, Zone: "a", Addresses: []netip.Addr{address}})

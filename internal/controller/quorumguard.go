@@ -148,9 +148,9 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 		return absent("namespace %s is being deleted", k.form.Namespace)
 	}
 	g := k.form.Guard(budget, pods.Items)
-	if g.MinAvailable >= 0 {
+	if g.MinAvailable != nil {
 		would := budget.DeepCopy()
-		k.form.Budget(would, g.MinAvailable)
+		k.form.Budget(would, *g.MinAvailable)
 		g.Intact = k.intact(ctx, would)
 	}
 	return g, nil

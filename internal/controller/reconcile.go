@@ -25,21 +25,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd tells
-// nobody about its own progress, so that is polled.
-const (
-	requeueNow   = time.Millisecond       // something was just done
-	requeueAgain = 50 * time.Millisecond  // a second look is all that is missing
-	requeueSoon  = 100 * time.Millisecond // something is under way
-	requeueIdle  = 10 * time.Second       // at rest
-	noteInterval = 5 * time.Second        // between two messages of one note
-)
-
-// newBackoff is how soon to try again what failed: from lookSoon, doubled at each failure, up to the pace at rest.
-func newBackoff[T comparable]() workqueue.TypedRateLimiter[T] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](requeueSoon, requeueIdle)
-}
-
 // Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
 type Reconciler struct {
 	Client      client.Client
@@ -123,7 +108,7 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 		changed := wake(q)
 		changed() // look at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-			selector, err := observe.LabelIn(label, "master", "control-plane", "arbiter")
+			selector, err := observe.LabelIn(label, quorum.ControlPlaneRoles()...)
 			if err != nil {
 				return err
 			}
@@ -256,7 +241,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		}
 		var err error
 		did.tried = true
-		if a.Kind.Membership() || a.Final && s.Mode == quorum.ModeFull && s.Ring.Known {
+		if a.Kind().Membership() || a.Final() && s.Mode == quorum.ModeFull && s.Ring.Known {
 			did.heldLock, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)
@@ -266,15 +251,15 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		case err == nil:
 			r.done(a)
 			did.again = requeueNow
-			did.chained = did.chained || a.Kind.Membership() || a.Kind == membership.ReleaseHook
+			did.chained = did.chained || a.Kind().Membership() || a.Kind() == membership.KindReleaseHook
 		case errors.As(err, new(notYet)):
-			r.Metrics.actions.WithLabelValues(a.Kind.String(), "not-yet").Inc()
+			r.Metrics.actions.WithLabelValues(a.Kind().String(), "not-yet").Inc()
 			r.Log.V(1).Info("not yet", "action", a.Describe(), "reason", err.Error())
 			if errors.Is(err, etcd.ErrAmbiguous) || errors.Is(err, context.DeadlineExceeded) {
 				r.ambiguous = append(r.ambiguous, a)
 			}
 		default:
-			r.Metrics.actions.WithLabelValues(a.Kind.String(), "failed").Inc()
+			r.Metrics.actions.WithLabelValues(a.Kind().String(), "failed").Inc()
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", a.Describe(), err))
 		}
 	}
@@ -300,20 +285,20 @@ func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 
 // done reports an action that went through.
 func (r *Reconciler) done(a membership.Action) {
-	r.Metrics.actions.WithLabelValues(a.Kind.String(), "done").Inc()
+	r.Metrics.actions.WithLabelValues(a.Kind().String(), "done").Inc()
 	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
-	if a.Kind == membership.RemoveVoter || a.Kind == membership.RemoveLearner {
+	if a.Kind() == membership.KindRemoveVoter || a.Kind() == membership.KindRemoveLearner {
 		r.Hedge.Begin()
 	}
 	if a.Machine == "" {
 		return
 	}
 	reason := map[membership.Kind]string{
-		membership.AddHook: "HookAdded", membership.ReleaseHook: "HookReleased", membership.RecordRelease: "ReleaseRecorded", membership.RemoveLearner: "LearnerRemoved",
-		membership.MoveLeader: "LeaderMoved", membership.RemoveVoter: "MemberRemoved", membership.Promote: "LearnerPromoted",
-		membership.AddLearner: "LearnerAdded",
-	}[a.Kind]
-	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind.String(), "Holdfast: %s: %s", a.Describe(), a.Why)
+		membership.KindAddHook: "HookAdded", membership.KindReleaseHook: "HookReleased", membership.KindRecordRelease: "ReleaseRecorded", membership.KindRemoveLearner: "LearnerRemoved",
+		membership.KindMoveLeader: "LeaderMoved", membership.KindRemoveVoter: "MemberRemoved", membership.KindPromote: "LearnerPromoted",
+		membership.KindAddLearner: "LearnerAdded",
+	}[a.Kind()]
+	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind().String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }
 
 // tellWanted says when another number of voters is wanted: a deletion may then wait for a replacement, or for none any more.

@@ -17,7 +17,7 @@ import (
 
 // TestKeepRecords: a record that cannot be read is written away, and nothing is written over what was written since.
 func TestKeepRecords(t *testing.T) {
-	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []uint64{0xa0}}
+	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []quorum.MemberID{0xa0}}
 	data := machineapi.FormatRecords([]quorum.Evidence{good})
 	data["zz"] = "garbage"
 	scheme := runtime.NewScheme()

@@ -30,7 +30,7 @@ func TestAlarms(t *testing.T) {
 	one := before.Members[0].ID
 	for _, test := range []struct {
 		kind    pb.AlarmType
-		member  uint64
+		member  quorum.MemberID
 		known   bool
 		healthy int
 	}{
@@ -39,7 +39,7 @@ func TestAlarms(t *testing.T) {
 		{pb.AlarmType_CORRUPT, 0xdead, true, 3}, // one that has been removed since
 		{pb.AlarmType_CORRUPT, 0, false, 0},
 	} {
-		raise(pb.AlarmRequest_ACTIVATE, test.kind, test.member)
+		raise(pb.AlarmRequest_ACTIVATE, test.kind, uint64(test.member))
 		g.Eventually(func(g Gomega) { // each member applies it in its time
 			got := c.Read(t.Context())
 			g.Expect(got.Alarms).To(Equal([]quorum.Alarm{{Kind: test.kind.String(), Member: test.member}}))
@@ -50,7 +50,7 @@ func TestAlarms(t *testing.T) {
 				g.Expect(got.Members[0].Healthy).To(BeFalse())
 			}
 		}, "10s", "20ms").Should(Succeed())
-		raise(pb.AlarmRequest_DEACTIVATE, test.kind, test.member)
+		raise(pb.AlarmRequest_DEACTIVATE, test.kind, uint64(test.member))
 		g.Eventually(func(g Gomega) {
 			got := c.Read(t.Context())
 			whole(g, got, 3)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,7 +20,7 @@ var ErrAmbiguous = errors.New("it is not known whether etcd applied it")
 // AddLearner adds a member that will be found at peerURL, as a learner, and returns its ID. etcd
 // refuses with rpctypes.ErrUnhealthy while too few voters have been connected to the leader for 5 s,
 // with ErrTooManyLearners beside an unpromoted one, and with ErrPeerURLExist.
-func (h *Held) AddLearner(ctx context.Context, peerURL string) (id uint64, err error) {
+func (h *Held) AddLearner(ctx context.Context, peerURL string) (id quorum.MemberID, err error) {
 	// clientv3 checks the same and gives a plain error, which would look as if it had been sent.
 	if _, err := types.NewURLs([]string{peerURL}); err != nil {
 		return 0, fmt.Errorf("add a learner at %q: %w", peerURL, err)
@@ -27,7 +28,7 @@ func (h *Held) AddLearner(ctx context.Context, peerURL string) (id uint64, err e
 	err = h.change(ctx, fmt.Sprintf("add a learner at %s", peerURL), func(ctx context.Context, leader *clientv3.Client) error {
 		added, err := leader.MemberAddAsLearner(ctx, []string{peerURL})
 		if err == nil {
-			id = added.Member.GetID()
+			id = quorum.MemberID(added.Member.GetID())
 		}
 		return err
 	})
@@ -36,18 +37,18 @@ func (h *Held) AddLearner(ctx context.Context, peerURL string) (id uint64, err e
 
 // Promote makes a learner a voter. etcd refuses with rpctypes.ErrMemberLearnerNotReady before the
 // learner has 90 % of the leader's log, with ErrMemberNotLearner and with ErrMemberNotFound.
-func (h *Held) Promote(ctx context.Context, id uint64) error {
+func (h *Held) Promote(ctx context.Context, id quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("promote learner %x", id), func(ctx context.Context, leader *clientv3.Client) error {
-		_, err := leader.MemberPromote(ctx, id)
+		_, err := leader.MemberPromote(ctx, uint64(id))
 		return err
 	})
 }
 
 // Remove removes a member. etcd refuses with rpctypes.ErrUnhealthy if what remains would lack a
 // quorum of voters connected for 5 s, and with ErrMemberNotFound. A dead member may always go.
-func (h *Held) Remove(ctx context.Context, id uint64) error {
+func (h *Held) Remove(ctx context.Context, id quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("remove member %x", id), func(ctx context.Context, leader *clientv3.Client) error {
-		_, err := leader.MemberRemove(ctx, id)
+		_, err := leader.MemberRemove(ctx, uint64(id))
 		return err
 	})
 }
@@ -55,9 +56,9 @@ func (h *Held) Remove(ctx context.Context, id uint64) error {
 // MoveLeader hands leadership to the voter with ID to, and returns when it leads. etcd refuses with
 // rpctypes.ErrBadLeaderTransferee for a learner or a stranger, with ErrNotLeader if leadership has
 // moved by itself. A transferee that does not answer makes it ErrAmbiguous at the deadline.
-func (h *Held) MoveLeader(ctx context.Context, to uint64) error {
+func (h *Held) MoveLeader(ctx context.Context, to quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("move leadership to %x", to), func(ctx context.Context, leader *clientv3.Client) error {
-		_, err := leader.MoveLeader(ctx, to)
+		_, err := leader.MoveLeader(ctx, uint64(to))
 		return err
 	})
 }

@@ -69,29 +69,29 @@ func locked(t *testing.T, c *Client, change func(context.Context, *Held) error) 
 	return change(ctx, h)
 }
 
-func add(t *testing.T, c *Client, peerURL string) (id uint64, err error) {
+func add(t *testing.T, c *Client, peerURL string) (id quorum.MemberID, err error) {
 	t.Helper()
 	err = locked(t, c, func(ctx context.Context, h *Held) error { id, err = h.AddLearner(ctx, peerURL); return err })
 	return id, err
 }
 
-func promote(t *testing.T, c *Client, id uint64) error {
+func promote(t *testing.T, c *Client, id quorum.MemberID) error {
 	t.Helper()
 	return locked(t, c, func(ctx context.Context, h *Held) error { return h.Promote(ctx, id) })
 }
 
-func remove(t *testing.T, c *Client, id uint64) error {
+func remove(t *testing.T, c *Client, id quorum.MemberID) error {
 	t.Helper()
 	return locked(t, c, func(ctx context.Context, h *Held) error { return h.Remove(ctx, id) })
 }
 
-func moveLeader(t *testing.T, c *Client, to uint64) error {
+func moveLeader(t *testing.T, c *Client, to quorum.MemberID) error {
 	t.Helper()
 	return locked(t, c, func(ctx context.Context, h *Held) error { return h.MoveLeader(ctx, to) })
 }
 
 // addWhenAccepted adds a learner as soon as etcd has seen its voters connected for long enough.
-func addWhenAccepted(t *testing.T, c *Client, peerURL string) (id uint64) {
+func addWhenAccepted(t *testing.T, c *Client, peerURL string) (id quorum.MemberID) {
 	t.Helper()
 	NewWithT(t).Eventually(func() (err error) { id, err = add(t, c, peerURL); return err }, "20s", "200ms").Should(Succeed())
 	return id
@@ -108,7 +108,7 @@ func named(r *quorum.Ring, name string) *quorum.Member {
 }
 
 // memberNow is a member in a read made now, nil without it.
-func memberNow(t *testing.T, c *Client, id uint64) *quorum.Member {
+func memberNow(t *testing.T, c *Client, id quorum.MemberID) *quorum.Member {
 	t.Helper()
 	r := c.Read(t.Context())
 	return r.Member(id)

@@ -45,7 +45,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	ring.Known = true
 	for _, m := range list.Members {
 		ring.Members = append(ring.Members, quorum.Member{
-			ID: m.GetID(), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
+			ID: quorum.MemberID(m.GetID()), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
 		})
 	}
 	c.follow(from, ring.Members)
@@ -77,7 +77,7 @@ func alarms(ring *quorum.Ring, answers []answer) (why string) {
 		}
 		told = true
 		for _, raised := range a.alarms.Alarms {
-			one := quorum.Alarm{Kind: raised.GetAlarm().String(), Member: raised.GetMemberID()}
+			one := quorum.Alarm{Kind: raised.GetAlarm().String(), Member: quorum.MemberID(raised.GetMemberID())}
 			if !slices.Contains(ring.Alarms, one) {
 				ring.Alarms = append(ring.Alarms, one)
 			}
@@ -205,7 +205,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 			return nil, err
 		}
 		// A reinstalled host has its predecessor's address, and a dead member's URL then answers.
-		if id := status.Header.GetMemberId(); id != m.ID {
+		if id := quorum.MemberID(status.Header.GetMemberId()); id != m.ID {
 			return nil, fmt.Errorf("another member answers there, %x", id)
 		}
 		if id := status.Header.GetClusterId(); id != cluster {
@@ -217,7 +217,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		m.Why = err.Error()
 		return answer{}
 	}
-	m.Applied, m.Leader = status.RaftAppliedIndex, status.Leader
+	m.Applied, m.Leader = status.RaftAppliedIndex, quorum.MemberID(status.Leader)
 	out := answer{url: at, status: status}
 
 	// A status has alarms as texts alone, beside the one that there is no leader. The list of them goes through raft.
@@ -279,9 +279,9 @@ func sum(ring *quorum.Ring, answers []answer) (leaderAt string) {
 		// The latest term counts: in it there is one leader, or none yet.
 		switch {
 		case a.status.RaftTerm > term:
-			term, ring.Leader = a.status.RaftTerm, a.status.Leader
+			term, ring.Leader = a.status.RaftTerm, quorum.MemberID(a.status.Leader)
 		case a.status.RaftTerm == term && ring.Leader == 0:
-			ring.Leader = a.status.Leader
+			ring.Leader = quorum.MemberID(a.status.Leader)
 		}
 		ring.Index = max(ring.Index, a.status.RaftIndex)
 		if v, err := semver.NewVersion(a.status.Version); err == nil && (lowest == nil || v.LessThan(*lowest)) {

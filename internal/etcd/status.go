@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,9 +12,9 @@ import (
 
 // Status is what one member says of itself.
 type Status struct {
-	Member  uint64 // its ID
-	Cluster uint64 // its cluster's ID
-	Leader  uint64 // the leader's ID, 0 if it knows of none
+	Member  quorum.MemberID // its ID
+	Cluster uint64          // its cluster's ID
+	Leader  quorum.MemberID // the leader's ID, 0 if it knows of none
 	Learner bool
 	DBSize  int64 // of its database file, in bytes
 
@@ -35,7 +36,7 @@ func (c *Client) Status(ctx context.Context, at string) (Status, error) {
 		return Status{}, failure{at, err}
 	}
 	return Status{
-		Member: s.Header.GetMemberId(), Cluster: s.Header.GetClusterId(), Leader: s.Leader, Learner: s.IsLearner, DBSize: s.DbSize,
+		Member: quorum.MemberID(s.Header.GetMemberId()), Cluster: s.Header.GetClusterId(), Leader: quorum.MemberID(s.Leader), Learner: s.IsLearner, DBSize: s.DbSize,
 		Term: s.RaftTerm, Commit: s.RaftIndex, Revision: s.Header.GetRevision(),
 	}, nil
 }

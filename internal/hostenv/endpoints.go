@@ -3,31 +3,17 @@ package hostenv
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// FormatID is a member ID as etcdctl writes it: hex, without leading zeros.
-func FormatID(id uint64) string { return strconv.FormatUint(id, 16) }
-
-// ParseID reads a member ID.
-func ParseID(text string) (uint64, error) {
-	id, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
-	if err != nil || id == 0 {
-		return 0, fmt.Errorf("%q is not a member ID, which is a hex number such as 8e9e05c52164694d", text)
-	}
-	return id, nil
-}
-
 // Endpoint is where a client finds a voter.
 type Endpoint struct {
-	ID      uint64
+	ID      quorum.MemberID
 	Host    string     // address, without brackets, or host name
 	Address netip.Addr // the zero value if Host is a name
 	Port    int
@@ -62,8 +48,8 @@ func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
 			e.Address = address.Unmap()
 			e.Host = e.Address.String()
 		}
-		if n := nodeOf(join, k); n >= 0 {
-			e.Node, e.Zone = s.Nodes[n].Name, s.Nodes[n].Zone
+		if n := nodeOf(join, m); n != nil {
+			e.Node, e.Zone = n.Name, n.Zone
 		}
 		out = append(out, e)
 	}

@@ -100,11 +100,11 @@ func FromVariables(lookup func(name string) string) (e Environment, err error) {
 		return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
 	}
 	for i := range e.Members {
-		id, err := ParseID(e.Members[i].Key)
+		id, err := quorum.ParseMemberID(strings.TrimPrefix(e.Members[i].Key, "0x"))
 		if err != nil {
 			return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
 		}
-		e.Members[i].Key = FormatID(id)
+		e.Members[i].Key = id.Hex()
 	}
 	// A person may write one ID in two ways; written in one, its URLs come together.
 	e.Members, err = ParsePeers(FormatPeers(e.Members))
@@ -120,14 +120,14 @@ func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
 	join := quorum.NewJoin(s)
 	nodes := make([]string, len(s.Ring.Members)) // by member: the name of its Node, "" if that is not sure
 	for k := range nodes {
-		if n := nodeOf(join, k); n >= 0 {
-			nodes[k] = s.Nodes[n].Name
+		if n := nodeOf(join, &s.Ring.Members[k]); n != nil {
+			nodes[k] = n.Name
 		}
 	}
 	byID := slices.SortedFunc(slices.Values(s.Ring.Members), func(a, b quorum.Member) int { return cmp.Compare(a.ID, b.ID) })
 	members := make([]Peer, 0, len(byID))
 	for i := range byID {
-		members = append(members, Peer{Key: FormatID(byID[i].ID), URLs: sorted(byID[i].PeerURLs)})
+		members = append(members, Peer{Key: byID[i].ID.Hex(), URLs: sorted(byID[i].PeerURLs)})
 	}
 
 	out := make(map[string]Environment, len(s.Nodes))
@@ -161,7 +161,7 @@ func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 				return name
 			}
 		}
-		return FormatID(members[k].ID)
+		return members[k].ID.Hex()
 	}
 	taken := map[string]bool{name(own): true}
 	peers := []Peer{{Key: name(own), URLs: sorted(members[own].PeerURLs)}}
@@ -171,7 +171,7 @@ func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 		}
 		key := name(k)
 		if taken[key] {
-			key += "-" + FormatID(members[k].ID)
+			key += "-" + members[k].ID.Hex()
 		}
 		taken[key] = true
 		peers = append(peers, Peer{Key: key, URLs: sorted(members[k].PeerURLs)})
@@ -180,16 +180,16 @@ func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 	return peers
 }
 
-// nodeOf is the index of the Node that a member runs on, -1 if that is not one Node.
-func nodeOf(join *quorum.Join, k int) int {
-	host := &join.Hosts[k]
-	if machine := host.Machine(); machine >= 0 {
-		return join.Node(machine)
+// nodeOf is the Node that a member runs on, nil if that is not one Node.
+func nodeOf(join *quorum.Join, member *quorum.Member) *quorum.Node {
+	host := join.Host(member)
+	if m := host.Machine(); m != nil {
+		return join.Node(m)
 	}
 	if len(host.Machines) == 0 && len(host.Nodes) == 1 {
 		return host.Nodes[0]
 	}
-	return -1
+	return nil
 }
 
 func known(r *quorum.Ring) error {

@@ -57,7 +57,7 @@ func read(t *testing.T, text string) *quorum.Snapshot {
 		case "unknown":
 			s.Ring.Known, s.Ring.Why = false, strings.Join(word[1:], " ")
 		case "member":
-			id, err := hostenv.ParseID(word[1])
+			id, err := quorum.ParseMemberID(word[1])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +136,7 @@ func TestParseRefuses(t *testing.T) {
 		"":                               `ETCD_INITIAL_CLUSTER_STATE is ""; it is existing or new`,
 		"ETCD_INITIAL_CLUSTER_STATE=old": `ETCD_INITIAL_CLUSTER_STATE is "old"; it is existing or new`,
 		"ETCD_INITIAL_CLUSTER_STATE=new\nETCD_INITIAL_CLUSTER=x":                    `ETCD_INITIAL_CLUSTER: "x" is not <key>=<URL>, such as master-0=https://10.0.0.1:2380`,
-		"ETCD_INITIAL_CLUSTER_STATE=existing\nETCD_MEMBER_IDS=master-0=https://h:1": `ETCD_MEMBER_IDS: "master-0" is not a member ID, which is a hex number such as 8e9e05c52164694d`,
+		"ETCD_INITIAL_CLUSTER_STATE=existing\nETCD_MEMBER_IDS=master-0=https://h:1": `ETCD_MEMBER_IDS: "master-0" is not an etcd member ID in hex, such as 8e9e05c52164694d`,
 	} {
 		_, err := hostenv.Parse(text)
 		if err == nil || err.Error() != want {
@@ -157,7 +157,7 @@ func TestRendered(t *testing.T) {
 			s.Nodes = append(s.Nodes, quorum.Node{Name: fmt.Sprintf("node-%d", i), Addresses: []netip.Addr{address}})
 			if rapid.Bool().Draw(t, "member") || i == 0 {
 				m := quorum.Member{
-					ID: uint64(hosts-i) << 40, Name: names.Draw(t, "name"), Learner: i > 0 && rapid.Bool().Draw(t, "learner"),
+					ID: quorum.MemberID(hosts-i) << 40, Name: names.Draw(t, "name"), Learner: i > 0 && rapid.Bool().Draw(t, "learner"),
 					PeerURLs: []string{fmt.Sprintf("https://%s:2380", address)},
 				}
 				if rapid.Bool().Draw(t, "second URL") {
@@ -182,7 +182,7 @@ func TestRendered(t *testing.T) {
 				t.Fatalf("%s: %d members, etcd lists %d", node, len(e.Members), len(s.Ring.Members))
 			}
 			for _, p := range e.Members {
-				id, err := hostenv.ParseID(p.Key)
+				id, err := quorum.ParseMemberID(p.Key)
 				if m := s.Ring.Member(id); err != nil || m == nil || !hostenv.SameURLs(m.PeerURLs, p.URLs) {
 					t.Fatalf("%s: etcd does not list %v", node, p)
 				}

@@ -7,17 +7,16 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // evidence is quorum.Evidence as it is written down. Member IDs are hex, as etcdctl prints them.
 type evidence struct {
-	MachineUID    string   `json:"machineUID"`
-	Machine       string   `json:"machine"`
-	MemberIDs     []string `json:"memberIDs"`
-	PeerAddresses []string `json:"peerAddresses"`
+	MachineUID    string            `json:"machineUID"`
+	Machine       string            `json:"machine"`
+	MemberIDs     []quorum.MemberID `json:"memberIDs"`
+	PeerAddresses []string          `json:"peerAddresses"`
 }
 
 // ParseEvidence reads the value of the annotation quorum.EvidenceAnnotation. The Evidence is zero
@@ -27,16 +26,9 @@ func ParseEvidence(value string) (quorum.Evidence, error) {
 	if err := json.Unmarshal([]byte(value), &in); err != nil {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q: %w", value, err)
 	}
-	out := quorum.Evidence{MachineUID: in.MachineUID, Machine: in.Machine}
+	out := quorum.Evidence{MachineUID: in.MachineUID, Machine: in.Machine, MemberIDs: in.MemberIDs}
 	if in.MachineUID == "" || len(in.MemberIDs) == 0 {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q names no Machine UID or no member", value)
-	}
-	for _, s := range in.MemberIDs {
-		id, err := parseID(s)
-		if err != nil {
-			return quorum.Evidence{}, fmt.Errorf("evidence of Machine %s: %w", in.Machine, err)
-		}
-		out.MemberIDs = append(out.MemberIDs, id)
 	}
 	for _, s := range in.PeerAddresses {
 		addr, err := netip.ParseAddr(s)
@@ -50,10 +42,7 @@ func ParseEvidence(value string) (quorum.Evidence, error) {
 
 // FormatEvidence is the value of the annotation quorum.EvidenceAnnotation.
 func FormatEvidence(e quorum.Evidence) string {
-	out := evidence{MachineUID: e.MachineUID, Machine: e.Machine, MemberIDs: []string{}, PeerAddresses: []string{}}
-	for _, id := range e.MemberIDs {
-		out.MemberIDs = append(out.MemberIDs, formatID(id))
-	}
+	out := evidence{MachineUID: e.MachineUID, Machine: e.Machine, MemberIDs: append([]quorum.MemberID{}, e.MemberIDs...), PeerAddresses: []string{}}
 	for _, addr := range e.Addresses {
 		out.PeerAddresses = append(out.PeerAddresses, addr.String())
 	}
@@ -71,8 +60,8 @@ func FormatRecords(records []quorum.Evidence) map[string]string {
 	for _, r := range records {
 		for _, id := range r.MemberIDs {
 			one := r
-			one.MemberIDs = []uint64{id}
-			data[formatID(id)] = FormatEvidence(one)
+			one.MemberIDs = []quorum.MemberID{id}
+			data[id.Hex()] = FormatEvidence(one)
 		}
 	}
 	return data
@@ -86,7 +75,7 @@ func ParseRecords(data map[string]string) ([]quorum.Evidence, error) {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		e, err := ParseEvidence(data[key])
-		if err == nil && (len(e.MemberIDs) != 1 || formatID(e.MemberIDs[0]) != key) {
+		if err == nil && (len(e.MemberIDs) != 1 || e.MemberIDs[0].Hex() != key) {
 			err = errors.New("its evidence is not that of the member that it is named after")
 		}
 		if err != nil {
@@ -96,15 +85,4 @@ func ParseRecords(data map[string]string) ([]quorum.Evidence, error) {
 		records = append(records, e)
 	}
 	return records, errors.Join(errs...)
-}
-
-func formatID(id uint64) string { return strconv.FormatUint(id, 16) }
-
-// parseID reads an etcd member ID. Zero is none: etcd means "nobody" by it.
-func parseID(s string) (uint64, error) {
-	id, err := strconv.ParseUint(s, 16, 64)
-	if err != nil || id == 0 {
-		return 0, fmt.Errorf("%q is not an etcd member ID in hex", s)
-	}
-	return id, nil
 }

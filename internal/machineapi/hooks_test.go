@@ -19,7 +19,7 @@ func TestPutAndRelease(t *testing.T) {
 	m := full()
 	m.Spec.LifecycleHooks.PreDrain[1].Owner = "somebody"
 	m.Annotations = nil
-	machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u-1", MemberIDs: []uint64{1}})
+	machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u-1", MemberIDs: []quorum.MemberID{1}})
 	if got := machineapi.Machine(m); got.Hook != quorum.EntryOurs || got.Latch != quorum.EntryOurs || !got.OwnEvidence().Names(1) {
 		t.Errorf("%+v", got)
 	}

@@ -34,7 +34,7 @@ func FormatLedger(entries []quorum.Release) map[string]string {
 	for _, e := range entries {
 		out := release{Machine: e.Machine, Members: []string{}, At: e.At.UTC(), By: e.By}
 		for _, id := range e.Members {
-			out.Members = append(out.Members, formatID(id))
+			out.Members = append(out.Members, id.Hex())
 		}
 		value, err := json.Marshal(out)
 		if err != nil { // only a year beyond 9999 does not marshal
@@ -58,7 +58,7 @@ func ParseLedger(data map[string]string) ([]quorum.Release, error) {
 		}
 		e := quorum.Release{Machine: in.Machine, UID: uid, At: in.At, By: in.By}
 		for _, s := range in.Members {
-			id, err := parseID(s)
+			id, err := quorum.ParseMemberID(s)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("release %.100s: %w", uid, err))
 				continue

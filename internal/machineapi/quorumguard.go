@@ -154,14 +154,14 @@ func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
 
 // Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
 func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
-	g := quorum.Guard{Managed: true, MinAvailable: -1}
+	g := quorum.Guard{Managed: true}
 	if budget == nil {
 		budget = &policyv1.PodDisruptionBudget{}
 	} else {
 		g.Version = GuardVersion(budget)
 	}
 	if budget.Spec.MinAvailable != nil && budget.Spec.MinAvailable.Type == intstr.Int {
-		g.MinAvailable = budget.Spec.MinAvailable.IntValue()
+		g.MinAvailable = new(budget.Spec.MinAvailable.IntValue())
 	}
 	for i := range pods {
 		p := &pods[i]

@@ -84,9 +84,9 @@ func TestGuard(t *testing.T) {
 	for name, c := range map[string]struct {
 		got, want quorum.Guard
 	}{
-		"nothing":    {form.Guard(nil, nil), quorum.Guard{Managed: true, MinAvailable: -1}},
-		"a share":    {form.Guard(budget(intstr.FromString("50%")), nil), quorum.Guard{Managed: true, Version: "b/0", MinAvailable: -1}},
-		"no numbers": {form.Guard(&policyv1.PodDisruptionBudget{}, nil), quorum.Guard{Managed: true, Version: "/0", MinAvailable: -1}},
+		"nothing":    {form.Guard(nil, nil), quorum.Guard{Managed: true}},
+		"a share":    {form.Guard(budget(intstr.FromString("50%")), nil), quorum.Guard{Managed: true, Version: "b/0"}},
+		"no numbers": {form.Guard(&policyv1.PodDisruptionBudget{}, nil), quorum.Guard{Managed: true, Version: "/0"}},
 		"pods": {
 			form.Guard(budget(intstr.FromInt(2)), []corev1.Pod{
 				pod("ready", ready), pod("not", func(*corev1.Pod) {}), pod("going", ready, going),
@@ -98,7 +98,7 @@ func TestGuard(t *testing.T) {
 				pod("another's", ready, ofOthers), pod("another's, over", ofOthers, phase(corev1.PodFailed)),
 				pod("another's, with a controller", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }),
 			}),
-			quorum.Guard{Managed: true, Version: "b/0", MinAvailable: 2, Pods: []quorum.GuardPod{
+			quorum.Guard{Managed: true, Version: "b/0", MinAvailable: new(2), Pods: []quorum.GuardPod{
 				is("ready", func(p *quorum.GuardPod) { p.Ready = true }), is("not"), is("going", func(p *quorum.GuardPod) { p.Ready, p.Deleting = true, true }),
 				is("over", outdated), is("done", outdated), is("image", outdated), is("form", outdated),
 				is("address", outdated, func(p *quorum.GuardPod) { p.Address = netip.MustParseAddr("10.0.0.9") }),

@@ -62,7 +62,7 @@ func TestMachine(t *testing.T) {
 	want := quorum.Machine{
 		Name: "cp-1", UID: "u-1", Role: "master", Type: "worker", CreatedAt: time.Unix(100, 0), DeletedAt: time.Unix(200, 0),
 		Hook: quorum.EntryOurs, Latch: quorum.EntryForeign, Finalizer: true,
-		Evidence:    quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []uint64{0x8e9e05c52164694d}, Addresses: []netip.Addr{addr("10.0.0.1")}},
+		Evidence:    quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []quorum.MemberID{0x8e9e05c52164694d}, Addresses: []netip.Addr{addr("10.0.0.1")}},
 		EvidenceRaw: full().Annotations[quorum.EvidenceAnnotation], Override: "held: x", OverrideBy: "alice",
 		Owners: []quorum.Owner{
 			{Group: "machine.openshift.io", Kind: "MachineSet", Name: "set", UID: "s", Controller: true},
@@ -210,7 +210,7 @@ func TestNode(t *testing.T) {
 }
 
 func TestEvidence(t *testing.T) {
-	e := quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []uint64{0x8e9e05c52164694d, 1}, Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1")}}
+	e := quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []quorum.MemberID{0x8e9e05c52164694d, 1}, Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1")}}
 	const text = `{"machineUID":"u-1","machine":"cp-1","memberIDs":["8e9e05c52164694d","1"],"peerAddresses":["10.0.0.1","fd00::1"]}`
 	if got := machineapi.FormatEvidence(e); got != text {
 		t.Error(got)
@@ -232,8 +232,8 @@ func TestEvidence(t *testing.T) {
 
 func TestRecords(t *testing.T) {
 	records := []quorum.Evidence{
-		{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []uint64{2}, Addresses: []netip.Addr{addr("10.0.0.1")}},
-		{MachineUID: "u-2", Machine: "cp-2", MemberIDs: []uint64{0xab}, Addresses: []netip.Addr{addr("10.0.0.2")}},
+		{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []quorum.MemberID{2}, Addresses: []netip.Addr{addr("10.0.0.1")}},
+		{MachineUID: "u-2", Machine: "cp-2", MemberIDs: []quorum.MemberID{0xab}, Addresses: []netip.Addr{addr("10.0.0.2")}},
 	}
 	data := machineapi.FormatRecords(records)
 	if _, ok := data["ab"]; !ok || len(data) != 2 {

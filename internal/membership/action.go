@@ -3,142 +3,233 @@ package membership
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Kind is what an Action does.
+// Action is one change, what it is about, and why it is made.
+type Action struct {
+	Step    int    // of the reconciler, 1 to 8
+	Machine string // name and UID of the Machine that it is about, "" for none
+	UID     string
+	Change  Change
+	Why     string // for people
+}
+
+// Change is what an action changes: one of the types below.
+//
+//sumtype:decl
+type Change interface {
+	kind() Kind
+	describe(machine string) string
+}
+
+// Member is the etcd member that a change is about. The name is for people.
+type Member struct {
+	ID   quorum.MemberID
+	Name string
+}
+
+func (m Member) String() string { return (&quorum.Member{ID: m.ID, Name: m.Name}).String() }
+
+// The types of change. Those from RemoveLearner on change etcd.
+type (
+	// AddHook puts on a Machine that is not deleting what is set.
+	AddHook struct {
+		Hook, Latch bool
+		Evidence    quorum.Evidence // nothing without members
+	}
+	// ReleaseHook takes off a deleting Machine what is set.
+	ReleaseHook struct {
+		Hook, Latch bool
+		Final       bool   // the Machine may host a member
+		Pod, PodUID string // Final: the Node's guard pod, which goes first; "" without one
+	}
+	// RecordRelease writes a final release into the ledger, before it is performed.
+	RecordRelease struct{ Release quorum.Release }
+	// SizeGuard sizes the quorum guard's budget.
+	SizeGuard struct {
+		MinAvailable int
+		Version      string // of the budget that was read
+	}
+	// CreateGuardPod creates the guard pod of a Node.
+	CreateGuardPod struct {
+		Node    string
+		Address netip.Addr // where the Node's member answers
+	}
+	// DeleteGuardPod deletes a guard pod.
+	DeleteGuardPod struct{ Node, Pod, PodUID string }
+	// RemoveLearner removes a learner from etcd.
+	RemoveLearner struct {
+		Member   Member
+		GivesWay bool   // its Node goes to the end of the queue
+		Node     string // GivesWay: that Node, "" if it is not known
+	}
+	// MoveLeader moves leadership.
+	MoveLeader struct{ From, To Member }
+	// RemoveVoter removes a voter from etcd.
+	RemoveVoter struct{ Member Member }
+	// Promote makes a learner a voter.
+	Promote struct{ Member Member }
+	// AddLearner adds a member as a learner.
+	AddLearner struct{ Node, PeerURL string }
+)
+
+// Kind names a type of change.
 type Kind uint8
 
 const (
-	AddHook        Kind = 1 + iota // put hook, latch and evidence on a Machine, as far as Action says
-	ReleaseHook                    // take hook and latch off a deleting Machine
-	SizeGuard                      // size the quorum guard's budget
-	CreateGuardPod                 // create the guard pod of a Node
-	DeleteGuardPod                 // delete a guard pod
-	RecordRelease                  // write a final release into the ledger, before it is performed
-	RemoveLearner                  // remove a learner from etcd
-	MoveLeader                     // move leadership to the member Action.To
-	RemoveVoter                    // remove a voter from etcd
-	Promote                        // make a learner a voter
-	AddLearner                     // add a member as a learner
+	KindAddHook Kind = 1 + iota
+	KindReleaseHook
+	KindSizeGuard
+	KindCreateGuardPod
+	KindDeleteGuardPod
+	KindRecordRelease
+	KindRemoveLearner
+	KindMoveLeader
+	KindRemoveVoter
+	KindPromote
+	KindAddLearner
 )
 
 func (k Kind) String() string {
 	return [...]string{
-		AddHook: "add-hook", ReleaseHook: "release-hook", SizeGuard: "size-guard", CreateGuardPod: "create-guard-pod", DeleteGuardPod: "delete-guard-pod", RecordRelease: "record-release", RemoveLearner: "remove-learner", MoveLeader: "move-leader",
-		RemoveVoter: "remove-voter", Promote: "promote", AddLearner: "add-learner",
+		KindAddHook: "add-hook", KindReleaseHook: "release-hook", KindSizeGuard: "size-guard", KindCreateGuardPod: "create-guard-pod", KindDeleteGuardPod: "delete-guard-pod",
+		KindRecordRelease: "record-release", KindRemoveLearner: "remove-learner", KindMoveLeader: "move-leader", KindRemoveVoter: "remove-voter", KindPromote: "promote",
+		KindAddLearner: "add-learner",
 	}[k]
 }
 
 // Membership says whether the action changes etcd: at most one such action a round.
-func (k Kind) Membership() bool { return k >= RemoveLearner }
+func (k Kind) Membership() bool { return k >= KindRemoveLearner }
 
-// Action is one change, as data. Which fields count depends on Kind.
-type Action struct {
-	Kind    Kind
-	Step    int    // of the reconciler, 1 to 8
-	Machine string // name and UID of the Machine that it is about, "" for a member without one
-	UID     string
-	Node    string // AddLearner, CreateGuardPod, DeleteGuardPod, and a RemoveLearner that gives way: the Node
+func (AddHook) kind() Kind        { return KindAddHook }
+func (ReleaseHook) kind() Kind    { return KindReleaseHook }
+func (RecordRelease) kind() Kind  { return KindRecordRelease }
+func (SizeGuard) kind() Kind      { return KindSizeGuard }
+func (CreateGuardPod) kind() Kind { return KindCreateGuardPod }
+func (DeleteGuardPod) kind() Kind { return KindDeleteGuardPod }
+func (RemoveLearner) kind() Kind  { return KindRemoveLearner }
+func (MoveLeader) kind() Kind     { return KindMoveLeader }
+func (RemoveVoter) kind() Kind    { return KindRemoveVoter }
+func (Promote) kind() Kind        { return KindPromote }
+func (AddLearner) kind() Kind     { return KindAddLearner }
 
-	Member     uint64 // the etcd member
-	MemberName string
-	To         uint64 // MoveLeader: the new leader
-	ToName     string
-	PeerURL    string // AddLearner
+// Kind names the change's type.
+func (a Action) Kind() Kind { return a.Change.kind() }
 
-	Hook, Latch bool            // AddHook: which entries to put; ReleaseHook: which to take off
-	Evidence    quorum.Evidence // AddHook: what to write, nothing if it has no members
-	GivesWay    bool            // RemoveLearner: its Node goes to the end of the queue
-	Final       bool            // ReleaseHook: of what may host a member
-	Release     quorum.Release  // RecordRelease
+// MemberID is the listed member that the action is about, 0 for none.
+func (a Action) MemberID() quorum.MemberID {
+	switch c := a.Change.(type) {
+	case RemoveLearner:
+		return c.Member.ID
+	case MoveLeader:
+		return c.From.ID
+	case RemoveVoter:
+		return c.Member.ID
+	case Promote:
+		return c.Member.ID
+	case AddHook, ReleaseHook, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod, AddLearner:
+	}
+	return 0
+}
 
-	MinAvailable int        // SizeGuard
-	Version      string     // SizeGuard: of the budget that was read
-	Address      netip.Addr // CreateGuardPod: where the Node's member answers
-	Pod, PodUID  string     // DeleteGuardPod, and a final ReleaseHook: it goes first
-
-	Why string // for people
+// Final says whether the action lets a Machine go that may host a member.
+func (a Action) Final() bool {
+	release, ok := a.Change.(ReleaseHook)
+	return ok && release.Final
 }
 
 // Same says whether two actions do the same thing: what a second look at the cluster must confirm
 // before an irreversible one is made.
-func (a Action) Same(b Action) bool {
-	return a.Kind == b.Kind && a.UID == b.UID && a.Member == b.Member && a.To == b.To && a.PeerURL == b.PeerURL && a.GivesWay == b.GivesWay &&
-		a.Hook == b.Hook && a.Latch == b.Latch && a.MinAvailable == b.MinAvailable && a.Node == b.Node && a.Address == b.Address && a.PodUID == b.PodUID
-}
+func (a Action) Same(b Action) bool { return a.UID == b.UID && reflect.DeepEqual(a.Change, b.Change) }
 
 // Describe is the action in one line, the same in logs, Events and transcripts.
-func (a Action) Describe() string {
-	member := (&quorum.Member{ID: a.Member, Name: a.MemberName}).String()
-	switch a.Kind {
-	case AddHook:
-		var what []string
-		if a.Hook {
-			what = append(what, "hook")
-		}
-		if a.Latch {
-			what = append(what, "latch")
-		}
-		if len(a.Evidence.MemberIDs) > 0 {
-			what = append(what, "evidence")
-		}
-		return fmt.Sprintf("put %s on Machine %s", strings.Join(what, ", "), a.Machine)
-	case ReleaseHook:
-		if !a.Hook {
-			return fmt.Sprintf("release the latch of Machine %s", a.Machine)
-		}
-		return fmt.Sprintf("release hook and latch of Machine %s", a.Machine)
-	case SizeGuard:
-		return fmt.Sprintf("size the quorum guard: minAvailable %d", a.MinAvailable)
-	case CreateGuardPod:
-		return fmt.Sprintf("create the quorum guard's pod on Node %s, for %s", a.Node, a.Address)
-	case DeleteGuardPod:
-		return fmt.Sprintf("delete pod %s of the quorum guard on Node %s", a.Pod, a.Node)
-	case RecordRelease:
-		by := ""
-		if a.Release.By != "" {
-			by = " at the word of " + quorum.Clip(a.Release.By, 140)
-		}
-		return fmt.Sprintf("record that Machine %s is let go%s", a.Machine, by)
-	case RemoveLearner:
-		return fmt.Sprintf("remove learner %s", member)
-	case MoveLeader:
-		return fmt.Sprintf("move leadership from %s to %s", member, &quorum.Member{ID: a.To, Name: a.ToName})
-	case RemoveVoter:
-		return fmt.Sprintf("remove voter %s", member)
-	case Promote:
-		return fmt.Sprintf("promote learner %s", member)
-	case AddLearner:
-		return fmt.Sprintf("add a learner for Machine %s at %s", a.Machine, a.PeerURL)
+func (a Action) Describe() string { return a.Change.describe(a.Machine) }
+
+func (c AddHook) describe(machine string) string {
+	var what []string
+	if c.Hook {
+		what = append(what, "hook")
 	}
-	return fmt.Sprintf("action %d", a.Kind)
+	if c.Latch {
+		what = append(what, "latch")
+	}
+	if len(c.Evidence.MemberIDs) > 0 {
+		what = append(what, "evidence")
+	}
+	return fmt.Sprintf("put %s on Machine %s", strings.Join(what, ", "), machine)
+}
+
+func (c ReleaseHook) describe(machine string) string {
+	if !c.Hook {
+		return fmt.Sprintf("release the latch of Machine %s", machine)
+	}
+	return fmt.Sprintf("release hook and latch of Machine %s", machine)
+}
+
+func (c RecordRelease) describe(machine string) string {
+	by := ""
+	if c.Release.By != "" {
+		by = " at the word of " + quorum.Clip(c.Release.By, 140)
+	}
+	return fmt.Sprintf("record that Machine %s is let go%s", machine, by)
+}
+
+func (c SizeGuard) describe(string) string {
+	return fmt.Sprintf("size the quorum guard: minAvailable %d", c.MinAvailable)
+}
+
+func (c CreateGuardPod) describe(string) string {
+	return fmt.Sprintf("create the quorum guard's pod on Node %s, for %s", c.Node, c.Address)
+}
+
+func (c DeleteGuardPod) describe(string) string {
+	return fmt.Sprintf("delete pod %s of the quorum guard on Node %s", c.Pod, c.Node)
+}
+
+func (c RemoveLearner) describe(string) string { return fmt.Sprintf("remove learner %s", c.Member) }
+
+func (c MoveLeader) describe(string) string {
+	return fmt.Sprintf("move leadership from %s to %s", c.From, c.To)
+}
+
+func (c RemoveVoter) describe(string) string { return fmt.Sprintf("remove voter %s", c.Member) }
+
+func (c Promote) describe(string) string { return fmt.Sprintf("promote learner %s", c.Member) }
+
+func (c AddLearner) describe(machine string) string {
+	return fmt.Sprintf("add a learner for Machine %s at %s", machine, c.PeerURL)
 }
 
 // Shows says whether the cluster is as the action leaves it. An answer that got lost may belong to a change that was made:
 // this is how one finds out. False also stands for what a Snapshot does not tell.
 func Shows(s *quorum.Snapshot, a Action) bool {
-	if a.Kind.Membership() && !s.Ring.Known {
+	if a.Kind().Membership() && !s.Ring.Known {
 		return false
 	}
-	member := s.Ring.Member(a.Member)
-	machine := slices.IndexFunc(s.Machines, func(m quorum.Machine) bool { return m.UID == a.UID })
-	switch a.Kind {
+	member := s.Ring.Member(a.MemberID())
+	var m *quorum.Machine
+	if i := slices.IndexFunc(s.Machines, func(m quorum.Machine) bool { return m.UID == a.UID }); i >= 0 {
+		m = &s.Machines[i]
+	}
+	switch c := a.Change.(type) {
 	case RemoveLearner, RemoveVoter:
 		return member == nil
 	case Promote:
 		return member != nil && !member.Learner
 	case MoveLeader:
-		return s.Ring.Leader == a.To
+		return s.Ring.Leader == c.To.ID
 	case AddLearner:
-		return slices.ContainsFunc(s.Ring.Members, func(m quorum.Member) bool { return slices.Contains(m.PeerURLs, a.PeerURL) })
+		return slices.ContainsFunc(s.Ring.Members, func(m quorum.Member) bool { return slices.Contains(m.PeerURLs, c.PeerURL) })
 	case ReleaseHook:
-		return machine < 0 || (!a.Hook || s.Machines[machine].Hook != quorum.EntryOurs) && (!a.Latch || s.Machines[machine].Latch != quorum.EntryOurs)
+		return m == nil || (!c.Hook || m.Hook != quorum.EntryOurs) && (!c.Latch || m.Latch != quorum.EntryOurs)
 	case AddHook:
-		return machine >= 0 && (!a.Hook || s.Machines[machine].Hook == quorum.EntryOurs) && (!a.Latch || s.Machines[machine].Latch == quorum.EntryOurs)
+		return m != nil && (!c.Hook || m.Hook == quorum.EntryOurs) && (!c.Latch || m.Latch == quorum.EntryOurs) &&
+			(len(c.Evidence.MemberIDs) == 0 || m.OwnEvidence().Same(c.Evidence))
 	case RecordRelease:
 		return s.Ledger.Has(a.UID)
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // the plan says so anew if it is still to do, and nobody asks after it

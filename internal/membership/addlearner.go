@@ -17,67 +17,68 @@ func (p *planner) addLearner() []Action {
 		return nil
 	}
 	// A Machine that cannot be hooked gets no member: see stuck.
-	i := p.waitingMachine(func(i int) bool {
-		return p.hostsNothing(i) && p.s.Machines[i].Hook == quorum.EntryOurs && p.s.Machines[i].Latch == quorum.EntryOurs
+	m := p.waitingMachine(func(m *quorum.Machine) bool {
+		return p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
-	if i < 0 {
+	if m == nil {
 		return nil
 	}
 	if accepts, _ := p.s.Ring.Accepts(); !accepts {
 		return nil
 	}
-	m, node := &p.s.Machines[i], &p.s.Nodes[p.join.Node(i)]
+	node := p.join.Node(m)
 	peer, ok := p.peerURL(node)
 	if !ok {
 		return nil
 	}
 	// Now, while nothing waits for it: later each step of the replacement would, and a leader that sends a snapshot must not change.
-	if leader := p.s.Ring.MemberIndex(p.s.Ring.Leader); leader >= 0 {
+	if leader := p.s.Ring.Member(p.s.Ring.Leader); leader != nil {
 		_, _, goes := p.leavingFrom(leader)
-		if to := p.successor(leader); goes && to >= 0 && !p.isLeaving(to) {
+		if to := p.successor(leader); goes && to != nil && !p.isLeaving(to) {
 			return []Action{p.moveLeader(7, leader, to, fmt.Sprintf("the leader is to be replaced, and a member is about to be added for Machine %s", m.Name))}
 		}
 	}
 	return []Action{{
-		Kind: AddLearner, Step: 7, Machine: m.Name, UID: m.UID, Node: node.Name, PeerURL: peer,
+		Step: 7, Machine: m.Name, UID: m.UID, Change: AddLearner{Node: node.Name, PeerURL: peer},
 		Why: fmt.Sprintf("Node %s is ready and has no member", node.Name),
 	}}
 }
 
 // waitingMachine is the Machine whose ready Node waits for a member and that suits; Nodes that gave way come
-// last, the oldest first. -1 if there is none. A stale voter at its address is not its member.
-func (p *planner) waitingMachine(suits func(machine int) bool) int {
-	best := -1
+// last, the oldest first; nil if there is none. A stale voter at its address is not its member.
+func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machine {
+	var best *quorum.Machine
 	for i := range p.s.Machines {
-		m, n := &p.s.Machines[i], p.join.Node(i)
-		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n < 0 || !p.s.Nodes[n].Ready || len(p.s.Nodes[n].Addresses) == 0 || !suits(i) {
+		m := &p.s.Machines[i]
+		n := p.join.Node(m)
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n == nil || !n.Ready || len(n.Addresses) == 0 || !suits(m) {
 			continue
 		}
-		if slices.ContainsFunc(p.join.Members(i), func(k int) bool { return !p.join.Stale(k) }) || !p.s.QuorumGuard.HasPod(p.s.Nodes[n].Name) || p.hostGoesWithAnother(i) {
+		if slices.ContainsFunc(p.join.Members(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) || !p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
 			continue
 		}
-		if best < 0 || p.nodeLess(i, best) {
-			best = i
+		if best == nil || p.nodeLess(n, p.join.Node(best)) {
+			best = m
 		}
 	}
 	return best
 }
 
-func anyMachine(int) bool { return true }
+func anyMachine(*quorum.Machine) bool { return true }
 
 // hostGoesWithAnother says whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
-func (p *planner) hostGoesWithAnother(machine int) bool {
+func (p *planner) hostGoesWithAnother(m *quorum.Machine) bool {
 	return slices.ContainsFunc(p.s.Claimants, func(c quorum.Machine) bool {
 		if !c.Deleting() {
 			return false
 		}
 		goes, _ := p.s.LostWith(&c)
-		return goes != nil && goes.Name == p.s.Machines[machine].Name
+		return goes != nil && goes.Name == m.Name
 	})
 }
 
-func (p *planner) hostsNothing(machine int) bool {
-	is, _ := p.join.Hosting(machine)
+func (p *planner) hostsNothing(m *quorum.Machine) bool {
+	is, _ := p.join.Hosting(m)
 	return is == quorum.HostingNothing
 }
 
@@ -85,12 +86,11 @@ func (p *planner) hasLearner() bool {
 	return slices.ContainsFunc(p.s.Ring.Members, func(m quorum.Member) bool { return m.Learner })
 }
 
-func (p *planner) nodeLess(a, b int) bool {
-	one, two := &p.s.Nodes[p.join.Node(a)], &p.s.Nodes[p.join.Node(b)]
+func (p *planner) nodeLess(a, b *quorum.Node) bool {
 	return cmp.Or(
-		one.GaveWayAt.Compare(two.GaveWayAt),
-		one.CreatedAt.Compare(two.CreatedAt),
-		cmp.Compare(one.Name, two.Name),
+		a.GaveWayAt.Compare(b.GaveWayAt),
+		a.CreatedAt.Compare(b.CreatedAt),
+		cmp.Compare(a.Name, b.Name),
 	) < 0
 }
 

@@ -14,29 +14,29 @@ func (p *planner) explainWaiting() {
 		if !m.Deleting() || m.Mirrored || m.Hook == quorum.EntryAbsent { // without a hook: finalRelease tells
 			continue
 		}
-		k := p.join.Voter(i)
+		voter := p.join.Voter(m)
 		if p.s.Mode == quorum.ModeGuard {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log", m.Name)
 			continue
 		}
-		if k < 0 {
-			if is, why := p.join.Hosting(i); is == quorum.HostingUnknown {
+		if voter == nil {
+			if is, why := p.join.Hosting(m); is == quorum.HostingUnknown {
 				p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
 			}
 			continue
 		}
-		p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, &p.s.Ring.Members[k], p.blocker())
+		p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, voter, p.blocker())
 	}
 }
 
 // blocker is what keeps a replacement from getting on.
 func (p *planner) blocker() string {
-	voters, alive := p.s.Ring.Voters()
+	voters, healthy := p.s.Ring.Voters()
 	switch {
 	case len(p.s.Ring.Alarms) > 0:
 		return "etcd refuses every write until its alarm is disarmed"
-	case alive < quorum.Size(voters):
-		return fmt.Sprintf("%d of %s are healthy, and quorum is %d", alive, quorum.NVoters(voters), quorum.Size(voters))
+	case healthy < quorum.Size(voters):
+		return fmt.Sprintf("%d of %s are healthy, and quorum is %d", healthy, quorum.NVoters(voters), quorum.Size(voters))
 	case p.s.OtherDriver != "":
 		return "Holdfast leaves etcd's members to cluster-etcd-operator"
 	case p.s.ForeignLock():
@@ -49,45 +49,45 @@ func (p *planner) blocker() string {
 		if !member.Learner {
 			continue
 		}
-		switch i := p.join.Hosts[k].Machine(); {
-		case i < 0:
+		switch m := p.join.Host(member).Machine(); {
+		case m == nil:
 			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
 		case !member.Started():
-			return fmt.Sprintf("the learner on Machine %s has not started", p.s.Machines[i].Name)
+			return fmt.Sprintf("the learner on Machine %s has not started", m.Name)
 		case !member.Healthy:
 			return fmt.Sprintf("learner %s does not answer, as one that is still being sent its data: %s", member, member.Why)
 		case !p.s.CaughtUp(member):
 			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
-		case p.s.Machines[i].Hook != quorum.EntryOurs || p.s.Machines[i].Latch != quorum.EntryOurs:
-			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, p.s.Machines[i].Name)
+		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
+			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case p.seatFree() && p.holdsPromotion():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}
 	}
-	if i := p.waitingMachine(anyMachine); i >= 0 {
+	if m := p.waitingMachine(anyMachine); m != nil {
 		if accepts, why := p.s.Ring.Accepts(); !accepts {
 			return why
 		}
-		_, why := p.join.Hosting(i)
-		if m := &p.s.Machines[i]; m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs {
+		_, why := p.join.Hosting(m)
+		if m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs {
 			why = "it has to be hooked first"
-		} else if _, ok := p.peerURL(&p.s.Nodes[p.join.Node(i)]); why == "" && !ok {
+		} else if _, ok := p.peerURL(p.join.Node(m)); why == "" && !ok {
 			why = "the leader's peer URL does not say on which port one would listen"
 		}
-		return fmt.Sprintf("Machine %s waits for a member: %s", p.s.Machines[i].Name, cmp.Or(why, "it is added next"))
+		return fmt.Sprintf("Machine %s waits for a member: %s", m.Name, cmp.Or(why, "it is added next"))
 	}
 	if voters > p.s.Desired {
-		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.servingWithout(-1), quorum.NVoters(voters), p.s.Desired)
+		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.servingWithout(nil), quorum.NVoters(voters), p.s.Desired)
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Members(i)) > 0 {
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Members(m)) > 0 {
 			continue
 		}
-		if n := p.join.Node(i); n >= 0 && p.s.Nodes[n].Ready && !p.s.QuorumGuard.HasPod(p.s.Nodes[n].Name) {
-			return fmt.Sprintf("Node %s of Machine %s has no pod of the quorum guard yet", p.s.Nodes[n].Name, m.Name)
+		if n := p.join.Node(m); n != nil && n.Ready && !p.s.QuorumGuard.HasPod(n.Name) {
+			return fmt.Sprintf("Node %s of Machine %s has no pod of the quorum guard yet", n.Name, m.Name)
 		}
 		return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
 	}

@@ -21,7 +21,7 @@ func Failing(s *quorum.Snapshot, a Action) *quorum.Failure {
 // that cannot be changed holds up no other. Of changes of etcd's members there is one in a round, so these are waited for.
 func (p *planner) allFailing(actions []Action) bool {
 	for _, a := range actions {
-		if f := Failing(p.s, a); a.Kind.Membership() || a.Final || f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter {
+		if f := Failing(p.s, a); a.Kind().Membership() || a.Final() || f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter {
 			return false
 		}
 	}

@@ -20,34 +20,36 @@ func (p *planner) finalRelease() []Action {
 		if !m.Deleting() || m.Mirrored || m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
 			continue
 		}
-		if is, _ := p.join.Hosting(i); is == quorum.HostingNothing {
+		if is, _ := p.join.Hosting(m); is == quorum.HostingNothing {
 			continue // step 2's
 		}
-		if !p.join.MayRelease(i) {
-			p.noteHeld(i)
+		if !p.join.MayRelease(m) {
+			p.noteHeld(m)
 			continue
 		}
-		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Latch: true, Final: true, Why: p.whyReleased(i)}
+		a := Action{Step: 2, Machine: m.Name, UID: m.UID, Why: p.whyReleased(m)}
 		switch {
 		case p.s.Ledger.Has(m.UID):
-			pod, ok := p.releasePod(i)
+			pod, ok := p.releasePod(m)
 			if !ok { // step 8 sees to the budget
 				p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. "+
 					"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 				return nil
 			}
+			off := ReleaseHook{Latch: true, Final: true}
 			if pod != nil {
-				a.Pod, a.PodUID = pod.Name, pod.UID
+				off.Pod, off.PodUID = pod.Name, pod.UID
 			}
+			a.Change = off
 			return []Action{a}
-		case (next == nil || drained == nil && p.cordoned(i)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
-			a.Kind, a.Latch, a.Final = RecordRelease, false, false
-			a.Release = quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(i), At: p.s.Now}
-			if !p.join.QuorumWithout(i) {
-				a.Release.By = m.LiftedBy()
+		case (next == nil || drained == nil && p.cordoned(m)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
+			record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(m), At: p.s.Now}
+			if !p.join.QuorumWithout(m) {
+				record.By = m.LiftedBy()
 			}
+			a.Change = RecordRelease{record}
 			next = []Action{a}
-			if p.cordoned(i) {
+			if p.cordoned(m) {
 				drained = next
 			}
 		}
@@ -57,18 +59,18 @@ func (p *planner) finalRelease() []Action {
 
 // cordoned says whether a Machine's Node is. One whose hook is off is drained, and the machine controller drains no other one of
 // the control plane's until it is gone.
-func (p *planner) cordoned(machine int) bool {
-	n := p.join.Node(machine)
-	return n >= 0 && p.s.Nodes[n].Cordoned
+func (p *planner) cordoned(m *quorum.Machine) bool {
+	n := p.join.Node(m)
+	return n != nil && n.Cordoned
 }
 
 // membersPerhapsOn are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
-func (p *planner) membersPerhapsOn(machine int) []uint64 {
-	var out []uint64
-	for _, k := range p.join.Members(machine) {
-		out = append(out, p.s.Ring.Members[k].ID)
+func (p *planner) membersPerhapsOn(m *quorum.Machine) []quorum.MemberID {
+	var out []quorum.MemberID
+	for _, member := range p.join.Members(m) {
+		out = append(out, member.ID)
 	}
-	for _, id := range p.s.Machines[machine].OwnEvidence().MemberIDs {
+	for _, id := range m.OwnEvidence().MemberIDs {
 		if !slices.Contains(out, id) && !p.s.Ring.Known {
 			out = append(out, id)
 		}
@@ -77,19 +79,18 @@ func (p *planner) membersPerhapsOn(machine int) []uint64 {
 }
 
 // whyReleased says why a Machine is let go.
-func (p *planner) whyReleased(machine int) string {
-	if !p.join.QuorumWithout(machine) {
-		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", p.s.Machines[machine].LiftedBy(), quorum.RuleEscapeHatch)
+func (p *planner) whyReleased(m *quorum.Machine) string {
+	if !p.join.QuorumWithout(m) {
+		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", m.LiftedBy(), quorum.RuleEscapeHatch)
 	}
 	voters, _ := p.s.Ring.Voters()
-	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.Remaining(machine), quorum.NVoters(voters))
+	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.Remaining(m), quorum.NVoters(voters))
 }
 
 // noteHeld tells that a Machine stays although a person took its hook off.
-func (p *planner) noteHeld(machine int) {
-	m := &p.s.Machines[machine]
+func (p *planner) noteHeld(m *quorum.Machine) {
 	voters, _ := p.s.Ring.Voters()
-	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(machine), quorum.NVoters(voters), quorum.Size(voters))
+	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.RingWhy()
 	}
@@ -102,7 +103,7 @@ func (p *planner) noteHeld(machine int) {
 func (p *planner) ledgerToKeep() []quorum.Release {
 	out := []quorum.Release{}
 	for _, r := range p.s.Ledger.Entries {
-		if slices.ContainsFunc(r.Members, func(id uint64) bool { return p.s.Ring.MemberIndex(id) >= 0 }) ||
+		if slices.ContainsFunc(r.Members, func(id quorum.MemberID) bool { return p.s.Ring.Member(id) != nil }) ||
 			slices.ContainsFunc(p.s.Machines, func(m quorum.Machine) bool { return m.UID == r.UID }) {
 			out = append(out, r)
 		}

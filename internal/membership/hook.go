@@ -15,23 +15,23 @@ func (p *planner) putHooks() []Action {
 	var out []Action
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		members := p.join.Members(i)
-		n := p.join.Node(i)
-		waits := p.s.Mode == quorum.ModeFull && m.ControlPlane() && n >= 0 && p.s.Nodes[n].Ready
+		members := p.join.Members(m)
+		n := p.join.Node(m)
+		waits := p.s.Mode == quorum.ModeFull && m.ControlPlane() && n != nil && n.Ready
 		if m.Deleting() || m.Mirrored || m.Unread != "" || len(members) == 0 && !waits || p.s.Mode == quorum.ModeGuard && m.Hook != quorum.EntryOurs {
 			continue
 		}
-		a := Action{Kind: AddHook, Step: 1, Machine: m.Name, UID: m.UID, Hook: m.Hook != quorum.EntryOurs, Latch: m.Latch != quorum.EntryOurs}
-		fresh := p.evidence(i, members)
+		on := AddHook{Hook: m.Hook != quorum.EntryOurs, Latch: m.Latch != quorum.EntryOurs}
+		fresh := p.evidence(m, members)
 		if len(fresh.MemberIDs) > 0 && !m.OwnEvidence().Same(fresh) {
-			a.Evidence = fresh
+			on.Evidence = fresh
 		}
-		if a.Hook || a.Latch || len(a.Evidence.MemberIDs) > 0 {
-			a.Why = "a member is to be added on its Node"
+		if on.Hook || on.Latch || len(on.Evidence.MemberIDs) > 0 {
+			why := "a member is to be added on its Node"
 			if len(members) > 0 {
-				a.Why = fmt.Sprintf("it hosts etcd %s", &p.s.Ring.Members[members[0]])
+				why = fmt.Sprintf("it hosts etcd %s", members[0])
 			}
-			out = append(out, a)
+			out = append(out, Action{Step: 1, Machine: m.Name, UID: m.UID, Change: on, Why: why})
 		}
 	}
 	return out
@@ -40,12 +40,10 @@ func (p *planner) putHooks() []Action {
 // evidence is what a Machine's annotation should say of the members that it hosts for sure. A dead
 // member whose record names a Machine that is gone is not this one's: the host may have come back
 // with the same address.
-func (p *planner) evidence(machine int, members []int) quorum.Evidence {
-	m := &p.s.Machines[machine]
+func (p *planner) evidence(m *quorum.Machine, members []*quorum.Member) quorum.Evidence {
 	e := quorum.Evidence{MachineUID: m.UID, Machine: m.Name}
-	for _, k := range members {
-		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
-		if host.Machine() == machine && (member.Healthy || host.Departed == nil) {
+	for _, member := range members {
+		if host := p.join.Host(member); host.Machine() == m && (member.Healthy || host.Departed == nil) {
 			e.MemberIDs = append(e.MemberIDs, member.ID)
 			e.Addresses = append(e.Addresses, member.PeerAddresses()...)
 		}
@@ -61,16 +59,15 @@ func (p *planner) evidence(machine int, members []int) quorum.Evidence {
 func (p *planner) recordsToKeep() []quorum.Evidence {
 	out := []quorum.Evidence{}
 	for k := range p.s.Ring.Members {
-		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
-		i := host.Machine()
-		if i >= 0 && p.s.Machines[i].UID != "" && (member.Healthy || host.Departed == nil) {
-			m := &p.s.Machines[i]
-			out = append(out, quorum.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []uint64{member.ID}, Addresses: member.PeerAddresses()})
+		member := &p.s.Ring.Members[k]
+		host := p.join.Host(member)
+		if m := host.Machine(); m != nil && m.UID != "" && (member.Healthy || host.Departed == nil) {
+			out = append(out, quorum.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []quorum.MemberID{member.ID}, Addresses: member.PeerAddresses()})
 			continue
 		}
 		if r := slices.IndexFunc(p.s.Records, func(r quorum.Evidence) bool { return r.Names(member.ID) }); r >= 0 {
 			kept := p.s.Records[r]
-			kept.MemberIDs = []uint64{member.ID}
+			kept.MemberIDs = []quorum.MemberID{member.ID}
 			out = append(out, kept)
 		}
 	}

@@ -36,7 +36,7 @@ func (v *Violation) Error() string {
 func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	changes := 0
 	for _, a := range actions {
-		if a.Kind.Membership() {
+		if a.Kind().Membership() {
 			changes++
 		}
 		if err := check(s, a); err != nil {
@@ -49,107 +49,133 @@ func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	return nil
 }
 
+// check checks one action.
 func check(s *quorum.Snapshot, a Action) error {
-	violated := func(i Invariant, format string, args ...any) error {
-		return &Violation{i, a, fmt.Sprintf(format, args...)}
+	m := s.Machine(a.Machine)
+	if m != nil && m.UID != a.UID {
+		m = nil
 	}
-	var m *quorum.Machine
-	i := slices.IndexFunc(s.Machines, func(m quorum.Machine) bool { return m.Name == a.Machine && m.UID == a.UID })
-	if i >= 0 {
-		m = &s.Machines[i]
+	var i Invariant
+	var what string
+	switch {
+	case !a.Kind().Membership():
+		i, what = checkMachine(s, a, m)
+	case !s.Ring.Known:
+		i, what = InvariantQuorum, "etcd's members are not known"
+	case a.Kind() != KindAddLearner && s.Ring.Member(a.MemberID()) == nil:
+		i, what = InvariantOneChange, fmt.Sprintf("member %x is not listed", a.MemberID())
+	default:
+		if i, what = checkMember(s, a, m); what == "" {
+			i, what = InvariantQuorum, checkQuorum(s, a)
+		}
 	}
-	voters, _ := s.Ring.Voters()
-	after, alive := voters, votersKept(s)
-	if a.Kind.Membership() && !s.Ring.Known {
-		return violated(InvariantQuorum, "etcd's members are not known")
+	if what != "" {
+		return &Violation{i, a, what}
 	}
-	member := s.Ring.Member(a.Member)
-	if member == nil && a.Kind >= RemoveLearner && a.Kind != AddLearner {
-		return violated(InvariantOneChange, "member %x is not listed", a.Member)
-	}
-	switch a.Kind {
+	return nil
+}
+
+// checkMachine checks a change of a Machine's hook and latch, "" if it breaks nothing.
+func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
+	switch c := a.Change.(type) {
 	case AddHook:
-		if m == nil || m.Deleting() && (a.Hook || a.Latch) {
-			return violated(InvariantNoRegain, "the Machine is deleting or gone")
+		if m == nil || m.Deleting() && (c.Hook || c.Latch) {
+			return InvariantNoRegain, "the Machine is deleting or gone"
 		}
 	case ReleaseHook:
 		if m == nil || !m.Deleting() {
-			return violated(InvariantRelease, "the Machine is not deleting")
+			return InvariantRelease, "the Machine is not deleting"
 		}
-		j := quorum.NewJoin(s)
-		switch is, why := j.Hosting(i); {
+		voters, _ := s.Ring.Voters()
+		switch is, why := quorum.NewJoin(s).Hosting(m); {
 		case is == quorum.HostingNothing:
 		case m.Hook != quorum.EntryAbsent:
-			return violated(InvariantRelease, "it may host a member: %s", why)
+			return InvariantRelease, "it may host a member: " + why
 		case !s.Ledger.Has(m.UID):
-			return violated(InvariantRelease, "it may host a member, and the ledger does not say that it is let go: %s", why)
-		case (!s.Ring.Known || surelyHosted(s, i) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):
-			return violated(InvariantRelease, "%d of %d voters are healthy for certain without this Machine, which is less than quorum", surelyHosted(s, i), voters)
+			return InvariantRelease, "it may host a member, and the ledger does not say that it is let go: " + why
+		case (!s.Ring.Known || surelyHosted(s, m) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):
+			return InvariantRelease, fmt.Sprintf("%d of %d voters are healthy for certain without this Machine, which is less than quorum", surelyHosted(s, m), voters)
 		}
 	case RecordRelease:
 		if m == nil || !m.Deleting() || m.Hook != quorum.EntryAbsent {
-			return violated(InvariantRelease, "the Machine is not deleting, or no person took its hook off")
+			return InvariantRelease, "the Machine is not deleting, or no person took its hook off"
 		}
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
+	case RemoveLearner, MoveLeader, RemoveVoter, Promote, AddLearner: // checkMember's
+	}
+	return "", ""
+}
+
+// checkMember checks who is added, promoted or removed, "" if that breaks nothing.
+func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
+	voters, _ := s.Ring.Voters()
+	member := s.Ring.Member(a.MemberID())
+	switch a.Change.(type) {
 	case RemoveLearner:
 		if !member.Learner {
-			return violated(InvariantVoterCount, "the member is a voter")
+			return InvariantVoterCount, "the member is a voter"
 		}
 	case RemoveVoter:
 		if member.Learner {
-			return violated(InvariantVoterCount, "the member is a learner")
+			return InvariantVoterCount, "the member is a learner"
 		}
-		after--
-		if k := s.Ring.MemberIndex(a.Member); member.Healthy && !quorum.NewJoin(s).Released(k) {
-			alive--
-			if n := replacementsOf(s, a.Member); n < s.Desired {
-				return violated(InvariantVoterCount, "%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
-			}
+		if n := replacementsOf(s, member.ID); member.Healthy && !quorum.NewJoin(s).Released(member) && n < s.Desired {
+			return InvariantVoterCount, fmt.Sprintf("%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
 		}
 	case Promote:
-		after++
-		if member.Healthy {
-			alive++
-		}
-		k := slices.IndexFunc(s.Ring.Members, func(m quorum.Member) bool { return m.ID == a.Member })
 		switch {
 		case !member.Learner:
-			return violated(InvariantVoterCount, "the member is a voter already")
-		case m != nil && quorum.NewJoin(s).Hosts[k].Machine() != i:
-			return violated(InvariantHookedPromotion, "the member does not run on that Machine")
+			return InvariantVoterCount, "the member is a voter already"
+		case m != nil && quorum.NewJoin(s).Host(member).Machine() != m:
+			return InvariantHookedPromotion, "the member does not run on that Machine"
 		case m == nil || m.Hook != quorum.EntryOurs:
-			return violated(InvariantHookedPromotion, "its Machine does not carry the hook")
+			return InvariantHookedPromotion, "its Machine does not carry the hook"
 		case m.Deleting():
-			return violated(InvariantLivePromotion, "its Machine is deleting")
-		case after > s.Desired+1:
-			return violated(InvariantVoterCount, "there would be %d voters for %d wanted", after, s.Desired)
+			return InvariantLivePromotion, "its Machine is deleting"
+		case voters > s.Desired:
+			return InvariantVoterCount, fmt.Sprintf("there would be %d voters for %d wanted", voters+1, s.Desired)
 		}
 	case MoveLeader, AddLearner: // neither changes who votes
+	case AddHook, ReleaseHook, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod: // checkMachine's
 	}
-	if !a.Kind.Membership() {
-		return nil
-	}
-	_, answers := s.Ring.Voters() // those of Machines that were let go vote until they are gone
-	switch {
-	case a.Kind == RemoveVoter && member.Healthy:
-		answers--
-	case a.Kind == Promote && member.Healthy:
-		answers++
+	return "", ""
+}
+
+// checkQuorum checks what etcd has left after a change of its members, "" if that is enough.
+func checkQuorum(s *quorum.Snapshot, a Action) string {
+	voters, answers := s.Ring.Voters() // those of Machines that were let go answer until they are gone
+	after, kept := voters, votersKept(s)
+	switch member := s.Ring.Member(a.MemberID()); a.Kind() {
+	case KindRemoveVoter:
+		after--
+		if member.Healthy {
+			answers--
+			if !quorum.NewJoin(s).Released(member) {
+				kept--
+			}
+		}
+	case KindPromote:
+		after++
+		if member.Healthy {
+			answers++
+			kept++
+		}
+	default:
 	}
 	if answers < quorum.Size(after) {
-		return violated(InvariantQuorum, "%d healthy of %d voters would be no quorum", answers, after)
+		return fmt.Sprintf("%d healthy of %d voters would be no quorum", answers, after)
 	}
-	if missing := quorum.Size(after) - alive; missing > 0 && missing > quorum.Size(voters)-votersKept(s) {
-		return violated(InvariantQuorum, "%d healthy of %d voters whose Machines stay would be no quorum, and further from it than now", alive, after)
+	if missing := quorum.Size(after) - kept; missing > 0 && missing > quorum.Size(voters)-votersKept(s) {
+		return fmt.Sprintf("%d healthy of %d voters whose Machines stay would be no quorum, and further from it than now", kept, after)
 	}
-	return nil
+	return ""
 }
 
 // votersKept counts the healthy voters that are not released.
 func votersKept(s *quorum.Snapshot) int {
 	j, n := quorum.NewJoin(s), 0
-	for k, m := range s.Ring.Members {
-		if !m.Learner && m.Healthy && !j.Released(k) {
+	for k := range s.Ring.Members {
+		if m := &s.Ring.Members[k]; !m.Learner && m.Healthy && !j.Released(m) {
 			n++
 		}
 	}
@@ -158,10 +184,10 @@ func votersKept(s *quorum.Snapshot) int {
 
 // surelyHosted counts the healthy voters that are not released, have no release pending, and have a known host other than this
 // Machine.
-func surelyHosted(s *quorum.Snapshot, machine int) int {
+func surelyHosted(s *quorum.Snapshot, without *quorum.Machine) int {
 	j, n := quorum.NewJoin(s), 0
-	for k, m := range s.Ring.Members {
-		if !m.Learner && m.Healthy && !j.Released(k) && !j.ReleasePending(k) && j.Hosts[k].Known() && !slices.Contains(j.Hosts[k].Machines, machine) {
+	for k := range s.Ring.Members {
+		if m := &s.Ring.Members[k]; !m.Learner && m.Healthy && !j.Released(m) && !j.ReleasePending(m) && j.Host(m).Known() && !slices.Contains(j.Host(m).Machines, without) {
 			n++
 		}
 	}
@@ -170,10 +196,12 @@ func surelyHosted(s *quorum.Snapshot, machine int) int {
 
 // replacementsOf counts the other voters that are healthy, have started, are not released, and are joined to exactly one Machine or
 // Node.
-func replacementsOf(s *quorum.Snapshot, other uint64) int {
+func replacementsOf(s *quorum.Snapshot, other quorum.MemberID) int {
 	j, n := quorum.NewJoin(s), 0
-	for k, m := range s.Ring.Members {
-		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && !j.Released(k) && len(j.Hosts[k].Machines)+len(j.Hosts[k].Nodes) == 1 {
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		host := j.Host(m)
+		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && !j.Released(m) && len(host.Machines)+len(host.Nodes) == 1 {
 			n++
 		}
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// nodeComes is for how long a new Machine may be without a Node before that is reported.
+// nodeStartupTimeout is for how long a new Machine may be without a Node before that is reported.
 const nodeStartupTimeout = 30 * time.Minute
 
 // observe notes what is wrong whatever is done.
 func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
-		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		member := &p.s.Ring.Members[k]
+		host := p.join.Host(member)
 		switch {
 		case !member.Learner && !member.Started():
 			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: etcdctl member remove %x", member, member.ID)
@@ -26,22 +27,22 @@ func (p *planner) observe() {
 			// A warm learner that waits for a seat is at rest.
 			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
 			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
-				p.note(ReasonLearnerBehind, p.machineOf(k), "learner %s is %s", member, p.behind(member))
+				p.note(ReasonLearnerBehind, p.machineOf(member), "learner %s is %s", member, p.behind(member))
 			}
-			if i := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && i >= 0 && !p.s.Machines[i].Deleting() {
-				p.note(ReasonLearnerStuck, p.machineOf(k), "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
-					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(k))
+			if m := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && m != nil && !m.Deleting() {
+				p.note(ReasonLearnerStuck, p.machineOf(member), "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
+					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(member))
 			}
 		}
-		if at, has := p.moved(k); has != "" {
-			p.note(ReasonMemberAddressChanged, p.machineOf(k), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(k), has, member.ID)
+		if at, has := p.moved(member); has != "" {
+			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(member), has, member.ID)
 		}
 		switch {
 		case host.Known():
 		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
 			p.note(ReasonLearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
 		default:
-			p.note(ReasonMemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.Ambiguity(k), p.ownerless(k))
+			p.note(ReasonMemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.Ambiguity(member), p.ownerless(member))
 		}
 	}
 	if p.s.Ledger.Why != "" {
@@ -61,11 +62,11 @@ func (p *planner) observe() {
 		if m.Mirrored {
 			p.note(ReasonMachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
 		}
-		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(i) < 0 && len(p.join.Members(i)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout) {
+		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(m) == nil && len(p.join.Members(m)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout) {
 			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
 		}
-		p.noteUnseen(i)
-		p.noteUndrained(i)
+		p.noteUnseen(m)
+		p.noteUndrained(m)
 		if m.Hook == quorum.EntryForeign && p.s.Mode == quorum.ModeGuard {
 			p.note(ReasonHookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", quorum.HookName, m.Name, quorum.HookOwner)
 		}
@@ -105,12 +106,12 @@ func (p *planner) noteDrains() {
 	if g.Managed && g.Absent != "" {
 		p.note(ReasonQuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)
 	}
-	if !g.Manageable() || g.MinAvailable < 0 {
+	if !g.Manageable() || g.MinAvailable == nil {
 		return
 	}
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
-		if p.nodeNeedsPod(n) && !node.Cordoned && !g.HasPod(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
+		if p.nodeNeedsPod(node) && !node.Cordoned && !g.HasPod(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
 			p.note(ReasonQuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
 		}
 	}
@@ -125,9 +126,9 @@ func (p *planner) noteDrains() {
 func (p *planner) noteDomains() {
 	voters, zones := 0, map[string]bool{}
 	for k := range p.s.Ring.Members {
-		if !p.s.Ring.Members[k].Learner {
+		if member := &p.s.Ring.Members[k]; !member.Learner {
 			voters++
-			zones[p.zone(k)] = true
+			zones[p.zone(member)] = true
 		}
 	}
 	if voters < 3 || len(zones) != 1 || zones[""] {
@@ -135,7 +136,7 @@ func (p *planner) noteDomains() {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if m.ControlPlane() && !m.Deleting() && m.Zone != "" && !zones[m.Zone] && len(p.join.Members(i)) == 0 {
+		if m.ControlPlane() && !m.Deleting() && m.Zone != "" && !zones[m.Zone] && len(p.join.Members(m)) == 0 {
 			for zone := range zones {
 				p.note(ReasonOneFailureDomain, "", "all %s are in failure domain %s, and etcd is lost with it; Machine %s is in %s: delete one of the others to have its member move there", quorum.NVoters(voters), zone, m.Name, m.Zone)
 			}
@@ -146,17 +147,16 @@ func (p *planner) noteDomains() {
 
 // noteUnseen notes, in guard mode, that cluster-etcd-operator cannot find the voter of a deleting Machine: it looks for members at the
 // Machine's InternalIPs alone.
-func (p *planner) noteUnseen(machine int) {
-	m, k := &p.s.Machines[machine], p.join.Voter(machine)
-	if p.s.Mode != quorum.ModeGuard || !m.Deleting() || m.Mirrored || m.Unread != "" || m.Hook != quorum.EntryOurs || k < 0 {
+func (p *planner) noteUnseen(m *quorum.Machine) {
+	member := p.join.Voter(m)
+	if p.s.Mode != quorum.ModeGuard || !m.Deleting() || m.Mirrored || m.Unread != "" || m.Hook != quorum.EntryOurs || member == nil {
 		return
 	}
-	member := &p.s.Ring.Members[k]
 	if quorum.PeerHostsOf(member.PeerURLs).Meets(m.Addresses, nil) {
 		return
 	}
 	then := fmt.Sprintf("Once its replacement votes: etcdctl member remove %x", member.ID)
-	if remain := p.servingWithout(k); p.s.Desired > 0 && remain >= p.s.Desired {
+	if remain := p.servingWithout(member); p.s.Desired > 0 && remain >= p.s.Desired {
 		then = fmt.Sprintf("%s without it, as many as are wanted, so: etcdctl member remove %x", nHealthy(remain), member.ID)
 	}
 	p.note(ReasonOperatorSeesNoMember, m.Name, "cluster-etcd-operator finds a member at an InternalIP of its Machine, and deleting Machine %s has none of etcd %s (%s), so it will not remove that member, and the Machine is held. %s",
@@ -165,18 +165,19 @@ func (p *planner) noteUnseen(machine int) {
 
 // noteUndrained notes that a Machine that was let go is not drained: the machine controller drains no control-plane Node while another
 // one is cordoned, and that one's Machine is not on its way out.
-func (p *planner) noteUndrained(machine int) {
-	m, node := &p.s.Machines[machine], p.join.Node(machine)
-	if !m.LetGo() || m.Mirrored || node < 0 || p.s.Nodes[node].Cordoned {
+func (p *planner) noteUndrained(m *quorum.Machine) {
+	node := p.join.Node(m)
+	if !m.LetGo() || m.Mirrored || node == nil || node.Cordoned {
 		return
 	}
-	for n := range p.s.Nodes {
-		owner := p.join.Owner(n)
-		if !p.s.Nodes[n].Cordoned || owner >= 0 && p.s.Machines[owner].LetGo() {
+	for i := range p.s.Nodes {
+		other := &p.s.Nodes[i]
+		owner := p.join.Owner(other)
+		if !other.Cordoned || owner != nil && owner.LetGo() {
 			continue
 		}
 		p.note(ReasonDrainBlocked, m.Name, "Machine %s is let go, and is not drained: the machine controller drains no control-plane Node while Node %s is cordoned. If that one stays: kubectl uncordon %s",
-			m.Name, p.s.Nodes[n].Name, p.s.Nodes[n].Name)
+			m.Name, other.Name, other.Name)
 		return
 	}
 }
@@ -192,11 +193,12 @@ func nHealthy(n int) string {
 func (p *planner) noteVoterCount() {
 	voters, _ := p.s.Ring.Voters()
 	stays := true // all of them, on Machines
-	for k := range p.join.Hosts {
-		stays = stays && !p.isLeaving(k) && p.join.Hosts[k].Machine() >= 0
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
+		stays = stays && !p.isLeaving(member) && p.join.Host(member).Machine() != nil
 	}
 	switch {
-	case p.s.Desired == 0 || voters == p.s.Desired:
+	case p.s.Desired == 0 || voters == p.s.Desired || p.s.Surge && voters == p.s.Desired+1:
 	case voters < p.s.Desired && p.hasLearner():
 		p.note(ReasonReplacementWaits, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
 	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:
@@ -212,17 +214,17 @@ func (p *planner) noteVoterCount() {
 }
 
 // ownerless is what to do about a member that runs, if at all, where no Machine and no Node is.
-func (p *planner) ownerless(k int) string {
-	if host := &p.join.Hosts[k]; len(host.Machines)+len(host.Nodes) > 0 {
+func (p *planner) ownerless(member *quorum.Member) string {
+	if host := p.join.Host(member); len(host.Machines)+len(host.Nodes) > 0 {
 		return ""
 	}
-	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", p.s.Ring.Members[k].ID)
+	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", member.ID)
 }
 
 // machineOf is the name of the Machine that hosts a member, "" if that is not known.
-func (p *planner) machineOf(k int) string {
-	if i := p.join.Hosts[k].Machine(); i >= 0 {
-		return p.s.Machines[i].Name
+func (p *planner) machineOf(member *quorum.Member) string {
+	if m := p.join.Host(member).Machine(); m != nil {
+		return m.Name
 	}
 	return ""
 }
@@ -237,15 +239,14 @@ func (p *planner) behind(m *quorum.Member) string {
 }
 
 // moved says where a member is listed and which addresses its Machine has instead; "" if one is the other.
-func (p *planner) moved(k int) (at, has string) {
-	member, i := &p.s.Ring.Members[k], p.join.Hosts[k].Machine()
-	if i < 0 || len(member.PeerURLs) == 0 {
+func (p *planner) moved(member *quorum.Member) (at, has string) {
+	m := p.join.Host(member).Machine()
+	if m == nil || len(member.PeerURLs) == 0 {
 		return "", ""
 	}
-	m := &p.s.Machines[i]
 	addrs, names := slices.Clone(m.Addresses), m.HostNames
-	if n := p.join.Node(i); n >= 0 {
-		addrs, names = append(addrs, p.s.Nodes[n].Addresses...), append(slices.Clone(names), p.s.Nodes[n].HostNames...)
+	if n := p.join.Node(m); n != nil {
+		addrs, names = append(addrs, n.Addresses...), append(slices.Clone(names), n.HostNames...)
 	}
 	if len(addrs) == 0 || quorum.PeerHostsOf(member.PeerURLs).Meets(addrs, names) {
 		return "", ""

@@ -18,7 +18,7 @@ type Plan struct {
 	Records []quorum.Evidence
 	// Ledger are the releases that the ledger is to keep. Nil: leave it as it is.
 	Ledger []quorum.Release
-	// Moving: something is under way that etcd or a host must finish, so look again soon.
+	// InProgress: something is under way that etcd or a host must finish, so look again soon.
 	InProgress bool
 	// Violated is the invariant that a planned action would break; there are then no Actions. "" if none.
 	Violated Invariant
@@ -45,7 +45,8 @@ type planner struct {
 	plan Plan
 }
 
-// decide fills the plan: the first step that applies.
+// decide fills the plan with the first step that has something to do. A step of which every action fails does not stop those after
+// it, and step 8 always runs.
 func (p *planner) decide() {
 	s := p.s
 	p.plan.Notes = AlarmNotes(&s.Ring)
@@ -77,13 +78,13 @@ func (p *planner) decide() {
 	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}
 	if s.Mode == quorum.ModeFull {
 		p.plan.Records = p.recordsToKeep()
-		voters, alive := s.Ring.Voters()
-		if _, stay := p.voterCounts(); alive >= quorum.Size(voters) && stay < quorum.Size(voters) {
+		voters, healthy := s.Ring.Voters()
+		if _, stay := p.voterCounts(); healthy >= quorum.Size(voters) && stay < quorum.Size(voters) {
 			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))
 		}
 		switch {
-		case alive < quorum.Size(voters):
-			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", alive, quorum.NVoters(voters), quorum.Size(voters))
+		case healthy < quorum.Size(voters):
+			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", healthy, quorum.NVoters(voters), quorum.Size(voters))
 		case s.OtherDriver != "":
 			p.note(ReasonEtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator may change them itself (%s): if it is there, run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.ForeignLock():

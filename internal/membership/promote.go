@@ -14,13 +14,13 @@ func (p *planner) promote() []Action {
 	}
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
-		i := p.join.Hosts[k].Machine()
-		if !member.Learner || i < 0 || !p.s.Steady(member) {
+		m := p.join.Host(member).Machine()
+		if !member.Learner || m == nil || !p.s.Steady(member) {
 			continue
 		}
-		if m := &p.s.Machines[i]; !m.Deleting() && !m.Mirrored && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs && !p.hostGoesWithAnother(i) {
+		if !m.Deleting() && !m.Mirrored && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs && !p.hostGoesWithAnother(m) {
 			return []Action{{
-				Kind: Promote, Step: 6, Machine: m.Name, UID: m.UID, Member: member.ID, MemberName: member.Name,
+				Step: 6, Machine: m.Name, UID: m.UID, Change: Promote{Member{member.ID, member.Name}},
 				Why: fmt.Sprintf("it is %d entries behind the leader, its Machine is hooked, and a seat is free", p.s.Lag(member)),
 			}}
 		}
@@ -28,15 +28,19 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// seatFree says whether a voter may be added: one is missing, or one is about to go and can. An even
-// number of voters is only ever passed through.
+// seatFree says whether a voter may be added: one is missing, or one is about to go and can, or the set is to delete one's Machine once
+// this one votes. An even number of voters is only ever passed through.
 func (p *planner) seatFree() bool {
 	voters, _ := p.s.Ring.Voters()
 	if voters != p.s.Desired {
 		return voters < p.s.Desired
 	}
+	if p.s.Surge {
+		return true
+	}
 	for k := range p.s.Ring.Members {
-		if _, _, ok := p.leavingFrom(k); ok && !p.s.Ring.Members[k].Learner {
+		member := &p.s.Ring.Members[k]
+		if _, _, ok := p.leavingFrom(member); ok && !member.Learner {
 			return true
 		}
 	}

@@ -14,8 +14,8 @@ func (p *planner) keepQuorumGuard() []Action {
 		return nil
 	}
 	var out []Action
-	if voters, _ := p.s.Ring.Voters(); g.MinAvailable != p.minAvailable() || !g.Intact {
-		out = append(out, Action{Kind: SizeGuard, Step: 8, MinAvailable: p.minAvailable(), Version: g.Version, Why: "etcd has " + quorum.NVoters(voters)})
+	if voters, _ := p.s.Ring.Voters(); g.MinAvailable == nil || *g.MinAvailable != p.minAvailable() || !g.Intact {
+		out = append(out, Action{Step: 8, Change: SizeGuard{p.minAvailable(), g.Version}, Why: "etcd has " + quorum.NVoters(voters)})
 	}
 	renewed := false
 	for i := range g.Pods {
@@ -25,16 +25,16 @@ func (p *planner) keepQuorumGuard() []Action {
 			renewed, why = true, "it is outdated, so Holdfast creates it again"
 		}
 		if why != "" {
-			out = append(out, Action{Kind: DeleteGuardPod, Step: 8, Node: pod.Node, Pod: pod.Name, PodUID: pod.UID, Why: why})
+			out = append(out, Action{Step: 8, Change: DeleteGuardPod{Node: pod.Node, Pod: pod.Name, PodUID: pod.UID}, Why: why})
 		}
 	}
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
-		if g.MinAvailable < 0 || node.Cordoned || !p.nodeNeedsPod(n) || slices.ContainsFunc(g.Pods, func(pod quorum.GuardPod) bool { return pod.Node == node.Name && pod.Owner != quorum.PodOwnerOther }) {
+		if g.MinAvailable == nil || node.Cordoned || !p.nodeNeedsPod(node) || slices.ContainsFunc(g.Pods, func(pod quorum.GuardPod) bool { return pod.Node == node.Name && pod.Owner != quorum.PodOwnerOther }) {
 			continue
 		}
 		if addr, ok := p.address(node); ok {
-			out = append(out, Action{Kind: CreateGuardPod, Step: 8, Node: node.Name, Address: addr, Why: "it hosts an etcd member, or is about to"})
+			out = append(out, Action{Step: 8, Change: CreateGuardPod{node.Name, addr}, Why: "it hosts an etcd member, or is about to"})
 		}
 	}
 	return out
@@ -68,19 +68,19 @@ func (p *planner) minAvailable() int {
 }
 
 // nodeNeedsPod says whether a Node is to have a guard pod.
-func (p *planner) nodeNeedsPod(node int) bool {
-	return p.join.NeedsGuardPod(node) && !p.machineReleasing(p.s.Nodes[node].Name)
+func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
+	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
 // podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
 func (p *planner) podWanted(pod *quorum.GuardPod) bool {
-	node := slices.IndexFunc(p.s.Nodes, func(n quorum.Node) bool { return n.Name == pod.Node })
-	return pod.Owner == quorum.PodOwnerGuard && node >= 0 && p.nodeNeedsPod(node)
+	node := p.s.Node(pod.Node)
+	return pod.Owner == quorum.PodOwnerGuard && node != nil && p.nodeNeedsPod(node)
 }
 
 // holdsPromotion says whether the budget would let one voter too many be drained once a learner is promoted.
 func (p *planner) holdsPromotion() bool {
-	return p.s.QuorumGuard.Manageable() && p.s.QuorumGuard.MinAvailable < p.minAvailable()
+	return p.s.QuorumGuard.Manageable() && !p.s.QuorumGuard.AtLeast(p.minAvailable())
 }
 
 // whyUnwanted says why a pod of the guard is to go for good, "" if it is not.
@@ -92,8 +92,8 @@ func (p *planner) whyUnwanted(pod *quorum.GuardPod) string {
 		return "the budget that it was made for is gone"
 	case p.podWanted(pod):
 		return ""
-	case p.machineReleasing(pod.Node):
-		if !p.machineReleased(pod.Node) {
+	case p.machineReleasing(p.s.Node(pod.Node)):
+		if !p.machineReleased(p.s.Node(pod.Node)) {
 			return "" // it goes with the release
 		}
 		return "its Machine is let go, so its voter counts as lost, and the budget is for the others"
@@ -103,21 +103,21 @@ func (p *planner) whyUnwanted(pod *quorum.GuardPod) string {
 }
 
 // machineReleased says whether nothing holds the Machine of a Node any more.
-func (p *planner) machineReleased(node string) bool {
-	return p.isNodeOf(node, func(i int) bool { return p.s.Machines[i].LetGo() })
+func (p *planner) machineReleased(n *quorum.Node) bool {
+	return p.isNodeOf(n, (*quorum.Machine).LetGo)
 }
 
 // machineReleasing reports whether the Machine of a Node is released, or is being deleted, is in the ledger, and may be released.
-func (p *planner) machineReleasing(node string) bool {
-	return p.machineReleased(node) || p.isNodeOf(node, func(i int) bool {
-		return p.s.Machines[i].Deleting() && p.s.Ledger.Has(p.s.Machines[i].UID) && p.join.MayRelease(i)
+func (p *planner) machineReleasing(n *quorum.Node) bool {
+	return p.machineReleased(n) || p.isNodeOf(n, func(m *quorum.Machine) bool {
+		return m.Deleting() && p.s.Ledger.Has(m.UID) && p.join.MayRelease(m)
 	})
 }
 
 // isNodeOf says whether a Node is that of a Machine of that kind.
-func (p *planner) isNodeOf(node string, kind func(machine int) bool) bool {
+func (p *planner) isNodeOf(n *quorum.Node, kind func(*quorum.Machine) bool) bool {
 	for i := range p.s.Machines {
-		if n := p.join.Node(i); n >= 0 && p.s.Nodes[n].Name == node && kind(i) {
+		if m := &p.s.Machines[i]; n != nil && p.join.Node(m) == n && kind(m) {
 			return true
 		}
 	}
@@ -127,12 +127,12 @@ func (p *planner) isNodeOf(node string, kind func(machine int) bool) bool {
 // releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
 // counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: not before the
 // budget lets nothing be drained any more, and while enough others are not, unless a person lifted the rule.
-func (p *planner) releasePod(machine int) (pod *quorum.GuardPod, ok bool) {
-	n := p.join.Node(machine)
-	if n < 0 || !p.s.QuorumGuard.Manageable() {
+func (p *planner) releasePod(m *quorum.Machine) (pod *quorum.GuardPod, ok bool) {
+	n := p.join.Node(m)
+	if n == nil || !p.s.QuorumGuard.Manageable() {
 		return nil, true
 	}
-	if pod = p.s.QuorumGuard.Pod(p.s.Nodes[n].Name); pod == nil || p.s.Machines[machine].Lifts(quorum.RuleEscapeHatch, p.s.Now) {
+	if pod = p.s.QuorumGuard.Pod(n.Name); pod == nil || m.Lifts(quorum.RuleEscapeHatch, p.s.Now) {
 		return pod, true
 	}
 	voters, _ := p.s.Ring.Voters()
@@ -142,17 +142,17 @@ func (p *planner) releasePod(machine int) (pod *quorum.GuardPod, ok bool) {
 			ready++
 		}
 	}
-	return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.MinAvailable >= p.minAvailable()
+	return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.AtLeast(p.minAvailable())
 }
 
 // outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain
 // waits for one pod at most.
 func (p *planner) outdated(pod *quorum.GuardPod) bool {
-	node := slices.IndexFunc(p.s.Nodes, func(n quorum.Node) bool { return n.Name == pod.Node })
-	if pod.Deleting || node < 0 || !p.podWanted(pod) {
+	node := p.s.Node(pod.Node)
+	if pod.Deleting || node == nil || !p.podWanted(pod) {
 		return false
 	}
-	addr, ok := p.address(&p.s.Nodes[node])
+	addr, ok := p.address(node)
 	if !pod.Outdated && (!ok || addr == pod.Address) {
 		return false
 	}
@@ -161,8 +161,9 @@ func (p *planner) outdated(pod *quorum.GuardPod) bool {
 
 // podMissing says whether a Node that is to have a ready guard pod has none.
 func (p *planner) podMissing() bool {
-	for n := range p.s.Nodes {
-		if pod := p.s.QuorumGuard.Pod(p.s.Nodes[n].Name); p.nodeNeedsPod(n) && (pod == nil || !pod.Ready) {
+	for i := range p.s.Nodes {
+		n := &p.s.Nodes[i]
+		if pod := p.s.QuorumGuard.Pod(n.Name); p.nodeNeedsPod(n) && (pod == nil || !pod.Ready) {
 			return true
 		}
 	}

@@ -13,16 +13,15 @@ func (p *planner) releaseIdle() []Action {
 		if !m.Deleting() || m.Mirrored || m.Unread != "" {
 			continue
 		}
-		a := Action{Kind: ReleaseHook, Step: 2, Machine: m.Name, UID: m.UID, Hook: m.Hook != quorum.EntryAbsent && p.s.Mode == quorum.ModeFull, Latch: m.Latch == quorum.EntryOurs}
+		off := ReleaseHook{Hook: m.Hook != quorum.EntryAbsent && p.s.Mode == quorum.ModeFull, Latch: m.Latch == quorum.EntryOurs}
 		if m.Hook == quorum.EntryOurs && p.s.Mode == quorum.ModeGuard {
 			continue // its custodian's
 		}
-		if is, _ := p.join.Hosting(i); is != quorum.HostingNothing {
+		if is, _ := p.join.Hosting(m); is != quorum.HostingNothing {
 			continue
 		}
-		a.Why = "it hosts no etcd member"
-		if a.Hook || a.Latch {
-			out = append(out, a)
+		if off.Hook || off.Latch {
+			out = append(out, Action{Step: 2, Machine: m.Name, UID: m.UID, Change: off, Why: "it hosts no etcd member"})
 		}
 	}
 	return out

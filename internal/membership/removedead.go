@@ -3,6 +3,8 @@ package membership
 import (
 	"fmt"
 	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
@@ -13,26 +15,25 @@ import (
 func (p *planner) removeDead() []Action {
 	s := p.s
 	w := p.waitingMachine(anyMachine)
-	if w < 0 || p.hasLearner() {
+	if w == nil || p.hasLearner() {
 		return nil
 	}
 	accepts, _ := s.Ring.Accepts()
-	otherWay := p.waitingMachine(func(i int) bool {
-		return p.hostsNothing(i) && p.s.Nodes[p.join.Node(i)].GaveWayAt.IsZero()
-	}) >= 0
+	otherWay := p.waitingMachine(func(m *quorum.Machine) bool {
+		return p.hostsNothing(m) && p.join.Node(m).GaveWayAt.IsZero()
+	}) != nil
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
-		machine, uid, ok := p.leavingFrom(k)
+		machine, uid, ok := p.leavingFrom(member)
 		if !ok || member.Learner || !s.Dead(member) || s.Now.Sub(member.Since) < s.Limits.SettledAfter {
 			continue
 		}
-		if accepts && (otherWay || !slices.Contains(p.join.Members(w), k)) {
+		if accepts && (otherWay || !slices.Contains(p.join.Members(w), member)) {
 			continue
 		}
-		waits := s.Machines[w].Name
 		return []Action{{
-			Kind: RemoveVoter, Step: 5, Machine: machine, UID: uid, Member: member.ID, MemberName: member.Name,
-			Why: fmt.Sprintf("it is dead, %s, and etcd takes no member for Machine %s while it is listed", p.whyLeaving(k), waits),
+			Step: 5, Machine: machine, UID: uid, Change: RemoveVoter{Member{member.ID, member.Name}},
+			Why: fmt.Sprintf("it is dead, %s, and etcd takes no member for Machine %s while it is listed", p.whyLeaving(member), w.Name),
 		}}
 	}
 	return nil

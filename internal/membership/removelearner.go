@@ -11,34 +11,36 @@ import (
 // removeLearner is step 3.
 func (p *planner) removeLearner() []Action {
 	for k := range p.s.Ring.Members {
-		member, host := &p.s.Ring.Members[k], &p.join.Hosts[k]
+		member := &p.s.Ring.Members[k]
+		host := p.join.Host(member)
 		if !member.Learner {
 			continue
 		}
-		a := Action{Kind: RemoveLearner, Step: 3, Member: member.ID, MemberName: member.Name}
-		i := host.Machine()
-		waits := p.waitingMachine(func(o int) bool { return !slices.Contains(host.Machines, o) })
+		a, goes := Action{Step: 3}, RemoveLearner{Member: Member{member.ID, member.Name}}
+		m := host.Machine()
+		waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
 		switch {
-		case i >= 0 && p.s.Machines[i].Mirrored:
+		case m != nil && m.Mirrored:
 			continue
-		case i >= 0 && p.s.Machines[i].Deleting():
-			a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
+		case m != nil && m.Deleting():
+			a.Machine, a.UID = m.Name, m.UID
 			a.Why = "its Machine was deleted before it was promoted"
 		case host.Departed != nil && (len(host.Machines) == 0 || p.s.Dead(member)):
 			a.Machine, a.UID = host.Departed.Machine, host.Departed.MachineUID
 			a.Why = fmt.Sprintf("its Machine %s is gone", host.Departed.Machine)
-		case len(host.Machines)+len(host.Nodes) > 0 && waits >= 0 && p.stalled(member, p.turnLength(i, waits)):
-			a.GivesWay = true
-			if i >= 0 {
-				a.Machine, a.UID = p.s.Machines[i].Name, p.s.Machines[i].UID
-				if n := p.join.Node(i); n >= 0 {
-					a.Node = p.s.Nodes[n].Name
+		case len(host.Machines)+len(host.Nodes) > 0 && waits != nil && p.stalled(member, p.turnLength(m, waits)):
+			goes.GivesWay = true
+			if m != nil {
+				a.Machine, a.UID = m.Name, m.UID
+				if n := p.join.Node(m); n != nil {
+					goes.Node = n.Name
 				}
 			}
-			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(i, waits), p.s.Machines[waits].Name)
+			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(m, waits), waits.Name)
 		default:
 			continue
 		}
+		a.Change = goes
 		return []Action{a}
 	}
 	return nil
@@ -52,19 +54,17 @@ func (p *planner) stalled(m *quorum.Member, after time.Duration) bool {
 // longestTurn is how many times Limits.StallAfter a learner has at most before its Node gives way.
 const longestTurn = 12
 
-// turnLength is for how long the learner of a Machine (-1 if it is not known) may make no progress before its Node gives way to that of
+// turnLength is for how long the learner of a Machine (nil if it is not known) may make no progress before its Node gives way to that of
 // a Machine that waits. A learner that is being sent a large snapshot answers nobody, and looks like one that hangs. So if
 // all have given way once, each turn is twice as long as the one before it: a ring that is only slow ends in a vote.
-func (p *planner) turnLength(machine, waits int) time.Duration {
-	stall, theirs := p.s.Limits.StallAfter, p.s.Nodes[p.join.Node(waits)].GaveWayAt
+func (p *planner) turnLength(m, waits *quorum.Machine) time.Duration {
+	stall, theirs := p.s.Limits.StallAfter, p.join.Node(waits).GaveWayAt
 	if theirs.IsZero() {
 		return stall
 	}
 	before := stall
-	if machine >= 0 && p.join.Node(machine) >= 0 {
-		if ours := p.s.Nodes[p.join.Node(machine)].GaveWayAt; !ours.IsZero() {
-			before = max(stall, theirs.Sub(ours)) // they had the turn after ours
-		}
+	if n := p.join.Node(m); n != nil && !n.GaveWayAt.IsZero() {
+		before = max(stall, theirs.Sub(n.GaveWayAt)) // they had the turn after ours
 	}
 	return min(2*before, longestTurn*stall)
 }

@@ -60,35 +60,36 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 		have[PhaseAwaitRemoval] = voters - s.Desired
 	}
 	for k := range s.Ring.Members {
-		i := join.Hosts[k].Machine()
-		switch m := &s.Ring.Members[k]; {
-		case !m.Learner || i < 0 || s.Machines[i].Deleting():
-		case m.Started():
+		member := &s.Ring.Members[k]
+		switch m := join.Host(member).Machine(); {
+		case !member.Learner || m == nil || m.Deleting():
+		case member.Started():
 			have[PhaseAwaitPromotion]++
 		default:
 			have[PhaseAwaitStart]++
 		}
 	}
-	var held []int
+	var held []*quorum.Machine
 	for i := range s.Machines {
-		switch m, n := &s.Machines[i], join.Node(i); {
+		m := &s.Machines[i]
+		switch n := join.Node(m); {
 		case !m.ControlPlane() || m.Mirrored:
 		case m.Deleting():
 			if m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs {
-				held = append(held, i)
+				held = append(held, m)
 			}
-		case n >= 0 && s.Nodes[n].Ready && len(join.Members(i)) == 0:
+		case n != nil && n.Ready && len(join.Members(m)) == 0:
 			have[PhaseAwaitLearner]++
 		}
 	}
-	slices.SortStableFunc(held, func(a, b int) int {
-		return cmp.Or(s.Machines[a].DeletedAt.Compare(s.Machines[b].DeletedAt), cmp.Compare(s.Machines[a].Name, s.Machines[b].Name))
+	slices.SortStableFunc(held, func(a, b *quorum.Machine) int {
+		return cmp.Or(a.DeletedAt.Compare(b.DeletedAt), cmp.Compare(a.Name, b.Name))
 	})
 	var out []Replacement
-	for _, i := range held {
-		r := Replacement{Machine: s.Machines[i].Name, UID: s.Machines[i].UID, Phase: PhaseAwaitNode}
+	for _, m := range held {
+		r := Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}
 		switch {
-		case join.Voter(i) >= 0:
+		case join.Voter(m) != nil:
 			for _, phase := range [...]Phase{PhaseAwaitRemoval, PhaseAwaitPromotion, PhaseAwaitStart, PhaseAwaitLearner} {
 				if have[phase] > 0 {
 					have[phase]--
@@ -96,7 +97,7 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 					break
 				}
 			}
-		case len(join.Members(i)) > 0: // a learner, which is not promoted any more
+		case len(join.Members(m)) > 0: // a learner, which is not promoted any more
 			r.Phase = PhaseAwaitRemoval
 		default:
 			r.Phase = PhaseAwaitRelease
@@ -114,8 +115,8 @@ func Promotable(s *quorum.Snapshot) int {
 	}
 	n := 0
 	for k := range s.Ring.Members {
-		m, i := &s.Ring.Members[k], p.join.Hosts[k].Machine()
-		if m.Learner && s.Steady(m) && i >= 0 && !s.Machines[i].Deleting() && !s.Machines[i].Mirrored {
+		member := &s.Ring.Members[k]
+		if m := p.join.Host(member).Machine(); member.Learner && s.Steady(member) && m != nil && !m.Deleting() && !m.Mirrored {
 			n++
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -49,13 +48,7 @@ func TestClaims(t *testing.T) {
 		create(fmt.Sprintf("worker-%03d", i), "worker", fmt.Sprintf("process:///worker-%d", i))
 	}
 	deep := create("deep", "worker", "")
-	nested := func(depth int) string {
-		return `{"spec":{"providerSpec":{"value":` + strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth) + `}}}`
-	}
-	depth := 10_001
-	for depth > 9_900 && api.Patch(t.Context(), deep, client.RawPatch(types.MergePatchType, []byte(nested(depth)))) != nil {
-		depth--
-	}
+	nestDeep(t, api, deep)
 
 	broken := make(chan error) // of each watch
 	watched := interceptor.NewClient(api, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {

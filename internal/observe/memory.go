@@ -10,8 +10,8 @@ import (
 // elected reconciler, or a plugin that a person keeps running. What it sees for the first time counts from
 // then on, so an empty memory can only make it wait longer. The zero value is empty.
 type Memory struct {
-	seen map[uint64]sighting // by member ID
-	at   time.Time           // of the last Snapshot with a known ring
+	seen map[quorum.MemberID]sighting // by member ID
+	at   time.Time                    // of the last Snapshot with a known ring
 }
 
 // longestGap is how long a memory lasts without a look: twice the longest pause between two rounds.
@@ -40,7 +40,7 @@ func (r *Memory) Recall(s *quorum.Snapshot) {
 		r.seen = nil // nobody knows what the members did meanwhile
 	}
 	r.at = s.Now
-	seen := make(map[uint64]sighting, len(s.Ring.Members))
+	seen := make(map[quorum.MemberID]sighting, len(s.Ring.Members))
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
 		was, ok := r.seen[m.ID]

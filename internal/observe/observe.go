@@ -2,7 +2,6 @@ package observe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -129,7 +127,7 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapsh
 			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
 		}
 	}
-	if slices.ContainsFunc(m.Owners, func(o quorum.Owner) bool { return o.Controller }) {
+	if m.Controller() != nil {
 		o.machineSets(ctx, s)
 	}
 	if m.ControlPlane() && o.Claims != nil {
@@ -180,71 +178,6 @@ func (o *Observer) claimants(ctx context.Context, s *quorum.Snapshot, names []st
 			}
 		}
 	}
-}
-
-// Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
-// an admission answer it ends before the API server stops waiting for the answer.
-func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
-	ctx, cancel := context.WithTimeout(ctx, APITimeout)
-	defer cancel()
-	var lists [2][]quorum.Machine
-	group, ctx := errgroup.WithContext(ctx)
-	for i, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		selector, err := LabelIn(label, "master", "control-plane", "arbiter")
-		if err != nil {
-			return nil, err
-		}
-		group.Go(func() (err error) {
-			lists[i], err = o.machines(ctx, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector})
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	found := map[string]quorum.Machine{}
-	for _, m := range slices.Concat(lists[:]...) {
-		found[m.Name] = m
-	}
-	return sorted(found), nil
-}
-
-// machines lists Machines. Where the list cannot be read, one of them may be the reason (a list nests a Machine one level deeper
-// than it stands): their metadata are listed, and each is read by itself.
-func (o *Observer) machines(ctx context.Context, which ...client.ListOption) ([]quorum.Machine, error) {
-	var list machinev1beta1.MachineList
-	err := o.API.List(ctx, &list, which...)
-	if err == nil {
-		out := make([]quorum.Machine, 0, len(list.Items))
-		for i := range list.Items {
-			out = append(out, machineapi.Machine(&list.Items[i]))
-		}
-		return out, nil
-	}
-	names := &metav1.PartialObjectMetadataList{}
-	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-	if o.API.List(ctx, names, which...) != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", o.Namespace, err)
-	}
-	out := make([]quorum.Machine, len(names.Items))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(10)
-	for i := range names.Items {
-		group.Go(func() error {
-			m := machinev1beta1.Machine{}
-			switch err := o.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
-			case ctx.Err() != nil:
-				return fmt.Errorf("read Machine %s: %w", names.Items[i].Name, err)
-			case err == nil:
-				out[i] = machineapi.Machine(&m)
-			default: // or it has gone since: unknown for one look
-				out[i] = machineapi.Machine(&machinev1beta1.Machine{ObjectMeta: names.Items[i].ObjectMeta})
-				out[i].Unread = err.Error()
-			}
-			return nil
-		})
-	}
-	return out, group.Wait()
 }
 
 // NodeLabels are the labels of which a control-plane Node has one at least.
@@ -340,15 +273,6 @@ func (o *Observer) records(ctx context.Context, s *quorum.Snapshot) error {
 		s.RecordsWhy = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
 	}
 	return nil
-}
-
-// LabelIn selects what has the label with one of the values.
-func LabelIn(label string, values ...string) (labels.Selector, error) {
-	requirement, err := labels.NewRequirement(label, selection.In, values)
-	if err != nil {
-		return nil, errors.Join(errors.New("make a label selector"), err)
-	}
-	return labels.NewSelector().Add(*requirement), nil
 }
 
 // Ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.

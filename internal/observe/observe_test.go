@@ -66,7 +66,7 @@ func TestReadsEnd(t *testing.T) {
 
 // TestGarbledRecords: one record that cannot be read hides no other.
 func TestGarbledRecords(t *testing.T) {
-	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []uint64{0xa0}}
+	good := quorum.Evidence{MachineUID: "uid", Machine: "master-0", MemberIDs: []quorum.MemberID{0xa0}}
 	data := machineapi.FormatRecords([]quorum.Evidence{good})
 	data["zz"] = "garbage"
 	scheme := runtime.NewScheme()

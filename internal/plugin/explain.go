@@ -22,8 +22,8 @@ func explainCommand(t terminal) *cobra.Command {
 		Long: `Say what a control-plane Machine hosts, why it is held or free, which step comes next, what Holdfast
 would answer if you deleted it now (or released it, if it is being deleted), and what to type.
 
-Nothing is sent but reads: the answers come from the functions that Holdfast itself decides with, on
-what this look sees and with the flags that Holdfast tells of (its mode, the voters wanted, its limits).
+The command only reads. It decides with Holdfast's own functions, on what it reads now and with the
+flags that Holdfast reports (its mode, the voters wanted, its limits).
 etcd is as Holdfast saw it last, unless --endpoints is set: see kubectl holdfast status --help. To have the
 cluster's own answer without consequences: kubectl delete machine MACHINE --dry-run=server`,
 		Example: `  kubectl holdfast explain master-0
@@ -67,13 +67,12 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 }
 
 func (v *view) explain(out io.Writer, name string) error {
-	i, err := v.machine(name)
+	m, err := v.machine(name)
 	if err != nil {
 		return err
 	}
-	m := &v.Machines[i]
-	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(i))
-	indented(out, v.hosts(i)...)
+	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(m))
+	indented(out, v.hosts(m)...)
 	v.sourced(out)
 	indented(out, fmt.Sprintf("Hook %s: %s; latch %s: %s; finalizer: %s.", quorum.HookName, entryWord(m.Hook), quorum.LatchName, entryWord(m.Latch),
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
@@ -84,13 +83,13 @@ func (v *view) explain(out io.Writer, name string) error {
 		}
 		indented(out, fmt.Sprintf("Override %q, %s.", m.Override, by))
 	}
-	if waits := v.waits(i); waits != "" {
+	if waits := v.waits(m); waits != "" {
 		fmt.Fprintf(out, "\nIt waits for: %s\n", plain(waits))
 	}
 	fmt.Fprintln(out)
 	v.next(out)
 
-	d, what := v.answer(i)
+	d, what := v.answer(m)
 	if what == "" {
 		return nil
 	}
@@ -99,7 +98,7 @@ func (v *view) explain(out io.Writer, name string) error {
 		who += " (" + plain(v.user.Name) + ")"
 	}
 	v.verdict(out, who, what, &d)
-	if typed := v.commands(i, &d); typed != nil {
+	if typed := v.commands(m, &d); typed != nil {
 		fmt.Fprintln(out, "\nWhat to type:")
 		indented(out, typed...)
 	}
@@ -108,14 +107,14 @@ func (v *view) explain(out io.Writer, name string) error {
 
 // answer is what Holdfast would say to a deletion, or to the release of a Machine that is being deleted, and
 // which of the two; "" if its hook is off already.
-func (v *view) answer(i int) (admission.Decision, string) {
-	switch m := &v.Machines[i]; {
+func (v *view) answer(m *quorum.Machine) (admission.Decision, string) {
+	switch {
 	case !m.Deleting():
-		return v.deletion(i), "deleted"
+		return v.deletion(m), "deleted"
 	case m.Hook == quorum.EntryAbsent: // what follows is Holdfast's
 		return admission.Decision{}, ""
 	}
-	return v.release(i), "released"
+	return v.release(m), "released"
 }
 
 // explanation is what explain says, as data.
@@ -143,18 +142,17 @@ type explainedAnswer struct {
 }
 
 func (v *view) explainData(out io.Writer, format, name string) error {
-	i, err := v.machine(name)
+	m, err := v.machine(name)
 	if err != nil {
 		return err
 	}
-	m := &v.Machines[i]
 	data := explanation{
-		Machine: name, Standing: v.standing(i), Hosts: v.hosts(i), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch),
-		WaitsFor: v.waits(i), Etcd: v.etcdLine(), Source: v.source,
+		Machine: name, Standing: v.standing(m), Hosts: v.hosts(m), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch),
+		WaitsFor: v.waits(m), Etcd: v.etcdLine(), Source: v.source,
 	}
 	data.Actions, data.Notes = v.planData()
-	if d, what := v.answer(i); what != "" {
-		data.If = &explainedAnswer{Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(i, &d)}
+	if d, what := v.answer(m); what != "" {
+		data.If = &explainedAnswer{Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(m, &d)}
 		if passes := !refused(&d); v.Ring.Known {
 			data.If.Passes = &passes
 		}
@@ -166,8 +164,7 @@ func (v *view) explainData(out io.Writer, format, name string) error {
 }
 
 // standing is whether the Machine is held, and why, in words that follow its name.
-func (v *view) standing(i int) string {
-	m := &v.Machines[i]
+func (v *view) standing(m *quorum.Machine) string {
 	since := "has been deleting for " + v.age(m.DeletedAt) + ", "
 	switch {
 	case m.Mirrored:
@@ -199,21 +196,21 @@ func (v *view) sourced(out io.Writer) {
 }
 
 // hosts are sentences on where the Machine runs and what it hosts.
-func (v *view) hosts(i int) []string {
+func (v *view) hosts(m *quorum.Machine) []string {
 	var out []string
-	if n := v.join.Node(i); n >= 0 {
-		out = append(out, "Its Node is "+nodeCell(&v.Nodes[n])+".")
+	if n := v.join.Node(m); n != nil {
+		out = append(out, "Its Node is "+nodeCell(n)+".")
 	} else {
 		out = append(out, "It has no Node.")
 	}
-	is, why := v.join.Hosting(i)
+	is, why := v.join.Hosting(m)
 	switch is {
 	case quorum.HostingMember:
-		for _, k := range v.join.Members(i) {
-			cells := v.memberCells(k)
-			out = append(out, fmt.Sprintf("It hosts etcd %s %s, %s.", cells[2], &v.Ring.Members[k], cells[3]))
-			if !v.join.Hosts[k].Known() {
-				out = append(out, "That member is joined to another host as well, so whose it is is not known, which holds both.")
+		for _, member := range v.join.Members(m) {
+			cells := v.memberCells(member)
+			out = append(out, fmt.Sprintf("It hosts etcd %s %s, %s.", cells[2], member, cells[3]))
+			if !v.join.Host(member).Known() {
+				out = append(out, "That member is joined to another host as well. Nobody knows which one hosts it, so both are held.")
 			}
 		}
 	case quorum.HostingNothing:
@@ -225,8 +222,7 @@ func (v *view) hosts(i int) []string {
 }
 
 // commands are what a person may want to type next.
-func (v *view) commands(i int, d *admission.Decision) []string {
-	m := &v.Machines[i]
+func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 	n := ""
 	if v.namespace != defaultNamespace {
 		n = " -n " + v.namespace
@@ -234,7 +230,7 @@ func (v *view) commands(i int, d *admission.Decision) []string {
 	switch denied := refused(d); {
 	case m.Deleting() && denied:
 		return []string{"kubectl holdfast status" + n + " --watch"}
-	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayRelease(i):
+	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayRelease(m):
 		return []string{
 			"kubectl holdfast status" + n + " --watch",
 			"kubectl -n " + v.namespace + " annotate machine " + m.Name + " --overwrite " + quorum.OverrideAnnotation + "='" + string(quorum.RuleEscapeHatch) + ": ...'   # etcd cannot do without it: only if it must go all the same, and then",
@@ -265,7 +261,7 @@ func verdictWords(d *admission.Decision) string {
 		return "refused (" + string(denial.Rule) + "):"
 	}
 	if refused(d) {
-		return "in vain, the hook is put back:"
+		return "useless, because Holdfast would put the hook back:"
 	}
 	if len(d.Findings) == 0 {
 		return "allowed."

@@ -39,10 +39,10 @@ replacement votes in etcd. It cannot be taken back.
 
 The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
 it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast records who
-sent it, and takes the latch off a moment later. Where etcd would lose quorum nothing is sent, and it says how to
-override that; where that is not known, the latch stays until it is, so that the Machine is not terminated.
+sent it, and takes the latch off a moment later. If etcd would lose quorum, the command sends nothing and says
+how to override that. If that is not known, the latch stays until it is known: the Machine is not terminated.
 
-What you would be told goes by Holdfast's default flags; where they say that you may not, a trial on the server decides.
+The command predicts the answer from Holdfast's default flags. If by them you may not, a trial on the server decides.
 
 It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
 		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'
@@ -86,16 +86,16 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	i, err := v.machine(name)
+	seen, err := v.machine(name)
 	if err != nil {
 		return err
 	}
-	if err := releasable(v, i); err != nil {
+	if err := releasable(v, seen); err != nil {
 		return err
 	}
-	d := v.release(i)
-	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(i))
-	indented(t.out, v.hosts(i)...)
+	d := v.release(seen)
+	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(seen))
+	indented(t.out, v.hosts(seen)...)
 	v.sourced(t.out)
 	v.verdict(t.out, "you ("+plain(c.user.Name)+")", "released", &d)
 	fmt.Fprintln(t.out)
@@ -106,8 +106,8 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		}
 		fmt.Fprintf(t.out, "That goes by Holdfast's default flags. A trial on the server says that you may: this Holdfast's flags name you.\n\n")
 	}
-	if is, _ := v.join.Hosting(i); v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(i) {
-		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and it would stay; lift the rule first, as said above", name)
+	if is, _ := v.join.Hosting(seen); v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(seen) {
+		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and the Machine would stay; lift rule escape-hatch first, as said above", name)
 	}
 	if !o.dryRun && o.confirm == "" {
 		if err := ask(ctx, t, name, "This cannot be taken back. To release Machine "+name+", type its name: ", "--confirm "+name); err != nil {
@@ -118,8 +118,8 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 }
 
 // releasable says why there is nothing to release.
-func releasable(v *view, i int) error {
-	switch m := &v.Machines[i]; {
+func releasable(v *view, m *quorum.Machine) error {
+	switch {
 	case m.Mirrored:
 		return fmt.Errorf("Machine %s is mirrored from another API, which Holdfast leaves alone; release it there", m.Name)
 	case m.Hook == quorum.EntryAbsent && m.Latch != quorum.EntryOurs:

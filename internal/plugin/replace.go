@@ -3,27 +3,16 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"maps"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -44,7 +33,7 @@ func replaceCommand(t terminal) *cobra.Command {
 	var o replaceOptions
 	cmd := &cobra.Command{
 		Use:   "replace MACHINE",
-		Short: "Replace a control-plane Machine, with another instance type for one",
+		Short: "Replace a control-plane Machine, for example with another instance type",
 		Long: `Replace a control-plane Machine by the documented procedure, in one command: create a copy of it, under
 a new name and with what --instance-type and --set change in its providerSpec, wait until the copy is
 Running, delete the old one, and follow until that is gone. Holdfast holds the old Machine meanwhile,
@@ -54,7 +43,8 @@ It may be interrupted at any time: the same command goes on where it was. It fin
 ` + replacesLabel + `, which names the old Machine's UID; a copy that is there already is taken as
 it is. If the copy fails, the old Machine stays as it was.
 
-Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. A Machine that a ControlPlaneMachineSet looks after is left to that.`,
+Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. It does not replace a Machine that
+a ControlPlaneMachineSet controls: change the template of that set instead.`,
 		Example: `  kubectl holdfast replace master-0 --instance-type m5.2xlarge
 
   # See the manifest first
@@ -112,174 +102,6 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 		return fmt.Errorf("Machine %s is not replaced after %s; nothing is lost: the same command goes on", name, o.timeout)
 	}
 	return errors.New("interrupted; nothing is lost: the same command goes on")
-}
-
-// manifest is the replacement of a Machine as it is to be created.
-func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
-	next := &machinev1beta1.Machine{
-		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: old.Namespace, Name: cmp.Or(o.name, nextName(old)),
-			Labels: maps.Clone(old.Labels), Annotations: maps.Clone(old.Annotations),
-		},
-		Spec: *old.Spec.DeepCopy(),
-	}
-	if problems := validation.IsDNS1123Subdomain(next.Name); problems != nil {
-		return nil, usage("%q is no name for a Machine: %s", next.Name, strings.Join(problems, ", "))
-	}
-	if next.Name == old.Name {
-		return nil, usage("--name is the old Machine's own name; the new one needs another")
-	}
-	// What says where the old one runs, or what was written on it by those who look after it.
-	maps.DeleteFunc(next.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, "holdfast.dev/") || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" ||
-			slices.ContainsFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
-	})
-	delete(next.Labels, "machine.openshift.io/instance-type")
-	if next.Labels == nil {
-		next.Labels = map[string]string{}
-	}
-	next.Labels[replacesLabel] = string(old.UID)
-	next.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
-	next.Spec.ProviderID = nil
-
-	changes, err := o.changes(old)
-	if err != nil {
-		return nil, err
-	}
-	if len(changes) == 0 {
-		return next, nil
-	}
-	var value any
-	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &value); err != nil {
-		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
-	}
-	for _, change := range changes {
-		path, text, _ := strings.Cut(change, "=")
-		fresh, err := setPath(value, path, text)
-		if err != nil {
-			return nil, usage("--set %s: %v", change, err)
-		}
-		if fresh {
-			fmt.Fprintf(t.err, "Note: Machine %s has no %s in its providerSpec; it is added.\n", plain(old.Name), plain(path))
-		}
-	}
-	raw, err := json.Marshal(value)
-	if err != nil {
-		return nil, fmt.Errorf("write providerSpec of Machine %s: %w", next.Name, err)
-	}
-	next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
-	return next, nil
-}
-
-// changes are those of the providerSpec, each PATH=VALUE.
-func (o *replaceOptions) changes(old *machinev1beta1.Machine) ([]string, error) {
-	for _, change := range o.set {
-		if path, _, ok := strings.Cut(change, "="); !ok || path == "" {
-			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
-		}
-	}
-	if o.instanceType == "" && len(o.set) == 0 {
-		return nil, nil
-	}
-	if old.Spec.ProviderSpec.Value == nil {
-		return nil, fmt.Errorf("Machine %s has no providerSpec that could be changed", old.Name)
-	}
-	if o.instanceType == "" {
-		return o.set, nil
-	}
-	var has map[string]json.RawMessage
-	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &has); err != nil {
-		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
-	}
-	for _, field := range [...]string{"instanceType", "vmSize", "machineType", "flavor"} {
-		if _, ok := has[field]; ok {
-			return append([]string{field + "=" + o.instanceType}, o.set...), nil
-		}
-	}
-	return nil, usage("the providerSpec of Machine %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", old.Name)
-}
-
-// nextName is the old name with five characters that follow from the old UID, so that the command makes
-// the same name each time. Those that it made before are cut off.
-func nextName(old *machinev1beta1.Machine) string {
-	base := old.Name
-	if _, ours := old.Labels[replacesLabel]; ours {
-		base = regexp.MustCompile(`-[0-9a-z]{5}$`).ReplaceAllString(base, "")
-	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(old.UID)) // it never fails
-	tail := rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")
-	return base + "-" + tail[:5]
-}
-
-// setPath sets what a path such as a.b[0].c leads to, and says whether it was not there before. A value
-// keeps the type of the one that it replaces where that is a string, else it is what YAML makes of it.
-func setPath(root any, path, text string) (fresh bool, err error) {
-	steps := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "[", "."), "]", ""), ".")
-	at := root
-	for i, step := range steps {
-		last := i == len(steps)-1
-		if step == "" {
-			return false, fmt.Errorf("the path has an empty step")
-		}
-		switch here := at.(type) {
-		case map[string]any:
-			is, ok := here[step]
-			if last {
-				here[step], err = typedLike(is, text)
-				return !ok, err
-			}
-			if !ok || is == nil {
-				is = map[string]any{}
-				here[step] = is
-			}
-			at = is
-		case []any:
-			n, err := strconv.Atoi(step)
-			if err != nil || n < 0 || n >= len(here) {
-				return false, fmt.Errorf("%s is a list of %d, and %q is no place in it", strings.Join(steps[:i], "."), len(here), step)
-			}
-			if last {
-				here[n], err = typedLike(here[n], text)
-				return false, err
-			}
-			at = here[n]
-		default:
-			return false, fmt.Errorf("%s is neither an object nor a list", strings.Join(steps[:i], "."))
-		}
-	}
-	return false, nil
-}
-
-func typedLike(was any, text string) (any, error) {
-	if _, ok := was.(string); ok {
-		return text, nil
-	}
-	var value any
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-		return nil, fmt.Errorf("%q is no value", text)
-	}
-	return value, nil
-}
-
-// printManifest prints what would be created, without the empty fields that Go's types add.
-func printManifest(t terminal, m *machinev1beta1.Machine) error {
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(m)
-	if err != nil {
-		return fmt.Errorf("write the manifest of Machine %s: %w", m.Name, err)
-	}
-	delete(object, "status")
-	if metadata, ok := object["metadata"].(map[string]any); ok {
-		delete(metadata, "creationTimestamp")
-	}
-	if spec, ok := object["spec"].(map[string]any); ok {
-		delete(spec, "lifecycleHooks")
-		if empty, ok := spec["metadata"].(map[string]any); ok && len(empty) == 0 {
-			delete(spec, "metadata")
-		}
-	}
-	return printData(t.out, "yaml", object)
 }
 
 // replacing is a replacement under way.
@@ -404,7 +226,7 @@ func (r *replacing) gone(ctx context.Context, next string) error {
 		if err != nil {
 			return false, err
 		}
-		i, err := v.machine(r.old.Name)
+		seen, err := v.machine(r.old.Name)
 		if err != nil {
 			return false, nil //nolint:nilerr // it went in between, which the next look tells
 		}
@@ -412,7 +234,7 @@ func (r *replacing) gone(ctx context.Context, next string) error {
 			r.sourced = true
 			r.say("Etcd is %s.", v.source)
 		}
-		switch seen := &v.Machines[i]; {
+		switch {
 		case seen.Hook == quorum.EntryAbsent && seen.Latch != quorum.EntryOurs:
 			r.say("Machine %s is released: it is drained and terminated.", r.old.Name)
 		case !v.Ring.Known:

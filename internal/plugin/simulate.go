@@ -91,7 +91,7 @@ func (v *view) planData() ([]simulatedAction, []simulatedNote) {
 		return actions, notes // Holdfast knows more
 	}
 	for _, a := range v.plan.Actions {
-		one := simulatedAction{Step: a.Step, Kind: a.Kind.String(), Action: a.Describe(), Why: a.Why}
+		one := simulatedAction{Step: a.Step, Kind: a.Kind().String(), Action: a.Describe(), Why: a.Why}
 		if f := membership.Failing(v.Snapshot, a); f != nil {
 			one.FailsSince, one.Fails = at(f.Since), f.Why
 		}
@@ -112,8 +112,9 @@ func (v *view) simulate(t terminal, output string) error {
 			out.Conditions = append(out.Conditions, simulatedCondition{c.Type, c.Status, c.Reason, c.Message})
 		}
 		for i := range v.Machines {
-			d := v.deletion(i)
-			one := simulatedDeletion{Machine: v.Machines[i].Name, Allowed: d.Denial() == nil, Says: lines(&d)}
+			m := &v.Machines[i]
+			d := v.deletion(m)
+			one := simulatedDeletion{Machine: m.Name, Allowed: d.Denial() == nil, Says: lines(&d)}
 			if denial := d.Denial(); denial != nil {
 				one.Rule = denial.Rule
 			}
@@ -132,12 +133,13 @@ func (v *view) simulate(t terminal, output string) error {
 	}
 	fmt.Fprintln(t.out, "\nIf a person deleted one of the Machines now:")
 	for i := range v.Machines {
-		if v.Machines[i].Deleting() {
-			fmt.Fprintf(t.out, "  %s: it is being deleted already.\n", plain(v.Machines[i].Name))
+		m := &v.Machines[i]
+		if m.Deleting() {
+			fmt.Fprintf(t.out, "  %s: it is being deleted already.\n", plain(m.Name))
 			continue
 		}
-		d := v.deletion(i)
-		fmt.Fprintf(t.out, "  %s: %s\n", plain(v.Machines[i].Name), verdictWords(&d))
+		d := v.deletion(m)
+		fmt.Fprintf(t.out, "  %s: %s\n", plain(m.Name), verdictWords(&d))
 		for _, line := range lines(&d) {
 			fmt.Fprintf(t.out, "    %s\n", plain(line))
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,12 +27,12 @@ func statusCommand(t terminal) *cobra.Command {
 		Use:   "status",
 		Short: "Show etcd's ring, each control-plane Machine, and what it waits for",
 		Long: `Show etcd's ring, and each control-plane Machine with its Node, etcd member, hook and latch, and what
-it waits for. What stands below is what Holdfast does next by what this look sees, and what a person
-should know.
+it waits for. Below the table stands what Holdfast does next, as far as this command can see, and what
+you should know.
 
-etcd is shown as Holdfast saw it last, which it tells in a ConfigMap of its own namespace: every 30 s,
-and after each change. What is older than a minute is not gone by; the Machines and Nodes are shown all
-the same. With flags or variables as for etcdctl, etcd is asked directly. A single look of that kind does
+etcd is shown as Holdfast saw it last. Holdfast writes this to a ConfigMap in its own namespace every
+30 s, and after each change. The command does not use it if it is older than a minute, but still shows
+the Machines and Nodes. With flags or variables as for etcdctl, etcd is asked directly. A single look of that kind does
 not know for how long a member has been as it is, so what takes some time (a dead voter, a learner that
 keeps up) shows with --watch.
 
@@ -151,8 +150,8 @@ func (v *view) rows(wide bool) [][]string {
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		node := "" // the Machine API's link may name a Node that is gone
-		if n := v.join.Node(i); n >= 0 {
-			node = nodeCell(&v.Nodes[n])
+		if n := v.join.Node(m); n != nil {
+			node = nodeCell(n)
 		} else if m.NodeName != "" {
 			node = m.NodeName + " (gone)"
 		}
@@ -160,13 +159,13 @@ func (v *view) rows(wide bool) [][]string {
 		if m.Deleting() {
 			phase = "Deleting (" + v.age(m.DeletedAt) + ")"
 		}
-		members := v.join.Members(i)
+		members := v.join.Members(m)
 		if len(members) == 0 {
-			members = []int{-1}
+			members = []*quorum.Member{nil}
 		}
-		for _, k := range members {
-			row := append([]string{m.Name, phase, node}, v.memberCells(k)...)
-			row = append(row, entryWord(m.Hook), entryWord(m.Latch), v.waits(i))
+		for _, member := range members {
+			row := append([]string{m.Name, phase, node}, v.memberCells(member)...)
+			row = append(row, entryWord(m.Hook), entryWord(m.Latch), v.waits(m))
 			if wide {
 				row = append(row, m.Zone, joined(m.Addresses), ids(m.OwnEvidence().MemberIDs), m.ProviderID, shorten(m.Override, 60))
 			}
@@ -174,13 +173,14 @@ func (v *view) rows(wide bool) [][]string {
 		}
 	}
 	for k := range v.Ring.Members {
-		host := &v.join.Hosts[k]
+		member := &v.Ring.Members[k]
+		host := v.join.Host(member)
 		if len(host.Machines) > 0 {
 			continue
 		}
 		node, what := "", ""
 		if len(host.Nodes) == 1 {
-			node = nodeCell(&v.Nodes[host.Nodes[0]])
+			node = nodeCell(host.Nodes[0])
 		}
 		switch {
 		case host.Departed != nil:
@@ -190,29 +190,29 @@ func (v *view) rows(wide bool) [][]string {
 		case !host.Known():
 			what = "its host is not known"
 		}
-		rows = append(rows, append(append([]string{"", "", node}, v.memberCells(k)...), "", "", what))
+		rows = append(rows, append(append([]string{"", "", node}, v.memberCells(member)...), "", "", what))
 	}
-	for n := range v.Nodes {
-		owned := slices.ContainsFunc(v.join.Hosts, func(h quorum.Host) bool { return slices.Contains(h.Nodes, n) })
-		for i := range v.Machines {
-			owned = owned || v.join.Node(i) == n
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		owned := v.join.Owner(n) != nil
+		for k := range v.Ring.Members {
+			owned = owned || slices.Contains(v.join.Host(&v.Ring.Members[k]).Nodes, n)
 		}
 		if !owned {
-			rows = append(rows, []string{"", "", nodeCell(&v.Nodes[n]), "", "", "", "", "", "", "neither Machine nor member"})
+			rows = append(rows, []string{"", "", nodeCell(n), "", "", "", "", "", "", "neither Machine nor member"})
 		}
 	}
 	return rows
 }
 
-// memberCells are name, ID, role and health of a member, empty for -1.
-func (v *view) memberCells(k int) []string {
-	if k < 0 {
+// memberCells are name, ID, role and health of a member, empty for nil.
+func (v *view) memberCells(m *quorum.Member) []string {
+	if m == nil {
 		if !v.Ring.Known {
 			return []string{"?", "?", "?", "?"}
 		}
 		return []string{"", "", "", ""}
 	}
-	m := &v.Ring.Members[k]
 	name, health := m.Name, "healthy"
 	if !m.Started() {
 		name = "(not started)"
@@ -223,7 +223,7 @@ func (v *view) memberCells(k int) []string {
 			health += ": " + shorten(m.Why, 40)
 		}
 	}
-	return []string{name, strconv.FormatUint(m.ID, 16), v.role(m), health}
+	return []string{name, m.ID.Hex(), v.role(m), health}
 }
 
 func nodeCell(n *quorum.Node) string {
@@ -251,10 +251,10 @@ func entryWord(e quorum.Entry) string {
 	return "off"
 }
 
-func ids(all []uint64) string {
+func ids(all []quorum.MemberID) string {
 	var out []string
 	for _, id := range all {
-		out = append(out, strconv.FormatUint(id, 16))
+		out = append(out, id.Hex())
 	}
 	return strings.Join(out, ",")
 }

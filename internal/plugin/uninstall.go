@@ -32,9 +32,9 @@ func uninstallCommand(t terminal) *cobra.Command {
 	var o uninstallOptions
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Take Holdfast off the cluster, in the order that lets nothing go and blocks nobody",
-		Long: `Take Holdfast off the cluster: stop its replicas, which would put back what is taken; remove the
-webhooks' registrations, before they refuse what nobody answers for; remove the policies; take latch and
+		Short: "Take Holdfast off the cluster, in the order that releases no Machine and blocks no request",
+		Long: `Take Holdfast off the cluster: stop its replicas, because they would put back what is removed; remove
+the webhooks' registrations, because without replicas they refuse requests; remove the policies; take latch and
 annotations off the Machines; and remove the rights and the namespace. At the end it looks for itself
 whether anything is left. Repeated, it goes on where it was interrupted.
 

@@ -78,40 +78,35 @@ func readFile(t terminal, path string) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s, err := f.Snapshot()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
 	v := &view{namespace: cmp.Or(f.Namespace, defaultNamespace)}
-	v.decide(s)
+	v.decide(&f.Snapshot)
 	return v, nil
 }
 
-// machine is the index of a Machine, or an error that says which there are.
-func (v *view) machine(name string) (int, error) {
-	i := slices.IndexFunc(v.Machines, func(m quorum.Machine) bool { return m.Name == name })
-	if i >= 0 {
-		return i, nil
+// machine finds a Machine, or fails with which there are.
+func (v *view) machine(name string) (*quorum.Machine, error) {
+	if m := v.Machine(name); m != nil {
+		return m, nil
 	}
 	var names []string
 	for i := range v.Machines {
 		names = append(names, v.Machines[i].Name)
 	}
 	if len(names) == 0 {
-		return -1, fmt.Errorf("there is no control-plane Machine in namespace %s", v.namespace)
+		return nil, fmt.Errorf("there is no control-plane Machine in namespace %s", v.namespace)
 	}
-	return -1, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s", name, v.namespace, strings.Join(names, ", "))
+	return nil, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s", name, v.namespace, strings.Join(names, ", "))
 }
 
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
-func (v *view) deletion(i int) admission.Decision {
-	old := v.Machines[i]
+func (v *view) deletion(m *quorum.Machine) admission.Decision {
+	old := *m
 	return identities().Admit(&admission.Request{Operation: admission.OperationDelete, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old}, v.Snapshot)
 }
 
 // release is what Holdfast would say to taking the Machine's hook off, by who looks.
-func (v *view) release(i int) admission.Decision {
-	old := v.Machines[i]
+func (v *view) release(m *quorum.Machine) admission.Decision {
+	old := *m
 	next := old
 	next.Hook = quorum.EntryAbsent
 	return identities().Admit(&admission.Request{Operation: admission.OperationUpdate, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: &next}, v.Snapshot)
@@ -185,8 +180,7 @@ func (v *view) modeLine() string {
 }
 
 // waits says in a few words what a Machine waits for, "" for nothing.
-func (v *view) waits(i int) string {
-	m := &v.Machines[i]
+func (v *view) waits(m *quorum.Machine) string {
 	var out []string
 	switch {
 	case m.Mirrored:
@@ -206,7 +200,7 @@ func (v *view) waits(i int) string {
 	}
 	for _, a := range v.plan.Actions {
 		if a.Machine == m.Name {
-			word := fmt.Sprintf("step %d: %s", a.Step, a.Kind)
+			word := fmt.Sprintf("step %d: %s", a.Step, a.Kind())
 			if membership.Failing(v.Snapshot, a) != nil {
 				word += ", which fails"
 			}

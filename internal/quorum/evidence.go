@@ -11,12 +11,12 @@ import (
 type Evidence struct {
 	MachineUID string
 	Machine    string // name of the Machine, for people
-	MemberIDs  []uint64
+	MemberIDs  []MemberID
 	Addresses  []netip.Addr // of the peer URLs
 }
 
 // Names says whether the evidence names the member.
-func (e Evidence) Names(id uint64) bool { return slices.Contains(e.MemberIDs, id) }
+func (e Evidence) Names(id MemberID) bool { return slices.Contains(e.MemberIDs, id) }
 
 // OwnEvidence is the Machine's evidence if it is under its own UID, else the zero Evidence.
 func (m *Machine) OwnEvidence() Evidence {

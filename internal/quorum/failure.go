@@ -7,11 +7,11 @@ import (
 
 // Failure is something that is tried again and again, and does not get done.
 type Failure struct {
-	Reason  string // of the Note that tells of it: ActionFails, MembershipNotPublished or ConditionsNotTold
-	What    string // an Action as Describe has it, or the object that is not published
-	Machine string // "" if it is about no Machine in particular
-	Since   time.Time
-	Why     string
+	Reason  string    `json:"reason"`           // of the Note that tells of it: ActionFails, MembershipNotPublished or ConditionsNotTold
+	What    string    `json:"what"`             // an Action as Describe has it, or the object that is not published
+	Machine string    `json:"machine,omitzero"` // "" if it is about no Machine in particular
+	Since   time.Time `json:"since,omitzero"`
+	Why     string    `json:"why,omitzero"`
 }
 
 // FailsAfter is for how long something must fail to be told as a failure: an election of etcd's is shorter.

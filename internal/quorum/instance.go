@@ -13,6 +13,9 @@ var InstanceAnnotations = [...]struct{ Key, Prefix string }{
 	{"openstack-resourceId", "openstack:///"}, // machine-api-provider-openstack: the server's ID
 }
 
+// InstanceValues are the values of InstanceAnnotations, "" without the annotation.
+type InstanceValues [len(InstanceAnnotations)]string
+
 const baremetal = "baremetalhost:///"
 
 // InstanceField is a field of a Machine that names its instance.
@@ -100,8 +103,8 @@ func (s *Snapshot) HostKeys() []string {
 	var keys []string
 	for i := range s.Machines {
 		keys = append(keys, s.Machines[i].hostKeys()...)
-		if n := nodeOf(s, &s.Machines[i]); n >= 0 {
-			keys = append(keys, nodeKey(s.Nodes[n].Name))
+		if n := nodeOf(s, &s.Machines[i]); n != nil {
+			keys = append(keys, nodeKey(n.Name))
 		}
 	}
 	return keys
@@ -118,8 +121,8 @@ func (m *Machine) InstanceKeys() (keys []string) {
 // LostWith returns a control-plane Machine whose host would be lost if m were deleted, and the key that both share; nil for none.
 func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 	var own *Node
-	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return m.NodeName != "" && n.Name == m.NodeName }); i >= 0 {
-		own = &s.Nodes[i]
+	if m.NodeName != "" {
+		own = s.Node(m.NodeName)
 	}
 	keys := m.DeletionKeys(own)
 	if m.Guarded() { // its Node and its addresses the join knows

@@ -10,20 +10,19 @@ import (
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
 // never an index, never the tail of a name.
 type Host struct {
-	Machines []int     // indexes into Snapshot.Machines, by evidence or by address
-	Nodes    []int     // indexes into Snapshot.Nodes: matching Nodes that belong to no Machine of Snapshot
-	Departed *Evidence // the record that names the member is of a Machine that no longer exists
+	Machines []*Machine // of the Snapshot, by evidence or by address
+	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
+	Departed *Evidence  // the record that names the member is of a Machine that no longer exists
 	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
 	Bootstrap bool
 }
 
-// Machine is the index of the one Machine that hosts the member, -1 if there is none or the join is
-// ambiguous.
-func (h *Host) Machine() int {
+// Machine is the one Machine that hosts the member, nil if there is none or the join is ambiguous.
+func (h *Host) Machine() *Machine {
 	if len(h.Machines) == 1 && len(h.Nodes) == 0 {
 		return h.Machines[0]
 	}
-	return -1
+	return nil
 }
 
 // Known says whether the member is joined to exactly one host, to a Machine that is gone, or to the
@@ -33,38 +32,35 @@ func (h *Host) Known() bool {
 	return n == 1 || n == 0 && (h.Departed != nil || h.Bootstrap)
 }
 
-// Join is the join of a Snapshot's members to its Machines and Nodes. Make it with NewJoin.
+// Join is the join of a Snapshot's members to its Machines and Nodes: what it is asked about, and what it answers, are
+// pointers into that Snapshot. Make it with NewJoin.
 type Join struct {
 	s     *Snapshot
-	Hosts []Host // by member, in the order of Ring.Members
-	node  []int  // by Machine: index of its Node, -1 without
+	hosts []Host  // of each of Ring.Members
+	nodes []*Node // of each of Machines, nil without one
 }
 
 // NewJoin joins every member of the Snapshot to its host.
 func NewJoin(s *Snapshot) *Join {
-	j := &Join{s: s, Hosts: make([]Host, len(s.Ring.Members)), node: make([]int, len(s.Machines))}
-	owned := make([]bool, len(s.Nodes))
+	j := &Join{s: s, hosts: make([]Host, len(s.Ring.Members)), nodes: make([]*Node, len(s.Machines))}
 	for i := range s.Machines {
-		j.node[i] = nodeOf(s, &s.Machines[i])
-		if j.node[i] >= 0 {
-			owned[j.node[i]] = true
-		}
+		j.nodes[i] = nodeOf(s, &s.Machines[i])
 	}
 	for k := range s.Ring.Members {
-		member, host := &s.Ring.Members[k], &j.Hosts[k]
+		member, host := &s.Ring.Members[k], &j.hosts[k]
 		at := PeerHostsOf(member.PeerURLs)
 		for i := range s.Machines {
 			m := &s.Machines[i]
 			if m.OwnEvidence().Names(member.ID) || at.Meets(m.Addresses, m.HostNames) ||
-				j.node[i] >= 0 && at.Meets(s.Nodes[j.node[i]].Addresses, s.Nodes[j.node[i]].HostNames) {
-				host.Machines = append(host.Machines, i)
+				j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
+				host.Machines = append(host.Machines, m)
 			}
 		}
 		for i := range s.Nodes {
 			// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
-			unread := slices.ContainsFunc(host.Machines, func(m int) bool { return s.Machines[m].Unread != "" })
-			if !owned[i] && !unread && at.Meets(s.Nodes[i].Addresses, s.Nodes[i].HostNames) {
-				host.Nodes = append(host.Nodes, i)
+			unread := slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Unread != "" })
+			if n := &s.Nodes[i]; j.Owner(n) == nil && !unread && at.Meets(n.Addresses, n.HostNames) {
+				host.Nodes = append(host.Nodes, n)
 			}
 		}
 		host.Departed = departed(s, member.ID)
@@ -74,28 +70,61 @@ func NewJoin(s *Snapshot) *Join {
 	return j
 }
 
-// Node is the index of a Machine's Node, -1 without one.
-func (j *Join) Node(machine int) int { return j.node[machine] }
-
-// Owner is the index of the Machine whose Node that is, -1 without one.
-func (j *Join) Owner(node int) int { return slices.Index(j.node, node) }
-
-// nodeOf finds a Machine's Node: by the link that the Machine API wrote, if that Node is there, else by provider ID.
-func nodeOf(s *Snapshot, m *Machine) int {
-	for i := range s.Nodes {
-		if m.NodeName != "" && s.Nodes[i].Name == m.NodeName {
-			return i
+// Host is where a listed member runs.
+func (j *Join) Host(m *Member) *Host {
+	for k := range j.hosts {
+		if &j.s.Ring.Members[k] == m {
+			return &j.hosts[k]
 		}
 	}
-	if m.ProviderID == "" {
-		return -1 // a link to a Node that is gone says nothing: the instance may have registered anew
+	return &Host{} // of another Snapshot: not known
+}
+
+// Node is a Machine's Node, nil without one.
+func (j *Join) Node(m *Machine) *Node {
+	for i := range j.nodes {
+		if &j.s.Machines[i] == m {
+			return j.nodes[i]
+		}
 	}
-	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.ProviderID == m.ProviderID })
+	return nil
+}
+
+// has says whether a Machine is the Snapshot's. Of another nothing is known: not even a copy is joined to anything.
+func (j *Join) has(m *Machine) bool {
+	for i := range j.s.Machines {
+		if &j.s.Machines[i] == m {
+			return true
+		}
+	}
+	return false
+}
+
+// Owner is the Machine whose Node that is, nil without one.
+func (j *Join) Owner(n *Node) *Machine {
+	if i := slices.Index(j.nodes, n); i >= 0 {
+		return &j.s.Machines[i]
+	}
+	return nil
+}
+
+// nodeOf finds a Machine's Node: by the link that the Machine API wrote, if that Node is there, else by provider ID. A link
+// to a Node that is gone says nothing: the instance may have registered anew.
+func nodeOf(s *Snapshot, m *Machine) *Node {
+	if n := s.Node(m.NodeName); n != nil && m.NodeName != "" {
+		return n
+	}
+	for i := range s.Nodes {
+		if m.ProviderID != "" && s.Nodes[i].ProviderID == m.ProviderID {
+			return &s.Nodes[i]
+		}
+	}
+	return nil
 }
 
 // departed finds the record that names the member, if its Machine is gone and no Machine that is
 // there has evidence of the member.
-func departed(s *Snapshot, id uint64) *Evidence {
+func departed(s *Snapshot, id MemberID) *Evidence {
 	for i := range s.Machines {
 		if s.Machines[i].OwnEvidence().Names(id) {
 			return nil
@@ -123,15 +152,15 @@ const (
 )
 
 // Hosting reports whether a Machine hosts a member. why is the reason for HostingUnknown, for people.
-func (j *Join) Hosting(machine int) (is Hosting, why string) {
+func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	if !j.s.Ring.Known {
 		return HostingUnknown, "etcd's member list is not known: " + j.s.Ring.Why
 	}
-	m := &j.s.Machines[machine]
-	for k := range j.Hosts {
-		if slices.Contains(j.Hosts[k].Machines, machine) {
-			return HostingMember, ""
-		}
+	if !j.has(m) {
+		return HostingUnknown, "it is no Machine of this Snapshot"
+	}
+	if len(j.Members(m)) > 0 {
+		return HostingMember, ""
 	}
 	if m.Unread != "" {
 		return HostingUnknown, "it cannot be read: " + m.Unread
@@ -139,17 +168,17 @@ func (j *Join) Hosting(machine int) (is Hosting, why string) {
 	if m.NeverHadInstance() {
 		return HostingNothing, ""
 	}
-	for k := range j.Hosts {
-		if member := &j.s.Ring.Members[k]; !j.Hosts[k].Known() {
-			return HostingUnknown, "the host of etcd " + member.String() + " is not known: " + j.Ambiguity(k)
+	for k := range j.hosts {
+		if member := &j.s.Ring.Members[k]; !j.hosts[k].Known() {
+			return HostingUnknown, "the host of etcd " + member.String() + " is not known: " + j.Ambiguity(member)
 		}
 	}
 	return HostingNothing, ""
 }
 
 // Ambiguity says why a member's host is not known.
-func (j *Join) Ambiguity(k int) string {
-	h, member := &j.Hosts[k], &j.s.Ring.Members[k]
+func (j *Join) Ambiguity(member *Member) string {
+	h := j.Host(member)
 	if len(h.Machines)+len(h.Nodes) == 0 {
 		if len(member.PeerURLs) == 0 {
 			return "it has no peer URL"
@@ -157,47 +186,47 @@ func (j *Join) Ambiguity(k int) string {
 		return "no Machine or Node has the address of " + strings.Join(member.PeerURLs, ", ")
 	}
 	var names []string
-	for _, i := range h.Machines {
-		names = append(names, "Machine "+j.s.Machines[i].Name)
+	for _, m := range h.Machines {
+		names = append(names, "Machine "+m.Name)
 	}
-	for _, i := range h.Nodes {
-		names = append(names, "Node "+j.s.Nodes[i].Name)
+	for _, n := range h.Nodes {
+		names = append(names, "Node "+n.Name)
 	}
 	return "it is joined to " + strings.Join(names, " and ")
 }
 
-// Members are the indexes of the listed members that a Machine hosts, surely or perhaps.
-func (j *Join) Members(machine int) []int {
-	var out []int
-	for k := range j.Hosts {
-		if slices.Contains(j.Hosts[k].Machines, machine) {
-			out = append(out, k)
+// Members are the listed members that a Machine hosts, surely or perhaps.
+func (j *Join) Members(m *Machine) []*Member {
+	var out []*Member
+	for k := range j.hosts {
+		if slices.Contains(j.hosts[k].Machines, m) {
+			out = append(out, &j.s.Ring.Members[k])
 		}
 	}
 	return out
 }
 
-// Voter is the index of a voter that the Machine hosts, -1 without one; a healthy one first.
-func (j *Join) Voter(machine int) int {
-	found := -1
-	for _, k := range j.Members(machine) {
-		if member := &j.s.Ring.Members[k]; !member.Learner && (found < 0 || member.Healthy) {
-			found = k
+// Voter is a voter that the Machine hosts, nil without one; a healthy one first.
+func (j *Join) Voter(m *Machine) *Member {
+	var found *Member
+	for _, member := range j.Members(m) {
+		if !member.Learner && (found == nil || member.Healthy) {
+			found = member
 		}
 	}
 	return found
 }
 
 // Replacing says whether a member is on its way out: its Machine is deleting.
-func (j *Join) Replacing(k int) bool {
-	return slices.ContainsFunc(j.Hosts[k].Machines, func(i int) bool { return j.s.Machines[i].Deleting() })
+func (j *Join) Replacing(member *Member) bool {
+	return slices.ContainsFunc(j.Host(member).Machines, (*Machine).Deleting)
 }
 
 // Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has
 // its address or name again. A Node that is not ready and has no Machine counts as gone, too, once it
 // has been away for longer than a reboot takes.
-func (j *Join) Stale(k int) bool {
-	member, host := &j.s.Ring.Members[k], &j.Hosts[k]
+func (j *Join) Stale(member *Member) bool {
+	host := j.Host(member)
 	if member.Learner || !j.s.Dead(member) {
 		return false
 	}
@@ -205,7 +234,7 @@ func (j *Join) Stale(k int) bool {
 		return true
 	}
 	unread := slices.ContainsFunc(j.s.Machines, func(m Machine) bool { return m.Unread != "" }) // and the Node may be its
-	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !unread && !j.s.Nodes[host.Nodes[0]].Ready &&
+	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !unread && !host.Nodes[0].Ready &&
 		j.s.Now.Sub(member.Since) >= j.s.Limits.GoneAfter
 }
 

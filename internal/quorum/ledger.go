@@ -7,10 +7,10 @@ import (
 
 // Ledger is the release ledger as it was read.
 type Ledger struct {
-	Version   string    // of the object; what is written to it counts only if it is still this one. "" where there is none
-	CreatedAt time.Time // of the object
-	Why       string    // what of it cannot be read, "" for nothing. The Entries are good
-	Entries   []Release
+	Version   string    `json:"version,omitzero"`   // of the object; what is written to it counts only if it is still this one. "" where there is none
+	CreatedAt time.Time `json:"createdAt,omitzero"` // of the object
+	Why       string    `json:"why,omitzero"`       // what of it cannot be read, "" for nothing. The Entries are good
+	Entries   []Release `json:"releases,omitempty"`
 }
 
 // Has says whether the release of a Machine is recorded.
@@ -21,13 +21,14 @@ func (l *Ledger) Has(uid string) bool {
 // Release is the ledger's entry for a Machine that is let go. The entry stays while the Machine exists, or etcd lists one of its
 // Members.
 type Release struct {
-	Machine, UID string
-	Members      []uint64 // that the Machine hosts or may host; none where that is not known
-	At           time.Time
-	By           string // who lifted rule escape-hatch for it, "" if etcd can do without
+	Machine string     `json:"machine"`
+	UID     string     `json:"uid"`
+	Members []MemberID `json:"members,omitempty"` // that the Machine hosts or may host; none where that is not known
+	At      time.Time  `json:"at,omitzero"`
+	By      string     `json:"by,omitzero"` // who lifted rule escape-hatch for it, "" if etcd can do without
 }
 
-// LedgerSettles is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
+// LedgerGracePeriod is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
 // that one let go may not have stopped yet.
 const LedgerGracePeriod = time.Minute
 
@@ -39,18 +40,16 @@ func (s *Snapshot) ledgerYoung() bool {
 
 // Released says whether a member counts as lost, although it may still answer: nothing holds its Machine any more, or its
 // Machine was let go, by the ledger, and is gone.
-func (j *Join) Released(k int) bool {
-	host := &j.Hosts[k]
-	for _, i := range host.Machines {
-		if j.s.Machines[i].LetGo() {
-			return true
-		}
+func (j *Join) Released(member *Member) bool {
+	host := j.Host(member)
+	if slices.ContainsFunc(host.Machines, (*Machine).LetGo) {
+		return true
 	}
-	if i := host.Machine(); i >= 0 && (!j.s.Machines[i].Deleting() || j.s.Machines[i].Held()) {
-		return false // it votes on another host by now, and nobody has let go of that one
+	if m := host.Machine(); m != nil && (!m.Deleting() || m.Held()) {
+		return false // the member runs on another Machine by now, which is live or held
 	}
 	return slices.ContainsFunc(j.s.Ledger.Entries, func(r Release) bool {
-		return slices.Contains(r.Members, j.s.Ring.Members[k].ID) &&
+		return slices.Contains(r.Members, member.ID) &&
 			!slices.ContainsFunc(j.s.Machines, func(m Machine) bool { return m.UID == r.UID })
 	})
 }
@@ -58,11 +57,11 @@ func (j *Join) Released(k int) bool {
 // ReleasePending reports whether the Machine of a member is being deleted and is in the ledger, or cannot be read. A deleting
 // Machine that cannot be read also counts for each member that is joined to no Machine. Remaining leaves such members out. The
 // steps that change members do not: they run under the same lock as the release.
-func (j *Join) ReleasePending(k int) bool {
-	host := &j.Hosts[k]
+func (j *Join) ReleasePending(member *Member) bool {
+	host := j.Host(member)
 	for i := range j.s.Machines {
 		m := &j.s.Machines[i]
-		here := slices.Contains(host.Machines, i)
+		here := slices.Contains(host.Machines, m)
 		if m.Deleting() && (here && j.s.Ledger.Has(m.UID) || m.Unread != "" && (here || len(host.Machines) == 0)) {
 			return true
 		}
@@ -70,16 +69,17 @@ func (j *Join) ReleasePending(k int) bool {
 	return false
 }
 
-// Remaining counts the healthy voters that etcd has without a Machine, for certain: those that may run on it do not count, nor
-// those that are released, nor, while releases may have been forgotten, those that could be.
-func (j *Join) Remaining(machine int) int {
+// Remaining counts the healthy voters that etcd has without a Machine, for certain. A voter that may run on that Machine does not
+// count, nor one that is released. While the ledger is young, it may lack entries: then a voter counts only if its one Machine is
+// live, or deleting with the hook on.
+func (j *Join) Remaining(without *Machine) int {
 	n, young := 0, j.s.ledgerYoung()
-	for k := range j.Hosts {
-		member, host := &j.s.Ring.Members[k], &j.Hosts[k]
-		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, machine) || j.Released(k) || j.ReleasePending(k) {
+	for k := range j.hosts {
+		member, host := &j.s.Ring.Members[k], &j.hosts[k]
+		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, without) || j.Released(member) || j.ReleasePending(member) {
 			continue
 		}
-		if i := host.Machine(); young && (i < 0 || j.s.Machines[i].Deleting() && j.s.Machines[i].Hook != EntryOurs) {
+		if m := host.Machine(); young && (m == nil || m.Deleting() && m.Hook != EntryOurs) {
 			continue
 		}
 		n++
@@ -88,13 +88,13 @@ func (j *Join) Remaining(machine int) int {
 }
 
 // QuorumWithout says whether etcd keeps quorum without a Machine, whatever it hosts.
-func (j *Join) QuorumWithout(machine int) bool {
+func (j *Join) QuorumWithout(m *Machine) bool {
 	voters, _ := j.s.Ring.Voters()
-	return j.s.Ring.Known && j.Remaining(machine) >= Size(voters)
+	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(voters)
 }
 
 // MayRelease says whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person
 // lifted the rule.
-func (j *Join) MayRelease(machine int) bool {
-	return j.QuorumWithout(machine) || j.s.Machines[machine].Lifts(RuleEscapeHatch, j.s.Now)
+func (j *Join) MayRelease(m *Machine) bool {
+	return j.QuorumWithout(m) || m.Lifts(RuleEscapeHatch, j.s.Now)
 }

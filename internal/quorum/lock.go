@@ -11,10 +11,10 @@ const LockName = "/holdfast/membership"
 
 // Lock is who has the membership lock. The zero value is nobody.
 type Lock struct {
-	Key    string    // in etcd
-	Holder string    // as the holder signed it, for people
-	Leased bool      // it goes with its holder; Holdfast's own always does
-	Since  time.Time // when it was first seen; the zero value is unknown and counts as just now
+	Key    string    `json:"key"`             // in etcd
+	Holder string    `json:"holder,omitzero"` // as the holder signed it, for people
+	Leased bool      `json:"leased,omitzero"` // it goes with its holder; Holdfast's own always does
+	Since  time.Time `json:"since,omitzero"`  // when it was first seen; the zero value is unknown and counts as just now
 }
 
 // heldAtMost is for how long a Holdfast has the lock at most: some seconds for a change, and the end of a lease if it dies.

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -24,10 +25,11 @@ const (
 	TypeLabel = "machine.openshift.io/cluster-api-machine-type"
 )
 
+// ControlPlaneRoles are the values of RoleLabel and TypeLabel that mark a control-plane Machine.
+func ControlPlaneRoles() []string { return []string{"master", "control-plane", "arbiter"} }
+
 // ControlPlaneRole says whether a value of RoleLabel or TypeLabel marks a control-plane Machine.
-func ControlPlaneRole(value string) bool {
-	return value == "master" || value == "control-plane" || value == "arbiter"
-}
+func ControlPlaneRole(value string) bool { return slices.Contains(ControlPlaneRoles(), value) }
 
 const (
 	EntryAbsent  Entry = 1 + iota // no entry of that name
@@ -40,33 +42,35 @@ type Entry uint8
 
 // Machine is a Machine as the guard sees it. Its zero value is no Machine.
 type Machine struct {
-	Name string
-	UID  string
+	Name string `json:"name"`
+	UID  string `json:"uid,omitzero"`
 
-	Role, Type string // values of RoleLabel and TypeLabel, "" without the label
-	Mirrored   bool   // status.authoritativeAPI is set and not MachineAPI: stand down and report
-	Unread     string // why it cannot be read, "" if it was; then only its metadata are known
+	Role     string `json:"role,omitzero"`     // value of RoleLabel, "" without it
+	Type     string `json:"type,omitzero"`     // value of TypeLabel, "" without it
+	Mirrored bool   `json:"mirrored,omitzero"` // status.authoritativeAPI is set and not MachineAPI: stand down and report
+	Unread   string `json:"unread,omitzero"`   // why it cannot be read, "" if it was; then only its metadata are known
 
-	CreatedAt time.Time
-	DeletedAt time.Time // zero while the Machine is live
+	CreatedAt time.Time `json:"createdAt,omitzero"`
+	DeletedAt time.Time `json:"deletedAt,omitzero"` // zero while the Machine is live
 
-	Hook, Latch Entry
-	Finalizer   bool
-	Evidence    Evidence // parsed from EvidenceAnnotation
-	EvidenceRaw string   // the annotation as it stands, "" without it
-	Override    string   // OverrideAnnotation as it stands
-	OverrideBy  string   // OverrideByAnnotation as it stands
+	Hook        Entry    `json:"hook,omitzero"`
+	Latch       Entry    `json:"latch,omitzero"`
+	Finalizer   bool     `json:"finalizer,omitzero"`
+	Evidence    Evidence `json:"-"`                   // parsed from EvidenceAnnotation
+	EvidenceRaw string   `json:"evidence,omitzero"`   // the annotation as it stands, "" without it
+	Override    string   `json:"override,omitzero"`   // OverrideAnnotation as it stands
+	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
 
-	Owners []Owner
+	Owners []Owner `json:"owners,omitempty"`
 
-	ProviderID string
-	Instance   [len(InstanceAnnotations)]string // values of InstanceAnnotations, "" without the annotation
-	Phase      string                           // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
-	NodeName   string                           // status.nodeRef.name
-	InstanceID bool                             // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
-	Addresses  []netip.Addr
-	HostNames  []string
-	Zone       string // failure domain: label machine.openshift.io/zone, else topology label of its Node
+	ProviderID string         `json:"providerID,omitzero"`
+	Instance   InstanceValues `json:"instance,omitzero"`
+	Phase      string         `json:"phase,omitzero"`      // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
+	NodeName   string         `json:"node,omitzero"`       // status.nodeRef.name
+	InstanceID bool           `json:"instanceID,omitzero"` // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
+	Addresses  []netip.Addr   `json:"addresses,omitempty"`
+	HostNames  []string       `json:"hostNames,omitempty"`
+	Zone       string         `json:"zone,omitzero"` // failure domain: label machine.openshift.io/zone, else topology label of its Node
 }
 
 // Deleting says whether the Machine has a deletionTimestamp.

@@ -7,13 +7,13 @@ import (
 
 // Node is a control-plane Node.
 type Node struct {
-	Name       string
-	ProviderID string
-	Ready      bool
-	Cordoned   bool
-	Addresses  []netip.Addr // InternalIPs, in the Node's order
-	HostNames  []string
-	Zone       string
-	CreatedAt  time.Time
-	GaveWayAt  time.Time // GaveWayAnnotation, zero without it
+	Name       string       `json:"name"`
+	ProviderID string       `json:"providerID,omitzero"`
+	Ready      bool         `json:"ready"`
+	Cordoned   bool         `json:"cordoned,omitzero"`
+	Addresses  []netip.Addr `json:"addresses,omitempty"` // InternalIPs, in the Node's order
+	HostNames  []string     `json:"hostNames,omitempty"`
+	Zone       string       `json:"zone,omitzero"`
+	CreatedAt  time.Time    `json:"createdAt,omitzero"`
+	GaveWayAt  time.Time    `json:"gaveWayAt,omitzero"` // GaveWayAnnotation, zero without it
 }

@@ -9,23 +9,24 @@ import (
 // Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is a
 // guard that Holdfast does not manage.
 type Guard struct {
-	Managed      bool
-	Absent       string // why it cannot be managed now, for people: its namespace is missing; "" if it can
-	Version      string // of the budget, "" without one: it is sized only as it was read
-	MinAvailable int    // of the budget, -1 without one
-	Intact       bool   // the budget is otherwise as Holdfast writes it
-	Pods         []GuardPod
+	Managed      bool       `json:"-"`
+	Absent       string     `json:"absent,omitzero"`        // why it cannot be managed now, for people: its namespace is missing; "" if it can
+	Version      string     `json:"version,omitzero"`       // of the budget, "" without one: it is sized only as it was read
+	MinAvailable *int       `json:"minAvailable,omitempty"` // of the budget, nil without one
+	Intact       bool       `json:"intact"`                 // the budget is otherwise as Holdfast writes it
+	Pods         []GuardPod `json:"pods,omitempty"`
 }
 
 // GuardPod is a pod that the budget counts.
 type GuardPod struct {
-	Name, UID string
-	Node      string // "" while it is not scheduled
-	Owner     PodOwner
-	Address   netip.Addr // at which it looks for the Node's etcd member
-	Outdated  bool       // it is not as Holdfast writes it, or has ended for good
-	Ready     bool
-	Deleting  bool
+	Name     string     `json:"name"`
+	UID      string     `json:"uid,omitzero"`
+	Node     string     `json:"node,omitzero"` // "" while it is not scheduled
+	Owner    PodOwner   `json:"owner,omitzero"`
+	Address  netip.Addr `json:"address,omitzero"`  // at which it looks for the Node's etcd member
+	Outdated bool       `json:"outdated,omitzero"` // it is not as Holdfast writes it, or has ended for good
+	Ready    bool       `json:"ready"`
+	Deleting bool       `json:"deleting,omitzero"`
 }
 
 // PodOwner says whose a guard pod is, by its controller: anybody can give a pod the guard's label.
@@ -39,6 +40,9 @@ const (
 
 // Manageable says whether the guard can be kept now.
 func (g *Guard) Manageable() bool { return g.Managed && g.Absent == "" }
+
+// AtLeast says whether the budget keeps that many pods.
+func (g *Guard) AtLeast(n int) bool { return g.MinAvailable != nil && *g.MinAvailable >= n }
 
 // Pod is the guard's pod on a Node, nil without one.
 func (g *Guard) Pod(node string) *GuardPod {
@@ -54,15 +58,15 @@ func (g *Guard) Pod(node string) *GuardPod {
 func (g *Guard) HasPod(node string) bool { return !g.Manageable() || g.Pod(node) != nil }
 
 // NeedsGuardPod says whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
-func (j *Join) NeedsGuardPod(node int) bool {
-	for k := range j.Hosts {
-		host := &j.Hosts[k]
-		if slices.Contains(host.Nodes, node) || slices.ContainsFunc(host.Machines, func(i int) bool { return j.node[i] == node }) {
+func (j *Join) NeedsGuardPod(n *Node) bool {
+	for k := range j.hosts {
+		host := &j.hosts[k]
+		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Machines, func(m *Machine) bool { return j.Node(m) == n }) {
 			return true
 		}
 	}
 	for i := range j.s.Machines {
-		if m := &j.s.Machines[i]; j.node[i] == node && j.s.Nodes[node].Ready && m.ControlPlane() && !m.Deleting() && !m.Mirrored {
+		if m := &j.s.Machines[i]; j.nodes[i] == n && n.Ready && m.ControlPlane() && !m.Deleting() && !m.Mirrored {
 			return true
 		}
 	}

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,28 +15,28 @@ func Tolerance(n int) int { return n - Size(n) }
 
 // Member is an etcd member as etcd lists it, with what its own endpoint answered.
 type Member struct {
-	ID         uint64
-	Name       string // "" until the member has started once
-	PeerURLs   []string
-	ClientURLs []string
-	Learner    bool
+	ID         MemberID `json:"id"`
+	Name       string   `json:"name,omitzero"` // "" until the member has started once
+	PeerURLs   []string `json:"peerURLs,omitempty"`
+	ClientURLs []string `json:"clientURLs,omitempty"`
+	Learner    bool     `json:"learner,omitzero"`
 
 	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.
-	Healthy bool
+	Healthy bool `json:"healthy"`
 	// Since is when Healthy last changed, or when the learner became a voter, as far as this process has seen; the zero value
 	// is unknown and counts as just now.
-	Since time.Time
+	Since time.Time `json:"since,omitzero"`
 	// Why is the reason for an unhealthy member, for people.
-	Why string
+	Why string `json:"why,omitzero"`
 
-	Leader     uint64    // the leader as the member sees it, 0 without one or without an answer
-	Applied    uint64    // raft index applied by the member, 0 if it did not answer
-	ProgressAt time.Time // when Applied last rose, or when the learner was first seen; zero is unknown: just now
+	Leader     MemberID  `json:"leader,omitzero"`     // the leader as the member sees it, 0 without one or without an answer
+	Applied    uint64    `json:"applied,omitzero"`    // raft index applied by the member, 0 if it did not answer
+	ProgressAt time.Time `json:"progressAt,omitzero"` // when Applied last rose, or when the learner was first seen; zero is unknown: just now
 	// CaughtUpAt is since when a learner has been no further behind than Limits.MaxLag at each look;
 	// zero if it is further behind, or unknown: just now.
-	CaughtUpAt time.Time
+	CaughtUpAt time.Time `json:"caughtUpAt,omitzero"`
 	// CatchUp is how long a learner that is behind still needs at its pace so far, 0 if that is not known.
-	CatchUp time.Duration
+	CatchUp time.Duration `json:"catchUp,omitzero"`
 }
 
 // Started says whether the member has ever started: it publishes its name then.
@@ -54,20 +53,20 @@ func (m *Member) String() string {
 // Ring is one read of etcd's membership. The zero value is unknown.
 type Ring struct {
 	// Known: the member list is the answer to a linearizable read, taken at ReadAt.
-	Known   bool
-	Why     string // why it is not known, for people
-	ReadAt  time.Time
-	Members []Member // in etcd's order
-	Leader  uint64   // member ID, 0 without a leader
-	Index   uint64   // the leader's raft index (committed)
-	Version string   // the lowest server version that answered, such as "3.7.3"; "" if none did
-	Alarms  []Alarm  // those that stand, also where the ring is not known for them
+	Known   bool      `json:"known"`
+	Why     string    `json:"why,omitzero"` // why it is not known, for people
+	ReadAt  time.Time `json:"readAt,omitzero"`
+	Members []Member  `json:"members,omitempty"` // in etcd's order
+	Leader  MemberID  `json:"leader,omitzero"`   // member ID, 0 without a leader
+	Index   uint64    `json:"index,omitzero"`    // the leader's raft index (committed)
+	Version string    `json:"version,omitzero"`  // the lowest server version that answered, such as "3.7.3"; "" if none did
+	Alarms  []Alarm   `json:"alarms,omitempty"`  // those that stand, also where the ring is not known for them
 }
 
 // Alarm is one that etcd raised and nobody has disarmed. While any stands, etcd refuses every write.
 type Alarm struct {
-	Kind   string // as etcd names it: NoSpace or Corrupt
-	Member uint64 // who is short of space, or whose data differ; 0 if etcd cannot tell
+	Kind   string   `json:"kind"`            // as etcd names it: one of those below
+	Member MemberID `json:"member,omitzero"` // who is short of space, or whose data differ; 0 if etcd cannot tell
 }
 
 // The alarms that etcd knows.
@@ -90,16 +89,13 @@ func (r *Ring) Voters() (voters, healthy int) {
 }
 
 // Member finds a listed member, nil without it.
-func (r *Ring) Member(id uint64) *Member {
-	if k := r.MemberIndex(id); k >= 0 {
-		return &r.Members[k]
+func (r *Ring) Member(id MemberID) *Member {
+	for k := range r.Members {
+		if r.Members[k].ID == id {
+			return &r.Members[k]
+		}
 	}
 	return nil
-}
-
-// MemberIndex is the index of a listed member, -1 without it.
-func (r *Ring) MemberIndex(id uint64) int {
-	return slices.IndexFunc(r.Members, func(m Member) bool { return m.ID == id })
 }
 
 // Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now

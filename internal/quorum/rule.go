@@ -19,7 +19,7 @@ const (
 	RuleHeld              Rule = "held"
 	RuleHome              Rule = "home"
 	RuleHealthCheck       Rule = "health-check"
-	// OverrideRule keeps the override annotation a person's own: what automation writes there is
+	// RuleOverride keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
 	RuleOverride Rule = "override"
 )

@@ -20,63 +20,66 @@ const (
 // Snapshot is everything that can influence a decision, read live and as close together as can be.
 // It is data: deciding reads nothing else, no clock either.
 type Snapshot struct {
-	Mode     Mode
-	Now      time.Time
-	Ring     Ring
-	Machines []Machine // the guarded Machines of the Machine namespace
-	Nodes    []Node    // the control-plane Nodes
+	Mode     Mode      `json:"mode,omitzero"`
+	Now      time.Time `json:"now,omitzero"`
+	Ring     Ring      `json:"etcd"`
+	Machines []Machine `json:"machines,omitempty"` // the guarded Machines of the Machine namespace
+	Nodes    []Node    `json:"nodes,omitempty"`    // the control-plane Nodes
 
 	// Claimants are Machines that are none of the control plane's, and name the instance, the Node or an address of one that is,
 	// or of the Machine that a request is about. They are joined to nothing. ClaimantsWhy says why not all are known, "" if they are.
-	Claimants    []Machine
-	ClaimantsWhy string
+	Claimants    []Machine `json:"claimants,omitempty"`
+	ClaimantsWhy string    `json:"claimantsWhy,omitzero"`
 
 	// MachineSets are the UIDs of those that there are, where a request is about a Machine's controller; MachineSetsWhy says why they
 	// are not known.
-	MachineSets    []string
-	MachineSetsWhy string
+	MachineSets    []string `json:"machineSets,omitempty"`
+	MachineSetsWhy string   `json:"machineSetsWhy,omitzero"`
 
 	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
-	Records []Evidence
+	Records []Evidence `json:"records,omitempty"`
 	// RecordsVersion is of the object that holds them, "" where there is none: what is written counts only if it is still this one.
-	RecordsVersion string
+	RecordsVersion string `json:"recordsVersion,omitzero"`
 	// RecordsWhy says which records could not be read, "" for none. The others are good.
-	RecordsWhy string
+	RecordsWhy string `json:"recordsWhy,omitzero"`
 
-	Ledger Ledger // final releases
+	Ledger Ledger `json:"releaseLedger,omitzero"` // final releases
 
-	QuorumGuard Guard // full mode
+	QuorumGuard Guard `json:"quorumGuard,omitzero"` // full mode
 
 	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked
 	// with it; the zero value without. A member named BootstrapName is that one, too.
-	Bootstrap netip.Addr
+	Bootstrap netip.Addr `json:"bootstrap,omitzero"`
 
 	// Desired is the number of voters wanted: odd, or 0 when unknown, DesiredWhy then says why.
-	Desired    int
-	DesiredWhy string
+	Desired    int    `json:"desired,omitzero"`
+	DesiredWhy string `json:"desiredWhy,omitzero"`
+
+	// Surge: the control plane's set has one Machine more than wanted, to replace another. One voter more than Desired may be there.
+	Surge bool `json:"surge,omitzero"`
 
 	// OtherDriver is what shows that cluster-etcd-operator changes etcd's members as well, or why that is not
 	// known; "" where nothing does. Full mode only.
-	OtherDriver string
+	OtherDriver string `json:"otherDriver,omitzero"`
 
-	Lock Lock // full mode
+	Lock Lock `json:"membershipLock,omitzero"` // full mode
 
 	// Failures are what the elected reconciler tries, and does not get done. Nothing is decided by them but what is tried beside.
-	Failures []Failure
+	Failures []Failure `json:"failures,omitempty"`
 
-	Limits Limits
+	Limits Limits `json:"limits"`
 }
 
 // Limits are the numbers that flags can change. Use DefaultLimits.
 type Limits struct {
-	MaxDeleting  int           // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
-	MaxLag       uint64        // raft entries that a learner may be behind the leader to be promoted
-	SteadyFor    time.Duration // for how long it must have been no further behind
-	StallAfter   time.Duration // a learner without progress for this long gives way to a waiting Node
-	DeadAfter    time.Duration // a voter that has not answered for this long is dead, not flapping
-	GoneAfter    time.Duration // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting
-	SettledAfter time.Duration // etcd's own health interval: how long members must be connected before it accepts another
+	MaxDeleting  int           `json:"maxDeleting"`  // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
+	MaxLag       uint64        `json:"maxLag"`       // raft entries that a learner may be behind the leader to be promoted
+	SteadyFor    time.Duration `json:"steadyFor"`    // for how long it must have been no further behind
+	StallAfter   time.Duration `json:"stallAfter"`   // a learner without progress for this long gives way to a waiting Node
+	DeadAfter    time.Duration `json:"deadAfter"`    // a voter that has not answered for this long is dead, not flapping
+	GoneAfter    time.Duration `json:"goneAfter"`    // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting
+	SettledAfter time.Duration `json:"settledAfter"` // etcd's own health interval: how long members must be connected before it accepts another
 }
 
 // DefaultLimits are the limits without flags.
@@ -84,9 +87,24 @@ func DefaultLimits() Limits {
 	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }
 
-// MachineIndex is the index of a Machine in the Snapshot, -1 if it is not there.
-func (s *Snapshot) MachineIndex(name string) int {
-	return slices.IndexFunc(s.Machines, func(m Machine) bool { return m.Name == name })
+// Machine finds a Machine, nil if it is not there.
+func (s *Snapshot) Machine(name string) *Machine {
+	for i := range s.Machines {
+		if s.Machines[i].Name == name {
+			return &s.Machines[i]
+		}
+	}
+	return nil
+}
+
+// Node finds a Node, nil if it is not there.
+func (s *Snapshot) Node(name string) *Node {
+	for i := range s.Nodes {
+		if s.Nodes[i].Name == name {
+			return &s.Nodes[i]
+		}
+	}
+	return nil
 }
 
 // MachineAPIFunctional says whether the Machine API is: some control-plane Machine carries the hook and evidence of its own, or is

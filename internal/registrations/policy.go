@@ -135,7 +135,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
 		validation(quorum.RuleKeepFinalizer,
 			all("variables.held", finalized("oldObject"), not(finalized("object"))),
-			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer the Machine is gone at once when it is deleted, hook or no hook. "+
+			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer a deletion removes the Machine at once, even if the hook is on. "+
 				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
 		validation(quorum.RuleKeepRole,
 			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),

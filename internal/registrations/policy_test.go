@@ -296,7 +296,7 @@ func BenchmarkPolicies(b *testing.B) {
 	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
 		Name: "m", Labels: map[string]string{quorum.RoleLabel: "master", quorum.TypeLabel: "master"}, Finalizers: []string{quorum.Finalizer},
 	}}
-	machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u", MemberIDs: []uint64{1}})
+	machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u", MemberIDs: []quorum.MemberID{1}})
 	heartbeat := m.DeepCopy()
 	heartbeat.Labels["heartbeat"] = "1"
 	heartbeat.Status.Phase = new("Running")

@@ -467,7 +467,7 @@ func BenchmarkConditions(b *testing.B) {
 				Name: "m", Labels: map[string]string{quorum.RoleLabel: role, quorum.TypeLabel: role}, Finalizers: []string{quorum.Finalizer},
 			}}
 			if role == "master" {
-				machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u", MemberIDs: []uint64{1}})
+				machineapi.Put(m, true, true, &quorum.Evidence{MachineUID: "u", MemberIDs: []quorum.MemberID{1}})
 			}
 			heartbeat := m.DeepCopy()
 			heartbeat.Labels["heartbeat"] = "1"

@@ -51,7 +51,7 @@ func SelfCall(api client.Client, namespace string) func(context.Context) error {
 func guardedMachines(ctx context.Context, api client.Client, namespace string) ([]machinev1beta1.Machine, error) {
 	var out []machinev1beta1.Machine
 	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		guarded, err := labels.NewRequirement(label, selection.In, []string{"master", "control-plane", "arbiter"})
+		guarded, err := labels.NewRequirement(label, selection.In, quorum.ControlPlaneRoles())
 		if err != nil {
 			return nil, fmt.Errorf("make a label selector: %w", err)
 		}

@@ -31,8 +31,8 @@ import (
 //   - the CAs that Trust holds, and until when, so that a replica that starts after a change of the CA knows the one
 //     before.
 //
-// Every replica reads it. The elected one makes it, and writes it before it registers what it says.
-// Deleting the Secret is how a person has the tokens and CAs before forgotten.
+// Every replica reads it. The elected one writes it, and registers what it says afterwards; a replica that finds none makes it.
+// To have the old tokens and CAs forgotten, a person deletes the Secret.
 type Shared struct {
 	Secret client.ObjectKey
 	API    client.WithWatch // without a cache
@@ -121,7 +121,7 @@ func (s *Shared) Check(*http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.record.Tokens) == 0 {
-		return fmt.Errorf("the path of the webhooks is not known yet: Secret %s has not been read; the elected replica makes it", s.Secret)
+		return fmt.Errorf("the path of the webhooks is not known yet: Secret %s has not been read", s.Secret)
 	}
 	return nil
 }
@@ -136,24 +136,24 @@ func (s *Shared) Known(path string) (string, bool) {
 	return "/" + rest, ok
 }
 
-// Token is the one to register: the newest that each replica has had time to read, "" if there is none.
+// Token is the one to register: the newest that each replica has had time to read, else the oldest, "" if there is none.
 func (s *Shared) Token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := s.settled(); i >= 0 {
-		return s.record.Tokens[i].Token
+	if len(s.record.Tokens) == 0 {
+		return ""
 	}
-	return ""
+	return s.record.Tokens[s.settled()].Token
 }
 
-// settled is the index of the token to register, -1 without any. s.mu is held.
+// settled is the index of the token to register; there is one. s.mu is held.
 func (s *Shared) settled() int {
 	for i, t := range slices.Backward(s.record.Tokens) {
-		if i == 0 || s.Clock.Since(s.seen[t.Token]) >= tokenSettle {
+		if s.Clock.Since(s.seen[t.Token]) >= tokenSettle {
 			return i
 		}
 	}
-	return -1
+	return 0
 }
 
 // read reads the Secret, nil if there is none, and takes what it holds.

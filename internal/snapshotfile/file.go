@@ -1,194 +1,210 @@
 package snapshotfile
 
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
 // The marks of a file of this format.
 const (
 	APIVersion = "holdfast.dev/v1alpha1"
 	Kind       = "Snapshot"
 )
 
-// File is a Snapshot as it is written down.
+// File is a Snapshot as it is written down. The tags on its fields are the format.
 type File struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	Namespace string `json:"namespace,omitempty"` // of the Machines, for the commands in texts
-	Mode      string `json:"mode"`                // full or guard
-	Now       string `json:"now"`                 // when it was taken
-
-	Desired    int    `json:"desired,omitempty"`
-	DesiredWhy string `json:"desiredWhy,omitempty"`
-	// OtherDriver shows that cluster-etcd-operator changes etcd's members as well.
-	OtherDriver string `json:"otherDriver,omitempty"`
-	Bootstrap   string `json:"bootstrap,omitempty"` // address
-
-	Etcd     Etcd      `json:"etcd"`
-	Machines []Machine `json:"machines,omitempty"`
-	Nodes    []Node    `json:"nodes,omitempty"`
-	// Claimants are Machines that claim the host of one of the control plane's.
-	Claimants    []Machine `json:"claimants,omitempty"`
-	ClaimantsWhy string    `json:"claimantsWhy,omitempty"`
-	// MachineSets are their UIDs.
-	MachineSets    []string `json:"machineSets,omitempty"`
-	MachineSetsWhy string   `json:"machineSetsWhy,omitempty"`
-
-	Records    []string `json:"records,omitempty"` // each as the annotation holdfast.dev/etcd-member
-	RecordsWhy string   `json:"recordsWhy,omitempty"`
-
-	RecordsVersion string  `json:"recordsVersion,omitempty"`
-	Ledger         *Ledger `json:"releaseLedger,omitempty"` // without it there is none
-	Guard          *Guard  `json:"quorumGuard,omitempty"`
-	Lock           *Lock   `json:"membershipLock,omitempty"` // without it nobody has it
-	// Failures are what Holdfast tries, and does not get done.
-	Failures []Failure `json:"failures,omitempty"`
-	Limits   *Limits   `json:"limits,omitempty"` // the default limits without it
+	Namespace string `json:"namespace,omitzero"` // of the Machines, for the commands in texts
+	quorum.Snapshot
 }
 
-// Lock is quorum.Lock.
-type Lock struct {
-	Key    string `json:"key"`
-	Holder string `json:"holder,omitempty"`
-	Leased bool   `json:"leased,omitempty"`
-	Since  string `json:"since,omitempty"`
+// Of is the file of a Snapshot whose Machines are in that namespace.
+func Of(s *quorum.Snapshot, namespace string) *File {
+	return &File{APIVersion: APIVersion, Kind: Kind, Namespace: namespace, Snapshot: *s}
 }
 
-// Failure is quorum.Failure.
-type Failure struct {
-	Reason  string `json:"reason"`
-	What    string `json:"what"`
-	Machine string `json:"machine,omitempty"`
-	Since   string `json:"since,omitempty"`
-	Why     string `json:"why,omitempty"`
+// Parse reads YAML or JSON. A field that the format does not have is an error, and an error names the field that is wrong.
+// Limits that the file does not have are the default ones.
+func Parse(raw []byte) (*File, error) {
+	text, err := yaml.YAMLToJSONStrict(raw)
+	if err != nil {
+		// The library's lists of what is wrong have several lines, and an error is a sentence.
+		return nil, fmt.Errorf("not a snapshot file: %s", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	f := &File{Snapshot: quorum.Snapshot{Limits: quorum.DefaultLimits()}}
+	if err := json.Unmarshal(text, (*plain)(f), forms()); err != nil {
+		return nil, named(err)
+	}
+	if f.APIVersion != APIVersion || f.Kind != Kind {
+		return nil, fmt.Errorf("not a snapshot file: apiVersion and kind are %q and %q, not %s and %s", f.APIVersion, f.Kind, APIVersion, Kind)
+	}
+	return f, f.complete()
 }
 
-// Etcd is quorum.Ring.
-type Etcd struct {
-	Known   bool     `json:"known"`
-	Why     string   `json:"why,omitempty"`
-	ReadAt  string   `json:"readAt,omitempty"`
-	Leader  string   `json:"leader,omitempty"`
-	Index   uint64   `json:"index,omitempty"`
-	Version string   `json:"version,omitempty"`
-	Alarms  []Alarm  `json:"alarms,omitempty"`
-	Members []Member `json:"members,omitempty"`
+// MarshalJSON writes the file.
+func (f *File) MarshalJSON() ([]byte, error) { return json.Marshal((*plain)(f), forms()) }
+
+// plain is a File without methods.
+type plain File
+
+// named is an error with its place as people write it, such as machines[0].name.
+func named(err error) error {
+	var wrong *json.SemanticError
+	if !errors.As(err, &wrong) {
+		return fmt.Errorf("not a snapshot file: %w", err)
+	}
+	place := regexp.MustCompile(`/(\d+)`).ReplaceAllString(string(wrong.JSONPointer), "[$1]")
+	place = strings.TrimPrefix(strings.ReplaceAll(place, "/", "."), ".")
+	switch {
+	case errors.Is(wrong.Err, json.ErrUnknownName):
+		return fmt.Errorf("%s: a snapshot file has no field %q there", place, wrong.JSONPointer.LastToken())
+	case wrong.Err != nil:
+		return fmt.Errorf("%s: %w", place, wrong.Err)
+	}
+	return fmt.Errorf("%s: a %s cannot be here", place, wrong.JSONKind)
 }
 
-// Alarm is quorum.Alarm.
-type Alarm struct {
-	Kind   string `json:"kind"`
-	Member string `json:"member,omitempty"` // etcd cannot tell which without it
+// complete fills in what a file may leave out, and says what else it lacks.
+func (f *File) complete() error {
+	var wrong error
+	wants := func(ok bool, why, place string, args ...any) {
+		if !ok && wrong == nil {
+			wrong = fmt.Errorf("%s: %s", fmt.Sprintf(place, args...), why)
+		}
+	}
+	const missing = "it is missing"
+	wants(f.Mode != 0, missing+": full or guard", "mode")
+	wants(!f.Now.IsZero(), missing+": when the snapshot was taken", "now")
+	wants(f.Desired >= 0, "it is negative", "desired")
+	for i := range f.Ring.Members {
+		wants(f.Ring.Members[i].ID != 0, missing, "etcd.members[%d].id", i)
+	}
+	machines := func(list []quorum.Machine, place string) {
+		for i := range list {
+			m := &list[i]
+			wants(m.Name != "", missing, "%s[%d].name", place, i)
+			m.Hook, m.Latch = max(m.Hook, quorum.EntryAbsent), max(m.Latch, quorum.EntryAbsent)
+			// As from the API: an annotation that does not parse joins nothing, and is kept as it stands.
+			m.Evidence, _ = machineapi.ParseEvidence(m.EvidenceRaw)
+		}
+	}
+	machines(f.Machines, "machines")
+	machines(f.Claimants, "claimants")
+	for i := range f.Machines {
+		once := !slices.ContainsFunc(f.Machines[:i], func(m quorum.Machine) bool { return m.Name == f.Machines[i].Name })
+		wants(once, fmt.Sprintf("%q is there twice", f.Machines[i].Name), "machines[%d].name", i)
+	}
+	for i := range f.Nodes {
+		wants(f.Nodes[i].Name != "", missing, "nodes[%d].name", i)
+	}
+	for i := range f.Ledger.Entries {
+		wants(f.Ledger.Entries[i].UID != "", missing, "releaseLedger.releases[%d].uid", i)
+	}
+	for i := range f.QuorumGuard.Pods {
+		wants(f.QuorumGuard.Pods[i].Owner != 0, missing, "quorumGuard.pods[%d].owner", i)
+	}
+	return wrong
 }
 
-// Member is quorum.Member.
-type Member struct {
-	ID         string   `json:"id"`
-	Name       string   `json:"name,omitempty"`
-	PeerURLs   []string `json:"peerURLs,omitempty"`
-	ClientURLs []string `json:"clientURLs,omitempty"`
-	Learner    bool     `json:"learner,omitempty"`
-	Healthy    bool     `json:"healthy"`
-	Since      string   `json:"since,omitempty"`
-	Why        string   `json:"why,omitempty"`
-	Leader     string   `json:"leader,omitempty"`
-	Applied    uint64   `json:"applied,omitempty"`
-	ProgressAt string   `json:"progressAt,omitempty"`
-	CaughtUpAt string   `json:"caughtUpAt,omitempty"`
-	CatchUp    string   `json:"catchUp,omitempty"`
+// forms are those types' forms in files that are not their own.
+func forms() json.Options {
+	return json.JoinOptions(
+		json.RejectUnknownMembers(true),
+		json.Deterministic(true),
+		json.WithMarshalers(json.JoinMarshalers(
+			text(func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }),
+			text(time.Duration.String),
+			text(machineapi.FormatEvidence),
+			json.MarshalToFunc(func(e *jsontext.Encoder, values quorum.InstanceValues) error {
+				named := map[string]string{}
+				for i, value := range values {
+					if value != "" {
+						named[quorum.InstanceAnnotations[i].Key] = value
+					}
+				}
+				return json.MarshalEncode(e, named)
+			}),
+		)),
+		json.WithUnmarshalers(json.JoinUnmarshalers(
+			parsed(func(text string) (string, error) { return text, nil }),
+			parsed(quorum.ParseMemberID),
+			parsed(machineapi.ParseEvidence),
+			parsed(func(text string) (time.Time, error) {
+				t, err := time.Parse(time.RFC3339Nano, text)
+				return t, otherwise(err, text, "a time such as 2026-03-01T12:00:00Z")
+			}),
+			parsed(func(text string) (time.Duration, error) {
+				d, err := time.ParseDuration(text)
+				if d < 0 {
+					err = errors.New("negative")
+				}
+				return d, otherwise(err, text, "a duration such as 5m or 200ms")
+			}),
+			parsed(func(text string) (netip.Addr, error) {
+				a, err := netip.ParseAddr(text)
+				return a, otherwise(err, text, "an IP address")
+			}),
+			json.UnmarshalFromFunc(func(d *jsontext.Decoder, values *quorum.InstanceValues) error {
+				var named map[string]string
+				if err := json.UnmarshalDecode(d, &named); err != nil {
+					return err
+				}
+				for key, value := range named {
+					i := slices.IndexFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
+					if i < 0 {
+						return fmt.Errorf("%q is no annotation that names an instance", key)
+					}
+					values[i] = value
+				}
+				return nil
+			}),
+			json.UnmarshalFromFunc(func(d *jsontext.Decoder, g *quorum.Guard) error {
+				type plain quorum.Guard
+				g.Managed = true // it would not be there
+				return json.UnmarshalDecode(d, (*plain)(g))
+			}),
+		)),
+	)
 }
 
-// Machine is quorum.Machine. Hook and latch are ours, foreign or absent.
-type Machine struct {
-	Name       string            `json:"name"`
-	UID        string            `json:"uid,omitempty"`
-	Role       string            `json:"role,omitempty"`
-	Type       string            `json:"type,omitempty"`
-	Mirrored   bool              `json:"mirrored,omitempty"`
-	Unread     string            `json:"unread,omitempty"` // why it cannot be read
-	CreatedAt  string            `json:"createdAt,omitempty"`
-	DeletedAt  string            `json:"deletedAt,omitempty"`
-	Hook       string            `json:"hook"`
-	Latch      string            `json:"latch"`
-	Finalizer  bool              `json:"finalizer,omitempty"`
-	Evidence   string            `json:"evidence,omitempty"` // the annotation holdfast.dev/etcd-member
-	Override   string            `json:"override,omitempty"`
-	OverrideBy string            `json:"overrideBy,omitempty"`
-	Owners     []Owner           `json:"owners,omitempty"`
-	ProviderID string            `json:"providerID,omitempty"`
-	Instance   map[string]string `json:"instance,omitempty"` // by annotation, such as metal3.io/BareMetalHost
-	Phase      string            `json:"phase,omitempty"`
-	Node       string            `json:"node,omitempty"`
-	InstanceID bool              `json:"instanceID,omitempty"`
-	Addresses  []string          `json:"addresses,omitempty"`
-	HostNames  []string          `json:"hostNames,omitempty"`
-	Zone       string            `json:"zone,omitempty"`
+// text has a type written as a text.
+func text[T any](format func(T) string) *json.Marshalers {
+	return json.MarshalToFunc(func(e *jsontext.Encoder, value T) error { return e.WriteToken(jsontext.String(format(value))) })
 }
 
-// Owner is quorum.Owner.
-type Owner struct {
-	Group      string `json:"group,omitempty"`
-	Kind       string `json:"kind,omitempty"`
-	Name       string `json:"name,omitempty"`
-	UID        string `json:"uid,omitempty"`
-	Controller bool   `json:"controller,omitempty"`
+// parsed has a type read from a text, or from what YAML took for a number.
+func parsed[T any](parse func(string) (T, error)) *json.Unmarshalers {
+	return json.UnmarshalFromFunc(func(d *jsontext.Decoder, into *T) error {
+		if kind := d.PeekKind(); kind != '"' && kind != '0' {
+			return errors.ErrUnsupported // null, or what cannot be here
+		}
+		token, err := d.ReadToken()
+		if err != nil {
+			return err
+		}
+		*into, err = parse(token.String())
+		return err
+	})
 }
 
-// Node is quorum.Node.
-type Node struct {
-	Name       string   `json:"name"`
-	ProviderID string   `json:"providerID,omitempty"`
-	Ready      bool     `json:"ready"`
-	Cordoned   bool     `json:"cordoned,omitempty"`
-	Addresses  []string `json:"addresses,omitempty"`
-	HostNames  []string `json:"hostNames,omitempty"`
-	Zone       string   `json:"zone,omitempty"`
-	CreatedAt  string   `json:"createdAt,omitempty"`
-	GaveWayAt  string   `json:"gaveWayAt,omitempty"`
-}
-
-// Ledger is quorum.Ledger.
-type Ledger struct {
-	Version   string    `json:"version,omitempty"`
-	CreatedAt string    `json:"createdAt,omitempty"`
-	Why       string    `json:"why,omitempty"`
-	Releases  []Release `json:"releases,omitempty"`
-}
-
-// Release is quorum.Release.
-type Release struct {
-	Machine string   `json:"machine"`
-	UID     string   `json:"uid"`
-	Members []string `json:"members,omitempty"`
-	At      string   `json:"at,omitempty"`
-	By      string   `json:"by,omitempty"`
-}
-
-// Guard is a quorum.Guard that Holdfast manages.
-type Guard struct {
-	Absent       string     `json:"absent,omitempty"`
-	Version      string     `json:"version,omitempty"`
-	MinAvailable int        `json:"minAvailable"`
-	Intact       bool       `json:"intact"`
-	Pods         []GuardPod `json:"pods,omitempty"`
-}
-
-// GuardPod is quorum.GuardPod.
-type GuardPod struct {
-	Name     string `json:"name"`
-	UID      string `json:"uid,omitempty"`
-	Node     string `json:"node,omitempty"`
-	Owner    string `json:"owner"` // guard, old or others
-	Address  string `json:"address,omitempty"`
-	Outdated bool   `json:"outdated,omitempty"`
-	Ready    bool   `json:"ready"`
-	Deleting bool   `json:"deleting,omitempty"`
-}
-
-// Limits is quorum.Limits.
-type Limits struct {
-	MaxDeleting  int    `json:"maxDeleting"`
-	MaxLag       uint64 `json:"maxLag"`
-	SteadyFor    string `json:"steadyFor"`
-	StallAfter   string `json:"stallAfter"`
-	DeadAfter    string `json:"deadAfter"`
-	GoneAfter    string `json:"goneAfter"`
-	SettledAfter string `json:"settledAfter"`
+// otherwise says what a text is not, if there is an error.
+func otherwise(err error, text, want string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%q is not %s", text, want)
 }

@@ -32,9 +32,7 @@ type Ring struct {
 // RingData is what the ConfigMap holds after a look at the cluster by a process. stands is what it held before, or nil:
 // while the ring is unknown its endpoints stay.
 func RingData(s *quorum.Snapshot, by string, stands map[string]string) (map[string]string, error) {
-	raw, err := yaml.Marshal(Of(&quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
-	}, ""))
+	raw, err := yaml.Marshal(Of(told(s), ""))
 	if err != nil {
 		return nil, fmt.Errorf("write the ring down: %w", err)
 	}
@@ -68,10 +66,7 @@ func ParseRing(data map[string]string) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ringKey, err)
 	}
-	s, err := f.Snapshot()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ringKey, err)
-	}
+	s := told(&f.Snapshot)
 	if voters, _ := s.Ring.Voters(); s.Ring.Known && voters == 0 {
 		// It would say of every Machine that it hosts nothing.
 		return nil, fmt.Errorf("%s: etcd.members: etcd is known, and there is no voter among its members", ringKey)
@@ -82,7 +77,12 @@ func ParseRing(data map[string]string) (*Ring, error) {
 	if by := data[byKey]; len(by) > 300 || !utf8.ValidString(by) {
 		return nil, errors.New(byKey + ": it is too long or no text")
 	}
-	return &Ring{By: data[byKey], Snapshot: &quorum.Snapshot{
+	return &Ring{By: data[byKey], Snapshot: s}, nil
+}
+
+// told is what of a Snapshot Holdfast tells.
+func told(s *quorum.Snapshot) *quorum.Snapshot {
+	return &quorum.Snapshot{
 		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
-	}}, nil
+	}
 }

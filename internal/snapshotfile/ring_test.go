@@ -92,7 +92,7 @@ func FuzzRing(f *testing.F) {
 		}
 		plan := membership.Decide(s)
 		for _, a := range plan.Actions {
-			if a.Kind == membership.ReleaseHook {
+			if a.Kind() == membership.KindReleaseHook {
 				t.Errorf("it releases %s", a.Machine)
 			}
 		}

@@ -98,10 +98,21 @@ func put(t *testing.T, file, text string) {
 // writeLog makes a log of member id of cluster 77, by etcd's own hand, that ends at index 9 in term 2.
 func writeLog(t *testing.T, dir string, id uint64) {
 	t.Helper()
+	log := emptyLog(t, dir, id, 77)
+	state := &raftpb.HardState{Term: new(uint64(2)), Commit: new(uint64(8))}
+	err := log.Save(state, []*raftpb.Entry{{Index: new(uint64(9)), Term: new(uint64(2))}})
+	if err := errors.Join(err, log.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// emptyLog makes a log that says whose it is, and no more.
+func emptyLog(t *testing.T, dir string, id, cluster uint64) *wal.WAL {
+	t.Helper()
 	if err := os.MkdirAll(filepath.Join(dir, "member"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: &id, ClusterID: new(uint64(77))})
+	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: &id, ClusterID: &cluster})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,11 +120,7 @@ func writeLog(t *testing.T, dir string, id uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := &raftpb.HardState{Term: new(uint64(2)), Commit: new(uint64(8))}
-	err = log.Save(state, []*raftpb.Entry{{Index: new(uint64(9)), Term: new(uint64(2))}})
-	if err := errors.Join(err, log.Close()); err != nil {
-		t.Fatal(err)
-	}
+	return log
 }
 
 // archived wants the older data whole in one place, and an empty data directory.

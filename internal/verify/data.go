@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -37,9 +38,9 @@ const (
 // Disk is what the data directory holds.
 type Disk struct {
 	Holding Holding
-	Member  uint64 // whose Data
-	Cluster uint64 // and of which cluster
-	Why     string // of Garbled, for people
+	Member  quorum.MemberID // whose Data
+	Cluster uint64          // and of which cluster
+	Why     string          // of Garbled, for people
 }
 
 // Position is where a member's data stand in its ring's history.
@@ -141,7 +142,7 @@ func logOwner(file string) (Disk, error) {
 	case owner.GetNodeID() == 0 || owner.GetClusterID() == 0:
 		return Disk{}, fmt.Errorf("%s does not begin with the metadata of a write-ahead log", file)
 	}
-	return Disk{Holding: Data, Member: owner.GetNodeID(), Cluster: owner.GetClusterID()}, nil
+	return Disk{Holding: Data, Member: quorum.MemberID(owner.GetNodeID()), Cluster: owner.GetClusterID()}, nil
 }
 
 // readLog reads from the log where a member's data stand. What cannot be read at its end was never

@@ -92,7 +92,7 @@ func unknown(f Facts) Decision {
 	}
 	switch f.Disk.Holding {
 	case Data:
-		id := hostenv.FormatID(f.Disk.Member)
+		id := f.Disk.Member.Hex()
 		if f.Environment.State == hostenv.Existing {
 			switch own := expected(f.Environment, id); {
 			case own == nil:
@@ -144,8 +144,11 @@ func own(f Facts, why string) Decision {
 		return Decision{Wait, "etcd's leader, whose data those here are compared with, does not answer.", ""}
 	}
 	// A restore leaves term 1, before any election. A ring that runs would give the log that it has to data that
-	// hold all that already.
-	if me := f.Ring.Member(f.Disk.Member); len(me.ClientURLs) > 0 && f.Position.Term <= 1 {
+	// hold all that already. Term 0 is no log at all, and a learner's that lost power before its first write to
+	// disk: it promised nothing, and gets everything.
+	me := f.Ring.Member(f.Disk.Member)
+	nothingYet := me.Learner && f.Position.Term == 0 && f.Position.Index == 0
+	if len(me.ClientURLs) > 0 && f.Position.Term <= 1 && !nothingYet {
 		return Decision{
 			Refuse, fmt.Sprintf("etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me),
 			"To restore etcd, stop all of its members first. Else put the data that this member had back in place.",
@@ -299,7 +302,7 @@ func differences(e hostenv.Environment, ring *quorum.Ring) []string {
 		return out
 	}
 	for _, p := range e.Members {
-		id, err := hostenv.ParseID(p.Key)
+		id, err := quorum.ParseMemberID(p.Key)
 		m := ring.Member(id)
 		switch {
 		case err != nil || m == nil:
@@ -309,7 +312,7 @@ func differences(e hostenv.Environment, ring *quorum.Ring) []string {
 		}
 	}
 	for i := range ring.Members {
-		if m := &ring.Members[i]; expected(e, hostenv.FormatID(m.ID)) == nil {
+		if m := &ring.Members[i]; expected(e, m.ID.Hex()) == nil {
 			out = append(out, fmt.Sprintf("Not expected: etcd lists %s at %s.", m, strings.Join(m.PeerURLs, ", ")))
 		}
 	}

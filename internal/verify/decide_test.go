@@ -66,8 +66,8 @@ func facts(t *testing.T, text string) Facts {
 		}
 		return p
 	}
-	id := func(text string) uint64 {
-		id, err := hostenv.ParseID(text)
+	id := func(text string) quorum.MemberID {
+		id, err := quorum.ParseMemberID(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func facts(t *testing.T, text string) Facts {
 				member, cluster, other := strings.Cut(word[1], "@")
 				f.Disk = Disk{Holding: Data, Member: id(member), Cluster: 0xc}
 				if other {
-					f.Disk.Cluster = id(cluster)
+					f.Disk.Cluster = uint64(id(cluster))
 				}
 			}
 		case "position":
@@ -140,7 +140,7 @@ func facts(t *testing.T, text string) Facts {
 		case "running":
 			r := Running{Status: etcd.Status{Member: id(word[1])}}
 			numbers(word[2:], map[string]func(uint64){
-				"leader": func(n uint64) { r.Leader = n }, "cluster": func(n uint64) { r.Cluster = n },
+				"leader": func(n uint64) { r.Leader = quorum.MemberID(n) }, "cluster": func(n uint64) { r.Cluster = n },
 				"term": func(n uint64) { r.Term = n }, "commit": func(n uint64) { r.Commit = n }, "revision": func(n uint64) { r.Revision = int64(n) },
 			})
 			f.Running, told = append(f.Running, r), true

@@ -5,7 +5,7 @@
 // # Membership
 //
 // [Membership] runs before each start of etcd. It compares three things: the environment that was
-// rendered for this host (see package membership), the member list by a linearizable read taken now,
+// rendered for this host (see package hostenv), the member list by a linearizable read taken now,
 // and whose data the data directory holds. The latter is what etcd's own write-ahead log says: each of
 // its files begins with the IDs of the member that wrote it and of its cluster. So a member that crashed
 // right after its first start, when etcd lists it without a name still, is known by its log, as is one

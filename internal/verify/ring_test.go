@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
@@ -118,7 +122,7 @@ func TestRing(t *testing.T) {
 	for _, m := range r.Members {
 		disk, err := readDisk(m.Spec().DataDir())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(disk).To(Equal(Disk{Holding: Data, Member: r.id(t, m.Spec()), Cluster: r.cluster(t)}))
+		g.Expect(disk).To(Equal(Disk{Holding: Data, Member: quorum.MemberID(r.id(t, m.Spec())), Cluster: r.cluster(t)}))
 	}
 	// And an etcd that runs on them holds locks on them.
 	_, _, err := lockData(r.Members[0].Spec().DataDir())
@@ -212,6 +216,53 @@ func TestRing(t *testing.T) {
 	gone := r.check(t, r.Members[0].Spec())
 	gone.DataDir = filepath.Join(t.TempDir(), "data")
 	g.Expect(gone.Run(ctx)).To(MatchError(ContainSubstring("has started before, but no data are here")))
+}
+
+// TestLearnerThatGotNothing: it told etcd its client URLs and lost power before its first write to disk. It starts on
+// the log that is there, and gets what it lacks.
+func TestLearnerThatGotNothing(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	r := startRing(t, 1)
+	spec := r.Next("next")
+	r.node(spec)
+	added, err := r.admin.MemberAddAsLearner(t.Context(), []string{spec.Ports.PeerURL(spec.Address)})
+	g.Expect(err).NotTo(HaveOccurred())
+	check := r.check(t, spec)
+	g.Expect(check.Run(t.Context())).To(Succeed())
+	spec.Existing, spec.InitialCluster = true, map[string]string{}
+	for _, p := range check.Environment.InitialCluster {
+		spec.InitialCluster[p.Key] = p.URLs[0]
+	}
+	start := func() *ring.Member {
+		learner, err := ring.StartMember(r.CA, spec)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { _ = learner.Kill() })
+		return learner
+	}
+	learner := start()
+	g.Eventually(func() []string {
+		list, err := r.admin.MemberList(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		k := slices.IndexFunc(list.Members, func(m *etcdserverpb.Member) bool { return m.GetID() == added.Member.GetID() })
+		return list.Members[k].GetClientURLs() // they are in the order of their IDs
+	}).ShouldNot(BeEmpty())
+	g.Expect(learner.Kill()).To(Succeed())
+
+	g.Expect(os.RemoveAll(spec.DataDir())).To(Succeed())
+	g.Expect(emptyLog(t, spec.DataDir(), added.Member.GetID(), added.Header.GetClusterId()).Close()).To(Succeed())
+	snap := filepath.Join(spec.DataDir(), "member", "snap")
+	g.Expect(os.MkdirAll(snap, 0o700)).To(Succeed())
+	db, err := bbolt.Open(filepath.Join(snap, "db"), 0o600, nil) // etcd opens it before its log
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(db.Close()).To(Succeed())
+	g.Expect(r.check(t, spec).Run(t.Context())).To(Succeed())
+	start()
+	g.Eventually(func() error {
+		_, err := r.admin.MemberPromote(t.Context(), added.Member.GetID())
+		return err
+	}).Should(Succeed(), "it caught up")
 }
 
 func TestHealthGolden(t *testing.T) {

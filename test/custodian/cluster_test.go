@@ -261,7 +261,7 @@ func (c *cluster) restless(ctx context.Context) error {
 	}
 	for i := range machines.Items {
 		m := machineapi.Machine(&machines.Items[i])
-		if member := members[m.Name]; member == nil || member.GetIsLearner() || !m.OwnEvidence().Names(member.GetID()) || !m.Protected() || m.Deleting() {
+		if member := members[m.Name]; member == nil || member.GetIsLearner() || !m.OwnEvidence().Names(quorum.MemberID(member.GetID())) || !m.Protected() || m.Deleting() {
 			return fmt.Errorf("Machine %s: deleting %t, protected %t, evidence %x, member %v", m.Name, m.Deleting(), m.Protected(), m.OwnEvidence().MemberIDs, member)
 		}
 	}

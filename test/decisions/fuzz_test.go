@@ -3,6 +3,7 @@ package decisions_test
 import (
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,13 +29,8 @@ func FuzzPeerURL(f *testing.F) {
 		other := q.Machine{Name: "other", UID: "other", Phase: "Running", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")}}
 		member := q.Member{ID: 1, Name: "e", PeerURLs: []string{raw}}
 		joins := func(machines ...q.Machine) bool {
-			j := q.NewJoin(&q.Snapshot{Ring: q.Ring{Known: true, Members: []q.Member{member}}, Machines: machines})
-			for _, i := range j.Hosts[0].Machines {
-				if machines[i].Name == "m" {
-					return true
-				}
-			}
-			return false
+			s := &q.Snapshot{Ring: q.Ring{Known: true, Members: []q.Member{member}}, Machines: machines}
+			return slices.ContainsFunc(q.NewJoin(s).Host(&s.Ring.Members[0]).Machines, func(m *q.Machine) bool { return m.Name == "m" })
 		}
 		got := joins(m, other)
 		if got != joins(other, m) {

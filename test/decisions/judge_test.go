@@ -19,18 +19,18 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		}
 	}
 	type ballot struct {
-		id            uint64
+		id            q.MemberID
 		vote, healthy bool // healthy, and nothing lets its host go
 	}
 	var before, after []ballot
 	for _, o := range s.Ring.Members {
 		one := ballot{o.ID, !o.Learner, o.Healthy && !dumbReleased(s, &o)}
 		before = append(before, one)
-		if o.ID == a.Member {
-			switch a.Kind {
-			case membership.RemoveLearner, membership.RemoveVoter:
+		if o.ID == a.MemberID() {
+			switch a.Kind() {
+			case membership.KindRemoveLearner, membership.KindRemoveVoter:
 				continue
-			case membership.Promote:
+			case membership.KindPromote:
 				one.vote = true
 			}
 		}
@@ -51,11 +51,11 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	voters, healthy := tally(after)
 	answer := 0 // also of those that were let go and are still there
 	for _, o := range s.Ring.Members {
-		if votes := !o.Learner && (o.ID != a.Member || a.Kind != membership.RemoveVoter) || o.ID == a.Member && a.Kind == membership.Promote; votes && o.Healthy {
+		if votes := !o.Learner && (o.ID != a.MemberID() || a.Kind() != membership.KindRemoveVoter) || o.ID == a.MemberID() && a.Kind() == membership.KindPromote; votes && o.Healthy {
 			answer++
 		}
 	}
-	etcd := a.Kind != membership.AddHook && a.Kind != membership.ReleaseHook && a.Kind != membership.RecordRelease && a.Kind != membership.SizeGuard && a.Kind != membership.CreateGuardPod && a.Kind != membership.DeleteGuardPod
+	etcd := a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease && a.Kind() != membership.KindSizeGuard && a.Kind() != membership.KindCreateGuardPod && a.Kind() != membership.KindDeleteGuardPod
 	switch {
 	case etcd && !s.Ring.Known:
 		return "etcd is changed although it is not known"
@@ -63,25 +63,25 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		return "I1: no quorum is left"
 	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
 		return "I1: fewer are left of those that stay"
-	case a.Kind == membership.Promote && (m == nil || m.Hook != q.EntryOurs):
+	case a.Kind() == membership.KindPromote && (m == nil || m.Hook != q.EntryOurs):
 		return "I2: no hook"
-	case a.Kind == membership.ReleaseHook && (m == nil || m.DeletedAt.IsZero()):
+	case a.Kind() == membership.KindReleaseHook && (m == nil || m.DeletedAt.IsZero()):
 		return "I3: the Machine is not deleting"
-	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && m.Hook != q.EntryAbsent:
+	case a.Kind() == membership.KindReleaseHook && dumbMayHost(s, m) && m.Hook != q.EntryAbsent:
 		return "I3: its member may be listed, and nobody took the hook off"
-	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && !strings.Contains(dumbLedger(s), "["+m.UID+"]"):
+	case a.Kind() == membership.KindReleaseHook && dumbMayHost(s, m) && !strings.Contains(dumbLedger(s), "["+m.UID+"]"):
 		return "I3: its member may be listed, and it is not recorded"
-	case a.Kind == membership.ReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && !dumbLifts(s, m):
+	case a.Kind() == membership.KindReleaseHook && dumbMayHost(s, m) && dumbLosesQuorum(s, m) && !dumbLifts(s, m):
 		return "I3: its member may be listed, and quorum would be lost"
-	case a.Kind == membership.RecordRelease && (m == nil || m.DeletedAt.IsZero() || m.Hook != q.EntryAbsent):
+	case a.Kind() == membership.KindRecordRelease && (m == nil || m.DeletedAt.IsZero() || m.Hook != q.EntryAbsent):
 		return "I3: nobody took its hook off"
 	case voters > votersBefore && voters > s.Desired+1:
 		return "I4: too many voters"
-	case voters < votersBefore && healthy < healthyBefore && dumbServing(s, a.Member) < s.Desired:
+	case voters < votersBefore && healthy < healthyBefore && dumbServing(s, a.MemberID()) < s.Desired:
 		return "I4: too few voters that serve"
-	case a.Kind == membership.Promote && !m.DeletedAt.IsZero():
+	case a.Kind() == membership.KindPromote && !m.DeletedAt.IsZero():
 		return "I5: the Machine is deleting"
-	case a.Kind == membership.AddHook && (m == nil || !m.DeletedAt.IsZero()):
+	case a.Kind() == membership.KindAddHook && (m == nil || !m.DeletedAt.IsZero()):
 		return "I6: the hook returns"
 	}
 	return ""
@@ -245,7 +245,7 @@ func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
 }
 
 // dumbServing counts the voters but one that answer and run on a Machine or Node.
-func dumbServing(s *q.Snapshot, but uint64) int {
+func dumbServing(s *q.Snapshot, but q.MemberID) int {
 	n := 0
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]

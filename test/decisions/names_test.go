@@ -3,6 +3,7 @@ package decisions_test
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -169,21 +170,45 @@ func TestClassify(t *testing.T) {
 
 // TestSame holds what a second look must confirm: the same thing done to the same object.
 func TestSame(t *testing.T) {
-	a := membership.Action{Kind: membership.RemoveLearner, Machine: "m", UID: "u", Member: 1, To: 2, PeerURL: "p", GivesWay: true, Why: "x"}
+	one, two := membership.Member{ID: 1}, membership.Member{ID: 2}
+	a := membership.Action{Machine: "m", UID: "u", Change: membership.RemoveLearner{Member: one, GivesWay: true}, Why: "x"}
 	b := a
-	b.Why, b.MemberName, b.Step = "y", "now it has a name", 9
+	b.Why, b.Step = "y", 9
 	if !a.Same(b) {
 		t.Error("other words are no other action")
 	}
-	for name, change := range map[string]func(*membership.Action){
-		"kind": func(o *membership.Action) { o.Kind = membership.RemoveVoter }, "machine": func(o *membership.Action) { o.UID = "v" },
-		"member": func(o *membership.Action) { o.Member = 3 }, "successor": func(o *membership.Action) { o.To = 3 },
-		"peer URL": func(o *membership.Action) { o.PeerURL = "q" }, "way": func(o *membership.Action) { o.GivesWay = false },
-		"hook": func(o *membership.Action) { o.Hook = true }, "latch": func(o *membership.Action) { o.Latch = true },
+	for name, c := range map[string]struct{ is, other membership.Change }{
+		"kind":      {membership.RemoveLearner{Member: one}, membership.RemoveVoter{Member: one}},
+		"member":    {membership.Promote{Member: one}, membership.Promote{Member: two}},
+		"successor": {membership.MoveLeader{From: one, To: one}, membership.MoveLeader{From: one, To: two}},
+		"peer URL":  {membership.AddLearner{PeerURL: "p"}, membership.AddLearner{PeerURL: "q"}},
+		"way":       {membership.RemoveLearner{Member: one, GivesWay: true}, membership.RemoveLearner{Member: one}},
+		"hook":      {membership.ReleaseHook{Hook: true}, membership.ReleaseHook{}},
+		"latch":     {membership.AddHook{Latch: true}, membership.AddHook{}},
+		"pod":       {membership.DeleteGuardPod{PodUID: "p"}, membership.DeleteGuardPod{PodUID: "q"}},
 	} {
-		other := a
-		if change(&other); a.Same(other) {
+		if (membership.Action{UID: "u", Change: c.is}).Same(membership.Action{UID: "u", Change: c.other}) {
 			t.Errorf("another %s is another action", name)
 		}
+	}
+	if b.UID = "v"; a.Same(b) {
+		t.Error("another Machine is another action")
+	}
+}
+
+// TestCopies: the join knows the Snapshot's own Machines and members. Of a copy it knows nothing, so nothing is let go for it.
+func TestCopies(t *testing.T) {
+	s := &q.Snapshot{
+		Machines: []q.Machine{{Name: "master-0", UID: "uid-0"}}, // without an instance: it hosts nothing
+		Ring:     q.Ring{Known: true, Members: []q.Member{{ID: 1, Healthy: true, PeerURLs: []string{"https://10.0.0.9:2380"}}}},
+		Nodes:    []q.Node{{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}}},
+	}
+	s.Now, s.Ledger.Version = noon(), "1"
+	j, machine, member := q.NewJoin(s), s.Machines[0], s.Ring.Members[0]
+	if is, _ := j.Hosting(&s.Machines[0]); is != q.HostingNothing || !j.MayRelease(&s.Machines[0]) || !j.Host(&s.Ring.Members[0]).Known() {
+		t.Error("the Snapshot's own are not known")
+	}
+	if is, why := j.Hosting(&machine); is != q.HostingUnknown || why == "" || j.MayRelease(&machine) || j.Host(&member).Known() {
+		t.Errorf("copies are known: %d, %q", is, why)
 	}
 }

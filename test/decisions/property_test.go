@@ -44,7 +44,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		s.Bootstrap = address(rapid.IntRange(0, 6).Draw(t, "bootstrap at"))
 	}
 	if chance(t, 5, "alarm") {
-		s.Ring.Alarms = []q.Alarm{{Kind: one(t, "alarm kind", q.AlarmNoSpace, q.AlarmCorrupt), Member: one(t, "alarm member", uint64(0), 0xa0, 0xdead)}}
+		s.Ring.Alarms = []q.Alarm{{Kind: one(t, "alarm kind", q.AlarmNoSpace, q.AlarmCorrupt), Member: one(t, "alarm member", q.MemberID(0), 0xa0, 0xdead)}}
 	}
 	s.Ring.Version = one(t, "version", "3.7.3", "3.6.0", "")
 	s.Ledger = one(t, "ledger", s.Ledger, s.Ledger, s.Ledger, q.Ledger{}, q.Ledger{Version: "2", CreatedAt: noon()}, q.Ledger{Version: "3", Why: "no JSON"})
@@ -52,7 +52,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		i := rapid.IntRange(0, 6).Draw(t, "released")
 		r := q.Release{Machine: fmt.Sprintf("master-%d", i), UID: one(t, "released UID", fmt.Sprintf("uid-%d", i), "uid-gone")}
 		if chance(t, 80, "released member") {
-			r.Members = []uint64{uint64(0xa0 + i)}
+			r.Members = []q.MemberID{q.MemberID(0xa0 + i)}
 		}
 		s.Ledger.Entries = append(s.Ledger.Entries, r)
 	}
@@ -86,7 +86,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	}
 	for i := range rapid.IntRange(0, 7).Draw(t, "members") {
 		m := q.Member{
-			ID: uint64(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
+			ID: q.MemberID(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
 			Learner: chance(t, 25, "learner"), Healthy: chance(t, 80, "healthy"), Why: one(t, "why", "", "connection refused", strings.Repeat("an error\nof several lines, ééé\n", 50)),
 			Since:      one(t, "since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
 			Applied:    one(t, "applied", uint64(index), index-500, index-501, 0),
@@ -102,7 +102,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		}
 		if chance(t, 25, "recorded") {
 			s.Records = append(s.Records, q.Evidence{
-				MachineUID: one(t, "recorded UID", fmt.Sprintf("uid-%d", i), "gone", ""), Machine: "recorded", MemberIDs: []uint64{m.ID},
+				MachineUID: one(t, "recorded UID", fmt.Sprintf("uid-%d", i), "gone", ""), Machine: "recorded", MemberIDs: []q.MemberID{m.ID},
 			})
 		}
 	}
@@ -166,15 +166,15 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	}
 	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
 	case 1, 2, 3:
-		m.EvidenceRaw, m.Evidence = "own", q.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []uint64{uint64(0xa0 + i)}, Addresses: []netip.Addr{address(i)}}
+		m.EvidenceRaw, m.Evidence = "own", q.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []q.MemberID{q.MemberID(0xa0 + i)}, Addresses: []netip.Addr{address(i)}}
 	case 4:
 		m.EvidenceRaw = "copied"
-		m.Evidence = q.Evidence{MachineUID: "uid-of-another", MemberIDs: []uint64{uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
+		m.Evidence = q.Evidence{MachineUID: "uid-of-another", MemberIDs: []q.MemberID{q.MemberID(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
 	case 5:
 		m.EvidenceRaw = "not even JSON"
 	case 6:
 		m.EvidenceRaw = "own"
-		m.Evidence = q.Evidence{MachineUID: m.UID, MemberIDs: []uint64{uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
+		m.Evidence = q.Evidence{MachineUID: m.UID, MemberIDs: []q.MemberID{q.MemberID(0xa0 + rapid.IntRange(0, 6).Draw(t, "id"))}}
 	}
 	return m
 }
@@ -218,13 +218,15 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 		if problem := violates(s, a); problem != "" {
 			t.Errorf("%s: %s", a.Describe(), problem)
 		}
-		if a.Kind != membership.AddHook && a.Kind != membership.ReleaseHook && a.Kind != membership.RecordRelease {
+		if a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {
 			changes++
 		}
-		if !s.Ring.Known && a.Kind != membership.ReleaseHook && a.Kind != membership.RecordRelease {
+		if !s.Ring.Known && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {
 			t.Errorf("etcd is not known, and still: %s", a.Describe())
 		}
-		if s.Mode == q.ModeGuard && (changes > 0 || a.Hook) {
+		on, _ := a.Change.(membership.AddHook)
+		off, _ := a.Change.(membership.ReleaseHook)
+		if s.Mode == q.ModeGuard && (changes > 0 || on.Hook || off.Hook) {
 			t.Errorf("guard mode: %s", a.Describe())
 		}
 		if m := machineOf(s, a.Machine); m != nil && m.Mirrored {
@@ -277,11 +279,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		shuffled.Ring.Members = rapid.Permutation(s.Ring.Members).Draw(t, "members")
 		outcome := func(s *q.Snapshot) (out []string) {
 			for _, a := range membership.Decide(s).Actions {
-				switch a.Kind {
-				case membership.AddHook, membership.AddLearner:
+				switch a.Kind() {
+				case membership.KindAddHook, membership.KindAddLearner:
 					out = append(out, a.Describe())
 				default:
-					out = append(out, fmt.Sprint(a.Step, a.Kind))
+					out = append(out, fmt.Sprint(a.Step, a.Kind()))
 				}
 			}
 			slices.Sort(out)
@@ -298,12 +300,12 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 		s := drawSnapshot(t)
 		j := q.NewJoin(s)
 		for k := range s.Ring.Members {
-			h, got := &j.Hosts[k], ""
-			for _, i := range h.Machines {
-				got += "[machine " + s.Machines[i].Name + "]"
+			h, got := j.Host(&s.Ring.Members[k]), ""
+			for _, m := range h.Machines {
+				got += "[machine " + m.Name + "]"
 			}
-			for _, i := range h.Nodes {
-				got += "[node " + s.Nodes[i].Name + "]"
+			for _, n := range h.Nodes {
+				got += "[node " + n.Name + "]"
 			}
 			if got == "" && h.Bootstrap {
 				got = "[bootstrap]"
@@ -317,7 +319,7 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 			}
 		}
 		for i := range s.Machines {
-			is, why := j.Hosting(i)
+			is, why := j.Hosting(&s.Machines[i])
 			if (is == q.HostingNothing) == dumbMayHost(s, &s.Machines[i]) {
 				t.Errorf("%s: %d, naively it may host: %t", s.Machines[i].Name, is, is == q.HostingNothing)
 			}
@@ -332,7 +334,11 @@ func TestJoinAgreesWithTheNaiveOne(t *testing.T) {
 func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
-		a := membership.Action{Kind: membership.Kind(rapid.IntRange(1, int(membership.AddLearner)).Draw(t, "kind")), Hook: true, Member: uint64(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
+		member := membership.Member{ID: q.MemberID(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
+		a := membership.Action{Change: rapid.SampledFrom([]membership.Change{
+			membership.AddHook{Hook: true}, membership.ReleaseHook{Hook: true}, membership.RecordRelease{}, membership.SizeGuard{}, membership.CreateGuardPod{}, membership.DeleteGuardPod{},
+			membership.RemoveLearner{Member: member}, membership.MoveLeader{From: member}, membership.RemoveVoter{Member: member}, membership.Promote{Member: member}, membership.AddLearner{},
+		}).Draw(t, "change")}
 		if len(s.Machines) > 0 {
 			m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
 			a.Machine, a.UID = m.Name, m.UID
@@ -606,7 +612,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
 		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
 		if chance(t, 50, "guard pods") {
-			w.s.QuorumGuard = q.Guard{Managed: true, MinAvailable: -1}
+			w.s.QuorumGuard = q.Guard{Managed: true}
 		}
 		l := &life{t: t, w: w, ids: ids}
 		for i := range n {
@@ -809,7 +815,7 @@ func (l *life) round() bool {
 // member was removed, but a dead member's is not.
 func (l *life) drains(a membership.Action) {
 	w := l.w
-	if w.s.QuorumGuard.MinAvailable < 0 {
+	if w.s.QuorumGuard.MinAvailable == nil {
 		return
 	}
 	voters, healthy := w.s.Ring.Voters()
@@ -823,14 +829,14 @@ func (l *life) drains(a membership.Action) {
 			ready++
 		}
 	}
-	if gone := ready - w.s.QuorumGuard.MinAvailable; w.s.QuorumGuard.Managed && gone > 0 && voters > 1 && healthy-gone <= voters/2 {
-		l.t.Fatalf("after %q %d ready pods may be drained, and %d of %d voters are healthy, with minAvailable %d", a.Describe(), gone, healthy, voters, w.s.QuorumGuard.MinAvailable)
+	if gone := ready - *w.s.QuorumGuard.MinAvailable; w.s.QuorumGuard.Managed && gone > 0 && voters > 1 && healthy-gone <= voters/2 {
+		l.t.Fatalf("after %q %d ready pods may be drained, and %d of %d voters are healthy, with minAvailable %d", a.Describe(), gone, healthy, voters, *w.s.QuorumGuard.MinAvailable)
 	}
 }
 
 func (l *life) done() bool {
 	voters, healthy := l.w.s.Ring.Voters()
-	if g := &l.w.s.QuorumGuard; g.Managed && (g.MinAvailable != max(l.w.s.Desired-1, 0) || len(g.Pods) < len(l.w.s.Ring.Members)) {
+	if g := &l.w.s.QuorumGuard; g.Managed && (g.MinAvailable == nil || *g.MinAvailable != max(l.w.s.Desired-1, 0) || len(g.Pods) < len(l.w.s.Ring.Members)) {
 		return false
 	}
 	return voters == l.w.s.Desired && healthy == voters && !slices.ContainsFunc(l.w.s.Machines, func(m q.Machine) bool { return m.Deleting() })
@@ -859,41 +865,42 @@ func TestCheckPlan(t *testing.T) {
 	const learner = three + `
 		machine master-3 10.0.0.13
 		member a3 10.0.0.13 learner`
-	latch := membership.Action{Kind: membership.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Latch: true}
-	promote := membership.Action{Kind: membership.Promote, Machine: "master-3", UID: "uid-master-3", Member: 0xa3}
-	release := membership.Action{Kind: membership.ReleaseHook, Machine: "master-0", UID: "uid-master-0", Hook: true}
+	latch := membership.Action{Machine: "master-0", UID: "uid-master-0", Change: membership.ReleaseHook{Latch: true}}
+	promote := membership.Action{Machine: "master-3", UID: "uid-master-3", Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}
+	release := membership.Action{Machine: "master-0", UID: "uid-master-0", Change: membership.ReleaseHook{Hook: true}}
 	for _, c := range []struct {
 		name    string
 		cluster string
 		actions []membership.Action
 		want    membership.Invariant
 	}{
-		{"a healthy voter goes beside one that was let go", three + "\n machine master-2 hook=none latch=none deleting \n desired 1", []membership.Action{{Kind: membership.RemoveVoter, Member: 0xa0}}, membership.InvariantQuorum},
-		{"a healthy voter of two goes", three + "\n member a2 dead \n desired 1", []membership.Action{{Kind: membership.RemoveVoter, Member: 0xa0}}, membership.InvariantQuorum},
-		{"a learner goes while there is no quorum", learner + "\n member a2 dead \n member a1 dead", []membership.Action{{Kind: membership.RemoveLearner, Member: 0xa3}}, membership.InvariantQuorum},
+		{"a healthy voter goes beside one that was let go", three + "\n machine master-2 hook=none latch=none deleting \n desired 1", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantQuorum},
+		{"a healthy voter of two goes", three + "\n member a2 dead \n desired 1", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantQuorum},
+		{"a learner goes while there is no quorum", learner + "\n member a2 dead \n member a1 dead", []membership.Action{{Change: membership.RemoveLearner{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantQuorum},
 		{"promoted without a hook", learner + "\n machine master-3 hook=foreign", []membership.Action{promote}, membership.InvariantHookedPromotion},
-		{"promoted by another's hook", learner + "\n machine master-4 10.0.0.14", []membership.Action{{Kind: membership.Promote, Machine: "master-4", UID: "uid-master-4", Member: 0xa3}}, membership.InvariantHookedPromotion},
-		{"promoted without a Machine", learner, []membership.Action{{Kind: membership.Promote, Member: 0xa3}}, membership.InvariantHookedPromotion},
+		{"promoted by another's hook", learner + "\n machine master-4 10.0.0.14", []membership.Action{{Machine: "master-4", UID: "uid-master-4", Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantHookedPromotion},
+		{"promoted without a Machine", learner, []membership.Action{{Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantHookedPromotion},
 		{"released while live", three, []membership.Action{release}, membership.InvariantRelease},
 		{"released while listed", three + "\n machine master-0 deleting", []membership.Action{release}, membership.InvariantRelease},
 		{"released as another's namesake", three + "\n gone member a0 \n machine master-0 deleting uid=new", []membership.Action{release}, membership.InvariantRelease},
 		{"two too many", learner + "\n desired 2", []membership.Action{promote}, membership.InvariantVoterCount},
-		{"a healthy voter below desired", three, []membership.Action{{Kind: membership.RemoveVoter, Member: 0xa0}}, membership.InvariantVoterCount},
-		{"a voter as a learner", three, []membership.Action{{Kind: membership.RemoveLearner, Member: 0xa0}}, membership.InvariantVoterCount},
-		{"a voter promoted", three, []membership.Action{{Kind: membership.Promote, Machine: "master-0", UID: "uid-master-0", Member: 0xa0}}, membership.InvariantVoterCount},
+		{"a healthy voter below desired", three, []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantVoterCount},
+		{"a voter as a learner", three, []membership.Action{{Change: membership.RemoveLearner{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantVoterCount},
+		{"a voter promoted", three, []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.Promote{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantVoterCount},
 		{"promoted while deleting", learner + "\n machine master-3 deleting", []membership.Action{promote}, membership.InvariantLivePromotion},
-		{"the hook returns", three + "\n machine master-0 bare deleting", []membership.Action{{Kind: membership.AddHook, Machine: "master-0", UID: "uid-master-0", Hook: true}}, membership.InvariantNoRegain},
-		{"the latch returns", three + "\n machine master-0 bare deleting", []membership.Action{{Kind: membership.AddHook, Machine: "master-0", UID: "uid-master-0", Latch: true}}, membership.InvariantNoRegain},
-		{"two at once", learner + "\n desired 5", []membership.Action{promote, {Kind: membership.AddLearner}}, membership.InvariantOneChange},
-		{"nobody's member", three, []membership.Action{{Kind: membership.RemoveVoter, Member: 0xff}}, membership.InvariantOneChange},
+		{"the hook returns", three + "\n machine master-0 bare deleting", []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.AddHook{Hook: true}}}, membership.InvariantNoRegain},
+		{"the latch returns", three + "\n machine master-0 bare deleting", []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.AddHook{Latch: true}}}, membership.InvariantNoRegain},
+		{"two at once", learner + "\n desired 5", []membership.Action{promote, {Change: membership.AddLearner{}}}, membership.InvariantOneChange},
+		{"nobody's member", three, []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xff}}}}, membership.InvariantOneChange},
+		{"a member without an ID", three, []membership.Action{{Change: membership.RemoveVoter{}}}, membership.InvariantOneChange},
 		{"in order", learner, []membership.Action{promote}, ""},
-		{"a dead voter below desired", three + "\n member a2 dead", []membership.Action{{Kind: membership.RemoveVoter, Member: 0xa2}}, ""},
+		{"a dead voter below desired", three + "\n member a2 dead", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa2}}}}, ""},
 		{"a latch alone", three + "\n machine master-0 hook=none deleting", []membership.Action{latch}, membership.InvariantRelease},
 		{"a latch alone, on record", three + "\n machine master-0 hook=none deleting \n ledger master-0 a0", []membership.Action{latch}, ""},
 		{"a latch alone, one too many", three + "\n machine master-0 hook=none deleting \n machine master-1 hook=none deleting \n ledger master-0 a0 \n ledger master-1 a1", []membership.Action{latch}, membership.InvariantRelease},
 		{"a latch alone, one too many, lifted", three + "\n machine master-0 hook=none deleting override=escape-hatch/because/alice \n machine master-1 hook=none deleting \n ledger master-0 a0 \n ledger master-1 a1", []membership.Action{latch}, ""},
 		{"a latch beside a hook, on record", three + "\n machine master-0 deleting \n ledger master-0 a0", []membership.Action{latch}, membership.InvariantRelease},
-		{"a release of what is hooked", three + "\n machine master-0 deleting", []membership.Action{{Kind: membership.RecordRelease, Machine: "master-0", UID: "uid-master-0"}}, membership.InvariantRelease},
+		{"a release of what is hooked", three + "\n machine master-0 deleting", []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.RecordRelease{}}}, membership.InvariantRelease},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got membership.Invariant

@@ -19,7 +19,7 @@ import (
 // The scenarios read as documentation: a cluster in words, a request or a look at it, and what comes
 // of that. testdata/README.md has the words. With -rewrite they are written anew.
 func TestScenarios(t *testing.T) {
-	for _, dir := range [...]string{"match", "plan", "admit", "condition"} {
+	for _, dir := range [...]string{"match", "plan", "admit", "condition", "machineset"} {
 		t.Run(dir, func(t *testing.T) {
 			datadriven.Walk(t, filepath.Join("testdata", dir), func(t *testing.T, path string) {
 				w := newWorld()
@@ -52,6 +52,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.conditions(d)
 	case "plan":
 		return membership.Decide(&w.s).Describe()
+	case "cpms":
+		return w.planSet()
 	case "run":
 		return w.run(t)
 	case "admit":
@@ -105,13 +107,14 @@ func (w *world) match() string {
 	var b strings.Builder
 	j := q.NewJoin(&w.s)
 	for k := range w.s.Ring.Members {
-		h := &j.Hosts[k]
+		member := &w.s.Ring.Members[k]
+		h := j.Host(member)
 		var at []string
-		for _, i := range h.Machines {
-			at = append(at, "Machine "+w.s.Machines[i].Name)
+		for _, m := range h.Machines {
+			at = append(at, "Machine "+m.Name)
 		}
-		for _, i := range h.Nodes {
-			at = append(at, "Node "+w.s.Nodes[i].Name)
+		for _, n := range h.Nodes {
+			at = append(at, "Node "+n.Name)
 		}
 		if h.Bootstrap {
 			at = append(at, "the bootstrap host")
@@ -126,13 +129,14 @@ func (w *world) match() string {
 		if !h.Known() {
 			more = ": unknown"
 		}
-		if j.Stale(k) {
+		if j.Stale(member) {
 			more += ": stale"
 		}
-		fmt.Fprintf(&b, "%s -> %s%s\n", &w.s.Ring.Members[k], strings.Join(at, " and "), more)
+		fmt.Fprintf(&b, "%s -> %s%s\n", member, strings.Join(at, " and "), more)
 	}
-	for i, m := range w.s.Machines {
-		switch is, why := j.Hosting(i); is {
+	for i := range w.s.Machines {
+		m := &w.s.Machines[i]
+		switch is, why := j.Hosting(m); is {
 		case q.HostingMember:
 			fmt.Fprintf(&b, "%s hosts a member\n", m.Name)
 		case q.HostingNothing:
@@ -145,37 +149,51 @@ func (w *world) match() string {
 }
 
 // run looks and acts until nothing happens any more.
-func (w *world) run(t *testing.T) string {
+func (w *world) run(t failing) string {
 	var b strings.Builder
-	for range 50 {
-		p := membership.Decide(&w.s)
-		for _, a := range p.Actions {
-			fmt.Fprintf(&b, "step %d: %s\n", a.Step, a.Describe())
-			if problem := violates(&w.s, a); problem != "" {
-				t.Errorf("%s: %s", a.Describe(), problem)
-			}
-			if err := w.apply(a); err != nil {
-				fmt.Fprintf(&b, "  refused: %v\n", err)
-				return b.String()
-			}
+	for range 300 {
+		notes, rests := w.round(t, &b)
+		if !rests {
+			continue
 		}
-		if p.Records != nil {
-			w.s.Records = p.Records
+		for _, n := range notes {
+			fmt.Fprintf(&b, "%s: %s\n", n.Reason, n.Message)
 		}
-		w.keep(p.Ledger)
-		news := w.pass()
-		for _, n := range news {
-			fmt.Fprintf(&b, "  %s\n", n)
+		b.WriteString(w.planSet())
+		return b.String() + w.describe()
+	}
+	t.Errorf("does not come to rest:\n%s", b.String())
+	return b.String()
+}
+
+// failing is a test, or one draw of a property.
+type failing interface {
+	Errorf(format string, args ...any)
+}
+
+// round looks and acts once, and says whether nothing happened.
+func (w *world) round(t failing, b *strings.Builder) (notes []membership.Note, rests bool) {
+	b.WriteString(w.actSet(t))
+	p := membership.Decide(&w.s)
+	for _, a := range p.Actions {
+		fmt.Fprintf(b, "step %d: %s\n", a.Step, a.Describe())
+		if problem := violates(&w.s, a); problem != "" {
+			t.Errorf("%s: %s", a.Describe(), problem)
 		}
-		if len(p.Actions) == 0 && len(news) == 0 {
-			for _, n := range p.Notes {
-				fmt.Fprintf(&b, "%s: %s\n", n.Reason, n.Message)
-			}
-			return b.String() + w.describe()
+		if err := w.apply(a); err != nil {
+			fmt.Fprintf(b, "  refused: %v\n", err)
+			return p.Notes, true
 		}
 	}
-	t.Error("does not come to rest")
-	return b.String()
+	if p.Records != nil {
+		w.s.Records = p.Records
+	}
+	w.keep(p.Ledger)
+	news := w.pass()
+	for _, n := range news {
+		fmt.Fprintf(b, "  %s\n", n)
+	}
+	return p.Notes, len(p.Actions) == 0 && len(news) == 0 && w.setRests()
 }
 
 // people are who sends the requests of the scenarios.
@@ -238,6 +256,9 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 		b.WriteString("(asks for the Machines)\n")
 	}
 	decision := ids.Admit(r, s)
+	if full := ids.Admit(r, &w.s); full.Describe() != decision.Describe() {
+		t.Errorf("with all of the Snapshot:\n%s", full.Describe())
+	}
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}

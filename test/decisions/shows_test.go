@@ -22,35 +22,36 @@ func TestShows(t *testing.T) {
 		action membership.Action
 		want   bool
 	}{
-		"a learner that is listed":            {membership.Action{Kind: membership.RemoveLearner, Member: 1}, false},
-		"a learner that is not":               {membership.Action{Kind: membership.RemoveLearner, Member: 9}, true},
-		"a voter that is listed":              {membership.Action{Kind: membership.RemoveVoter, Member: 2}, false},
-		"a voter that is not":                 {membership.Action{Kind: membership.RemoveVoter, Member: 9}, true},
-		"a learner that is one still":         {membership.Action{Kind: membership.Promote, Member: 1}, false},
-		"a learner that votes":                {membership.Action{Kind: membership.Promote, Member: 2}, true},
-		"a learner that is gone":              {membership.Action{Kind: membership.Promote, Member: 9}, false},
-		"leadership that moved":               {membership.Action{Kind: membership.MoveLeader, Member: 1, To: 2}, true},
-		"leadership that did not":             {membership.Action{Kind: membership.MoveLeader, Member: 2, To: 1}, false},
-		"a member that was added":             {membership.Action{Kind: membership.AddLearner, PeerURL: url}, true},
-		"a member that was not":               {membership.Action{Kind: membership.AddLearner, PeerURL: "https://10.0.0.3:2380"}, false},
-		"a release of both":                   {membership.Action{Kind: membership.ReleaseHook, UID: "n", Hook: true, Latch: true}, true},
-		"a release of which the latch stays":  {membership.Action{Kind: membership.ReleaseHook, UID: "l", Hook: true, Latch: true}, false},
-		"a release of the hook alone":         {membership.Action{Kind: membership.ReleaseHook, UID: "l", Hook: true}, true},
-		"a release that was not made":         {membership.Action{Kind: membership.ReleaseHook, UID: "b", Hook: true}, false},
-		"a release of a Machine that is gone": {membership.Action{Kind: membership.ReleaseHook, UID: "gone", Hook: true}, true},
-		"a hook that is there":                {membership.Action{Kind: membership.AddHook, UID: "b", Hook: true, Latch: true}, true},
-		"a hook that is not":                  {membership.Action{Kind: membership.AddHook, UID: "l", Hook: true, Latch: true}, false},
-		"a latch that is not":                 {membership.Action{Kind: membership.AddHook, UID: "n", Latch: true}, false},
-		"a hook on a Machine that is gone":    {membership.Action{Kind: membership.AddHook, UID: "gone", Hook: true}, false},
-		"the quorum guard":                    {membership.Action{Kind: membership.SizeGuard, MinAvailable: 2}, false},
-		"a guard pod":                         {membership.Action{Kind: membership.DeleteGuardPod, PodUID: "p"}, false},
+		"a learner that is listed":            {membership.Action{Change: membership.RemoveLearner{Member: membership.Member{ID: 1}}}, false},
+		"a learner that is not":               {membership.Action{Change: membership.RemoveLearner{Member: membership.Member{ID: 9}}}, true},
+		"a voter that is listed":              {membership.Action{Change: membership.RemoveVoter{Member: membership.Member{ID: 2}}}, false},
+		"a voter that is not":                 {membership.Action{Change: membership.RemoveVoter{Member: membership.Member{ID: 9}}}, true},
+		"a learner that is one still":         {membership.Action{Change: membership.Promote{Member: membership.Member{ID: 1}}}, false},
+		"a learner that votes":                {membership.Action{Change: membership.Promote{Member: membership.Member{ID: 2}}}, true},
+		"a learner that is gone":              {membership.Action{Change: membership.Promote{Member: membership.Member{ID: 9}}}, false},
+		"leadership that moved":               {membership.Action{Change: membership.MoveLeader{From: membership.Member{ID: 1}, To: membership.Member{ID: 2}}}, true},
+		"leadership that did not":             {membership.Action{Change: membership.MoveLeader{From: membership.Member{ID: 2}, To: membership.Member{ID: 1}}}, false},
+		"a member that was added":             {membership.Action{Change: membership.AddLearner{PeerURL: url}}, true},
+		"a member that was not":               {membership.Action{Change: membership.AddLearner{PeerURL: "https://10.0.0.3:2380"}}, false},
+		"a release of both":                   {membership.Action{UID: "n", Change: membership.ReleaseHook{Hook: true, Latch: true}}, true},
+		"a release of which the latch stays":  {membership.Action{UID: "l", Change: membership.ReleaseHook{Hook: true, Latch: true}}, false},
+		"a release of the hook alone":         {membership.Action{UID: "l", Change: membership.ReleaseHook{Hook: true}}, true},
+		"a release that was not made":         {membership.Action{UID: "b", Change: membership.ReleaseHook{Hook: true}}, false},
+		"a release of a Machine that is gone": {membership.Action{UID: "gone", Change: membership.ReleaseHook{Hook: true}}, true},
+		"a hook that is there":                {membership.Action{UID: "b", Change: membership.AddHook{Hook: true, Latch: true}}, true},
+		"a hook that is not":                  {membership.Action{UID: "l", Change: membership.AddHook{Hook: true, Latch: true}}, false},
+		"evidence that is not":                {membership.Action{UID: "b", Change: membership.AddHook{Evidence: q.Evidence{MachineUID: "b", MemberIDs: []q.MemberID{1}}}}, false},
+		"a latch that is not":                 {membership.Action{UID: "n", Change: membership.AddHook{Latch: true}}, false},
+		"a hook on a Machine that is gone":    {membership.Action{UID: "gone", Change: membership.AddHook{Hook: true}}, false},
+		"the quorum guard":                    {membership.Action{Change: membership.SizeGuard{MinAvailable: 2}}, false},
+		"a guard pod":                         {membership.Action{Change: membership.DeleteGuardPod{PodUID: "p"}}, false},
 	} {
 		s := cluster()
 		if got := membership.Shows(s, c.action); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 		s.Ring.Known = false
-		if c.action.Kind.Membership() && membership.Shows(s, c.action) {
+		if c.action.Kind().Membership() && membership.Shows(s, c.action) {
 			t.Errorf("%s: an unknown ring shows it", name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -20,8 +21,12 @@ import (
 type world struct {
 	s      q.Snapshot
 	broken map[string]bool // Nodes whose etcd never starts
-	nextID uint64
+	nextID q.MemberID
 	told   []membership.Condition // what was told last
+
+	cpms       *machineset.Set // the ControlPlaneMachineSet, nil without one
+	made       int             // Machines that it has created
+	noCapacity bool            // the provider gives no new Machine an instance
 }
 
 func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
@@ -44,52 +49,54 @@ const round = 10 * time.Second
 func (w *world) apply(a membership.Action) error {
 	ring := &w.s.Ring
 	m := w.machine(a.Machine)
-	guard := a.Kind == membership.SizeGuard || a.Kind == membership.CreateGuardPod || a.Kind == membership.DeleteGuardPod
-	if !a.Kind.Membership() && !guard && (m == nil || m.UID != a.UID) {
-		return fmt.Errorf("no Machine %s with UID %s", a.Machine, a.UID)
+	switch a.Change.(type) {
+	case membership.AddHook, membership.ReleaseHook, membership.RecordRelease:
+		if m == nil || m.UID != a.UID {
+			return fmt.Errorf("no Machine %s with UID %s", a.Machine, a.UID)
+		}
 	}
-	member := ring.Member(a.Member)
-	if a.Kind.Membership() && a.Kind != membership.AddLearner && member == nil {
+	member := ring.Member(a.MemberID())
+	if a.MemberID() != 0 && member == nil {
 		return errors.New("etcdserver: member not found")
 	}
 	voters, healthy := ring.Voters()
-	switch a.Kind {
+	switch c := a.Change.(type) {
 	case membership.AddHook:
-		if a.Hook {
+		if c.Hook {
 			m.Hook = q.EntryOurs
 		}
-		if a.Latch {
+		if c.Latch {
 			m.Latch = q.EntryOurs
 		}
-		if len(a.Evidence.MemberIDs) > 0 {
-			m.Evidence, m.EvidenceRaw = a.Evidence, "{}"
+		if len(c.Evidence.MemberIDs) > 0 {
+			m.Evidence, m.EvidenceRaw = c.Evidence, "{}"
 		}
 	case membership.ReleaseHook:
-		if a.Pod != "" {
-			w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == a.PodUID })
+		if c.Pod != "" {
+			w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == c.PodUID })
 		}
-		if a.Hook {
+		if c.Hook {
 			m.Hook = q.EntryAbsent
 		}
-		if a.Latch {
+		if c.Latch {
 			m.Latch = q.EntryAbsent
 		}
 	case membership.RecordRelease:
-		w.s.Ledger.Entries = append(w.s.Ledger.Entries, a.Release)
+		w.s.Ledger.Entries = append(w.s.Ledger.Entries, c.Release)
 	case membership.SizeGuard:
-		w.s.QuorumGuard.MinAvailable, w.s.QuorumGuard.Intact = a.MinAvailable, true
+		w.s.QuorumGuard.MinAvailable, w.s.QuorumGuard.Intact = &c.MinAvailable, true
 	case membership.CreateGuardPod:
-		if slices.ContainsFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.Name == "guard-"+a.Node }) {
-			return fmt.Errorf("pods \"guard-%s\" already exists", a.Node)
+		if slices.ContainsFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.Name == "guard-"+c.Node }) {
+			return fmt.Errorf("pods \"guard-%s\" already exists", c.Node)
 		}
-		w.s.QuorumGuard.Pods = append(w.s.QuorumGuard.Pods, q.GuardPod{Name: "guard-" + a.Node, UID: "uid-guard-" + a.Node, Node: a.Node, Owner: q.PodOwnerGuard, Address: a.Address})
+		w.s.QuorumGuard.Pods = append(w.s.QuorumGuard.Pods, q.GuardPod{Name: "guard-" + c.Node, UID: "uid-guard-" + c.Node, Node: c.Node, Owner: q.PodOwnerGuard, Address: c.Address})
 	case membership.DeleteGuardPod:
-		w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == a.PodUID })
+		w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == c.PodUID })
 	case membership.AddLearner:
 		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.Learner }) {
 			return errors.New("etcdserver: too many learner members in cluster")
 		}
-		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return slices.Contains(o.PeerURLs, a.PeerURL) }) {
+		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return slices.Contains(o.PeerURLs, c.PeerURL) }) {
 			return errors.New("etcdserver: Peer URLs already exists")
 		}
 		if strings.HasPrefix(ring.Version, "3.7") && voters > 1 && healthy < (voters+1)/2+1 ||
@@ -97,19 +104,19 @@ func (w *world) apply(a membership.Action) error {
 			return errors.New("etcdserver: unhealthy cluster")
 		}
 		ring.Members = append(ring.Members, q.Member{
-			ID: w.nextID, PeerURLs: []string{a.PeerURL}, Learner: true, Since: w.s.Now, ProgressAt: w.s.Now, Why: "it has not started",
+			ID: w.nextID, PeerURLs: []string{c.PeerURL}, Learner: true, Since: w.s.Now, ProgressAt: w.s.Now, Why: "it has not started",
 		})
 		w.nextID++
 	case membership.RemoveLearner, membership.RemoveVoter:
 		if !member.Learner && member.Healthy && healthy-1 < (voters-1)/2+1 {
 			return errors.New("etcdserver: unhealthy cluster")
 		}
-		if a.GivesWay {
-			if n := w.node(a.Node); n != nil {
+		if learner, ok := c.(membership.RemoveLearner); ok && learner.GivesWay {
+			if n := w.node(learner.Node); n != nil {
 				n.GaveWayAt = w.s.Now
 			}
 		}
-		ring.Members = slices.DeleteFunc(ring.Members, func(o q.Member) bool { return o.ID == a.Member })
+		ring.Members = slices.DeleteFunc(ring.Members, func(o q.Member) bool { return o.ID == a.MemberID() })
 		w.elect()
 	case membership.Promote:
 		if !member.Learner {
@@ -120,7 +127,7 @@ func (w *world) apply(a membership.Action) error {
 		}
 		member.Learner, member.Since = false, w.s.Now
 	case membership.MoveLeader:
-		ring.Leader = a.To
+		ring.Leader = c.To.ID
 	}
 	return nil
 }
@@ -154,6 +161,7 @@ func (w *world) pass() (news []string) {
 		m.Applied, m.ProgressAt, m.CaughtUpAt = w.s.Ring.Index, w.s.Now, w.s.Now.Add(-round/2)
 		news = append(news, fmt.Sprintf("learner %s starts and catches up", m))
 	}
+	news = append(news, w.comeUp()...)
 	for i := len(w.s.Machines) - 1; i >= 0; i-- {
 		m := w.s.Machines[i]
 		if m.Deleting() && (m.Hook == q.EntryAbsent && m.Latch == q.EntryAbsent || !m.Finalizer) {
@@ -186,7 +194,7 @@ func (w *world) drain(n *q.Node) bool {
 
 // disruptions is how many ready pods the budget lets go.
 func (w *world) disruptions() int {
-	if w.s.QuorumGuard.MinAvailable < 0 {
+	if w.s.QuorumGuard.MinAvailable == nil {
 		return 0 // as if there were none: nothing is promised
 	}
 	n := 0
@@ -195,7 +203,7 @@ func (w *world) disruptions() int {
 			n++
 		}
 	}
-	return n - w.s.QuorumGuard.MinAvailable
+	return n - *w.s.QuorumGuard.MinAvailable
 }
 
 // probe looks at the members as the kubelets do: a guard pod is ready while a healthy voter is on its Node.
@@ -238,7 +246,7 @@ func (w *world) kill(addrs []netip.Addr) {
 func (w *world) elect() {
 	ring := &w.s.Ring
 	voters, healthy := 0, 0
-	var able uint64
+	var able q.MemberID
 	leads := false
 	for _, m := range ring.Members {
 		if m.Learner {
@@ -375,7 +383,7 @@ func (w *world) set(line string) error {
 				if err != nil {
 					return err
 				}
-				r.Members = append(r.Members, n)
+				r.Members = append(r.Members, q.MemberID(n))
 			}
 			w.s.Ledger.Entries = append(w.s.Ledger.Entries, r)
 		}
@@ -427,9 +435,10 @@ func (w *world) set(line string) error {
 			w.s.Ring.Leader = hex(f[1])
 		}
 	case "guard": // minAvailable of the quorum guard, or none
-		g := q.Guard{Managed: true, MinAvailable: -1, Intact: true, Pods: w.s.QuorumGuard.Pods}
+		g := q.Guard{Managed: true, Intact: true, Pods: w.s.QuorumGuard.Pods}
 		if f[1] != "none" {
-			g.MinAvailable, _ = strconv.Atoi(f[1])
+			n, _ := strconv.Atoi(f[1])
+			g.MinAvailable = &n
 		}
 		for _, opt := range f[1:] {
 			key, value, _ := strings.Cut(opt, "=")
@@ -467,7 +476,7 @@ func (w *world) set(line string) error {
 	case "records-garbled":
 		w.s.RecordsWhy = rest
 	case "record":
-		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []uint64{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
+		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []q.MemberID{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
 	case "broken":
 		w.broken[f[1]] = true
 	case "mended":
@@ -491,6 +500,10 @@ func (w *world) set(line string) error {
 		return w.setMachine(f[1], f[2:])
 	case "worker":
 		return w.setWorker(f[1], f[2:])
+	case "cpms":
+		return w.setCPMS(f[1:])
+	case "place":
+		return w.setPlace(f[1], f[2:])
 	case "machinesets": // their names, or unknown: <why>
 		if why, ok := strings.CutPrefix(rest, "unknown: "); ok {
 			w.s.MachineSetsWhy = why
@@ -780,10 +793,10 @@ func entry(s string) q.Entry {
 	return map[string]q.Entry{"ours": q.EntryOurs, "foreign": q.EntryForeign, "none": q.EntryAbsent}[s]
 }
 
-func hex(s string) uint64 {
+func hex(s string) q.MemberID {
 	id, err := strconv.ParseUint(s, 16, 64)
 	if err != nil {
 		panic(err)
 	}
-	return id
+	return q.MemberID(id)
 }

@@ -190,7 +190,7 @@ func (f *fixture) owner() {
 	f.Eventually(func() error { // the member may be the one that is asked
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		_, err := etcd.MemberRemove(limited, members[0])
+		_, err := etcd.MemberRemove(limited, uint64(members[0]))
 		return err
 	}).Should(gomega.Or(gomega.Succeed(), gomega.MatchError(rpctypes.ErrMemberNotFound)))
 	f.Eventually(func() (string, error) { return f.command("kubectl-holdfast", nil, "status") }).Should(gomega.ContainSubstring("2 of 2 voters healthy"))

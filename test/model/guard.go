@@ -10,7 +10,7 @@ func (s *state) size(minAvailable int) {
 		return
 	}
 	for r := range 2 {
-		if s.rec(r).kind() == membership.SizeGuard {
+		if s.rec(r).kind() == membership.KindSizeGuard {
 			s.forget(r)
 		}
 	}
@@ -21,7 +21,7 @@ func (s *state) size(minAvailable int) {
 func (s *state) unpod(i int) {
 	s.at[i].set(pod, noPod)
 	for r := range 2 {
-		if s.rec(r).kind() == membership.DeleteGuardPod && s.at[i].is(target(r)) {
+		if s.rec(r).kind() == membership.KindDeleteGuardPod && s.at[i].is(target(r)) {
 			s.forget(r)
 		}
 	}
@@ -31,14 +31,14 @@ func (s *state) unpod(i int) {
 func (s *state) guard(a act) bool {
 	o := &s.at[a.slot]
 	switch a.kind() {
-	case membership.SizeGuard:
+	case membership.KindSizeGuard:
 		s.size(a.number())
-	case membership.CreateGuardPod:
+	case membership.KindCreateGuardPod:
 		if s.budget() < 0 || o.is(pod) || !o.is(node) {
 			return false
 		}
 		o.set(pod, podWaits)
-	case membership.DeleteGuardPod:
+	case membership.KindDeleteGuardPod:
 		if !o.is(pod) {
 			return false
 		}

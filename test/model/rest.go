@@ -81,16 +81,16 @@ func (e *explorer) fair(s *state) {
 	}
 	for _, a := range p.acts {
 		switch a.kind() {
-		case membership.AddHook:
+		case membership.KindAddHook:
 			s.putHook(a)
-		case membership.ReleaseHook:
+		case membership.KindReleaseHook:
 			s.at[a.slot].set(hook, 0)
 			s.at[a.slot].set(latch, 0)
-		case membership.RecordRelease:
+		case membership.KindRecordRelease:
 			s.at[a.slot].set(ledger, a.about())
-		case membership.SizeGuard, membership.CreateGuardPod, membership.DeleteGuardPod:
+		case membership.KindSizeGuard, membership.KindCreateGuardPod, membership.KindDeleteGuardPod:
 			s.guard(a)
-		case membership.RemoveLearner:
+		case membership.KindRemoveLearner:
 			if a.has(givesWay) {
 				s.giveWay(int(a.slot))
 			}

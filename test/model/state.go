@@ -159,12 +159,12 @@ func (d doing) number() int           { return int(d >> 8 & 15) }
 
 // guards says whether an action is about the quorum guard.
 func (d doing) guards() bool {
-	return d.kind() == membership.SizeGuard || d.kind() == membership.CreateGuardPod || d.kind() == membership.DeleteGuardPod
+	return d.kind() == membership.KindSizeGuard || d.kind() == membership.KindCreateGuardPod || d.kind() == membership.KindDeleteGuardPod
 }
 
 // locks says whether an action is done under the membership lock.
 func (d doing) locks() bool {
-	return d.kind().Membership() || d.kind() == membership.ReleaseHook && d.has(final)
+	return d.kind().Membership() || d.kind() == membership.KindReleaseHook && d.has(final)
 }
 
 func (s *state) rec(r int) doing       { return doing(s.ctl>>(12*r)) & doingMask }
@@ -199,11 +199,11 @@ func (s *state) forget(r int) {
 // capture makes a reconciler set out to do an action.
 func (s *state) capture(r int, a act) {
 	s.setRec(r, a.doing)
-	if a.kind() == membership.SizeGuard {
+	if a.kind() == membership.KindSizeGuard {
 		return // it is about no slot
 	}
 	s.at[a.slot].set(target(r), 1)
-	if a.kind() == membership.MoveLeader {
+	if a.kind() == membership.KindMoveLeader {
 		s.at[a.to].set(to(r), 1)
 	}
 }
@@ -256,7 +256,7 @@ func (s *state) recorded(i int, as uint32) {
 	}
 	s.at[i].set(ledger, as)
 	for r := range 2 {
-		if s.rec(r).kind() == membership.RecordRelease {
+		if s.rec(r).kind() == membership.KindRecordRelease {
 			s.forget(r)
 		}
 	}
@@ -323,15 +323,15 @@ func (s *state) unlist(i int) {
 			continue
 		}
 		switch d.kind() {
-		case membership.AddHook:
+		case membership.KindAddHook:
 			if d.has(putEvidence) {
 				s.setRec(r, d&^putEvidence|oldEvidence)
 			}
-		case membership.RecordRelease:
+		case membership.KindRecordRelease:
 			if d.about() == recGone {
 				s.forget(r) // what it writes says nothing any more
 			}
-		case membership.ReleaseHook, membership.AddLearner, membership.CreateGuardPod, membership.DeleteGuardPod:
+		case membership.KindReleaseHook, membership.KindAddLearner, membership.KindCreateGuardPod, membership.KindDeleteGuardPod:
 		default:
 			s.forget(r)
 		}
@@ -364,7 +364,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 	for r := range 2 {
 		if d := s.rec(r); d != 0 && o.is(target(r)) && d.about() == recHere {
 			s.setRec(r, d&^(3<<6)|recGone<<6)
-			if d.kind() == membership.RecordRelease && o.get(member) == noMember {
+			if d.kind() == membership.KindRecordRelease && o.get(member) == noMember {
 				s.forget(r)
 			}
 		}
@@ -391,7 +391,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 	}
 	o := &s.at[a.slot]
 	switch a.kind() {
-	case membership.AddLearner:
+	case membership.KindAddLearner:
 		want := voters
 		if c.new() && voters > 1 {
 			want = (voters+1)/2 + 1
@@ -402,18 +402,18 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		o.set(member, unstarted)
 		o.set(answers, down)
 		o.set(own, o.get(instance))
-	case membership.RemoveLearner, membership.RemoveVoter:
+	case membership.KindRemoveLearner, membership.KindRemoveVoter:
 		if o.get(member) == noMember || o.healthy() && healthy-1 < (voters-1)/2+1 {
 			return false
 		}
 		s.unlist(int(a.slot))
-	case membership.Promote:
+	case membership.KindPromote:
 		if o.get(member) != caughtUp {
 			return false
 		}
 		o.set(member, voter)
 		o.set(stalled, 0)
-	case membership.MoveLeader:
+	case membership.KindMoveLeader:
 		if !s.at[a.to].healthy() {
 			return false
 		}

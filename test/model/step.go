@@ -129,7 +129,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 	a := act{doing: d}
 	if d.stage() != idle {
 		a.slot = int8(max(0, s.find(target(r)))) // SizeGuard is about none
-		if d.kind() == membership.MoveLeader {
+		if d.kind() == membership.KindMoveLeader {
 			a.to = int8(s.find(to(r)))
 		}
 		next := *s
@@ -149,7 +149,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		switch {
 		case e.c.blind:
 			e.apply(s, v, r, a, emit, fail)
-		case d.kind() == membership.AddHook, d.kind() == membership.RecordRelease, d.kind() == membership.SizeGuard, d.kind() == membership.CreateGuardPod:
+		case d.kind() == membership.KindAddHook, d.kind() == membership.KindRecordRelease, d.kind() == membership.KindSizeGuard, d.kind() == membership.KindCreateGuardPod:
 			e.apply(s, v, r, a, emit, fail)
 		default:
 			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
@@ -161,7 +161,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 						continue
 					}
 					ev.what = confirms
-					if d.kind() == membership.Promote {
+					if d.kind() == membership.KindPromote {
 						switch o := s.at[a.slot]; {
 						case !o.is(machine) || !o.is(hook):
 							fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
@@ -170,7 +170,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 						}
 					}
 					next, now := *s, d&^stageMask|confirmed
-					if d.kind() == membership.RemoveVoter && s.at[a.slot].healthy() {
+					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() {
 						now |= wasUp
 						if n := s.replacements(int(a.slot)); n < s.wanted(e.c) {
 							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
@@ -243,7 +243,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 	ev := event{what: applies, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing}
 	next := *s
 	next.forget(r)
-	if a.kind() == membership.ReleaseHook {
+	if a.kind() == membership.KindReleaseHook {
 		o := &next.at[a.slot]
 		answer := e.replies(v, s, 0)[a.slot][askRelease]
 		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
@@ -263,12 +263,12 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		emit(&next, ev)
 		return
 	}
-	if a.kind() == membership.RecordRelease {
+	if a.kind() == membership.KindRecordRelease {
 		next.recorded(int(a.slot), a.about())
 		emit(&next, ev)
 		return
 	}
-	if a.kind() == membership.AddHook {
+	if a.kind() == membership.KindAddHook {
 		if next.putHook(a) {
 			emit(&next, ev)
 		}
@@ -280,19 +280,19 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		}
 		return
 	}
-	if a.kind() == membership.RemoveLearner && a.has(givesWay) {
+	if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
 		next.giveWay(int(a.slot))
 		stopped := next // it crashes before it asks etcd
 		emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 	}
-	wasUp := a.kind() == membership.RemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
+	wasUp := a.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
 	if !next.etcd(e.c, a) {
 		return
 	}
 	switch voters, healthy := next.tally(); {
 	case healthy <= voters/2:
 		fail(membership.InvariantQuorum, "no quorum is left", ev)
-	case a.kind() == membership.Promote && voters > s.wanted(e.c)+1:
+	case a.kind() == membership.KindPromote && voters > s.wanted(e.c)+1:
 		fail(membership.InvariantVoterCount, "too many voters", ev)
 	case wasUp && voters < s.wanted(e.c):
 		fail(membership.InvariantVoterCount, "too few voters", ev)
@@ -633,7 +633,7 @@ func (s *state) survives(i int) bool {
 // releasing says whether a reconciler is between its second look at a slot and the release of what stands there.
 func (s *state) releasing(i int) bool {
 	for r := range 2 {
-		if d := s.rec(r); d.stage() == confirmed && d.kind() == membership.ReleaseHook && s.at[i].is(target(r)) {
+		if d := s.rec(r); d.stage() == confirmed && d.kind() == membership.KindReleaseHook && s.at[i].is(target(r)) {
 			return true
 		}
 	}

@@ -123,7 +123,7 @@ func (ev event) text(names *[slots]int) string {
 	case applies:
 		return fmt.Sprintf("%s does it: %s %s", who, action, at)
 	case marks:
-		if action == membership.ReleaseHook {
+		if action == membership.KindReleaseHook {
 			return fmt.Sprintf("%s takes the guard pod of %s away, and gives up", who, at)
 		}
 		return fmt.Sprintf("%s marks Node %s as having given way, and gives up", who, at)

@@ -56,7 +56,7 @@ type host struct {
 	name, uid, instance string
 	addresses           []netip.Addr
 	peerURLs            []string
-	members             []uint64
+	members             []q.MemberID
 	gone                q.Evidence // of a Machine that stood here before
 }
 
@@ -66,7 +66,7 @@ func hosts() (out [slots]host) {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
 		out[i] = host{
 			name: "master-" + n, uid: "uid-" + n, instance: "cloud:///" + n, addresses: []netip.Addr{addr}, peerURLs: []string{"https://" + addr.String() + ":2380"},
-			members: []uint64{firstID + uint64(i)},
+			members: []q.MemberID{firstID + q.MemberID(i)},
 		}
 		out[i].gone = q.Evidence{MachineUID: "gone-" + n, Machine: "old-" + n, MemberIDs: out[i].members, Addresses: out[i].addresses}
 	}
@@ -130,7 +130,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		if o.get(member) == noMember || !out.Ring.Known {
 			continue
 		}
-		id := firstID + uint64(k)
+		id := firstID + q.MemberID(k)
 		m := q.Member{ID: id, Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, Since: now, ProgressAt: now}
 		if o.get(answers) != down {
 			m.Since = long
@@ -150,7 +150,10 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		out.Ring.Members = append(out.Ring.Members, m)
 	}
 	if c.guard {
-		out.QuorumGuard = q.Guard{Managed: true, MinAvailable: s.budget(), Intact: true}
+		out.QuorumGuard = q.Guard{Managed: true, Intact: true}
+		if least := s.budget(); least >= 0 {
+			out.QuorumGuard.MinAvailable = &least
+		}
 		for k := range slots {
 			if o, h := s.at[order(k, way)], &c.hosts[k]; o.is(pod) {
 				out.QuorumGuard.Pods = append(out.QuorumGuard.Pods, q.GuardPod{
@@ -217,27 +220,35 @@ func (c *config) decide(s *state, way int) *plan {
 		out.records[order(int(r.MemberIDs[0]-firstID), way)] = uint8(which)
 	}
 	for _, a := range p.Actions {
-		if a.Kind == membership.SizeGuard {
-			out.acts = append(out.acts, act{doing: do(a.Kind, recNone, doing(a.MinAvailable)<<8)})
-			continue
-		}
 		which, k := about(a.UID)
-		if a.Member != 0 {
-			k = int(a.Member - firstID)
+		if id := a.MemberID(); id != 0 {
+			k = int(id - firstID)
 		}
-		if a.Kind == membership.CreateGuardPod || a.Kind == membership.DeleteGuardPod {
-			_, k = about(a.Node)
+		x := act{doing: do(a.Kind(), which, 0)}
+		switch c := a.Change.(type) {
+		case membership.SizeGuard:
+			out.acts = append(out.acts, act{doing: do(a.Kind(), recNone, doing(c.MinAvailable)<<8)})
+			continue
+		case membership.CreateGuardPod:
+			_, k = about(c.Node)
+		case membership.DeleteGuardPod:
+			_, k = about(c.Node)
+		case membership.MoveLeader:
+			x.to = int8(order(int(c.To.ID-firstID), way))
+		case membership.AddHook:
+			x.flag(putHook, c.Hook)
+			x.flag(putLatch, c.Latch)
+			x.flag(putEvidence, len(c.Evidence.MemberIDs) > 0)
+		case membership.ReleaseHook:
+			x.flag(putHook, c.Hook)
+			x.flag(putLatch, c.Latch)
+			x.flag(final, c.Final)
+		case membership.RemoveLearner:
+			x.flag(givesWay, c.GivesWay)
+		case membership.RecordRelease, membership.RemoveVoter, membership.Promote, membership.AddLearner:
 		}
-		x := act{doing: do(a.Kind, which, 0), slot: int8(order(k, way))}
-		if a.Kind == membership.MoveLeader {
-			x.to = int8(order(int(a.To-firstID), way))
-		}
-		x.flag(putHook, a.Hook)
-		x.flag(putLatch, a.Latch)
-		x.flag(putEvidence, len(a.Evidence.MemberIDs) > 0)
-		x.flag(givesWay, a.GivesWay)
-		x.flag(final, a.Final)
-		if a.Kind.Membership() {
+		x.slot = int8(order(k, way))
+		if a.Kind().Membership() {
 			out.changes++
 		}
 		out.acts = append(out.acts, x)

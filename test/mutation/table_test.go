@@ -47,20 +47,6 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestFit: every edit still fits the code, and has a name of its own.
-func TestFit(t *testing.T) {
-	dir, base, seen := t.TempDir(), root(t), map[string]bool{}
-	for _, m := range mutants() {
-		if _, err := m.write(base, dir); err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
-		if seen[m.name] {
-			t.Errorf("two mutants are named %s", m.name)
-		}
-		seen[m.name] = true
-	}
-}
-
 // TestAll: there is a mutant of every rule, step and invariant.
 func TestAll(t *testing.T) {
 	var want []string

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
@@ -62,7 +63,7 @@ func TestEnvironment(t *testing.T) {
 			name = "late"
 		}
 		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: m.GetPeerURLs()})
-		e.Members = append(e.Members, hostenv.Peer{Key: hostenv.FormatID(m.GetID()), URLs: m.GetPeerURLs()})
+		e.Members = append(e.Members, hostenv.Peer{Key: quorum.MemberID(m.GetID()).Hex(), URLs: m.GetPeerURLs()})
 	}
 	wrong := e
 	wrong.Members = append([]hostenv.Peer{{Key: "bad", URLs: []string{"https://127.0.0.66:2380"}}}, e.Members...)

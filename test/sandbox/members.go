@@ -158,7 +158,7 @@ func (c *cloud) operate(list []*etcdserverpb.Member) {
 	s := &quorum.Snapshot{Ring: quorum.Ring{Known: true}}
 	for _, m := range list {
 		s.Ring.Members = append(s.Ring.Members, quorum.Member{
-			ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Learner: m.IsLearner,
+			ID: quorum.MemberID(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Learner: m.IsLearner,
 		})
 	}
 	for _, h := range c.all() {

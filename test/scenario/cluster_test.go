@@ -203,6 +203,16 @@ func (c *cluster) atRest(t *testing.T) {
 	eventually(t, slowly, "the control plane at rest", c.restless)
 }
 
+// recovers waits until the control plane is at rest, and may lose a Machine again: until a member that was killed, hung or cut off has
+// answered Holdfast, the next deletion is refused.
+func (c *cluster) recovers(t *testing.T) {
+	t.Helper()
+	c.atRest(t)
+	eventually(t, quickly, "Holdfast to let the next Machine go", func(ctx context.Context) error {
+		return c.tryRemove(ctx, c.oldest(t))
+	})
+}
+
 // gone waits until a Machine is no more.
 func (c *cluster) gone(t *testing.T, within time.Duration, name string) {
 	t.Helper()

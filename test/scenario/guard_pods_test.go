@@ -197,7 +197,10 @@ func (c *cluster) quorumGuard(ctx context.Context) (standing, error) {
 		return standing{}, err
 	}
 	g := machineapi.QuorumGuardForm{}.Guard(&budget, pods.Items)
-	out := standing{budget: g.MinAvailable}
+	if g.MinAvailable == nil {
+		return standing{}, errors.New("there is no budget")
+	}
+	out := standing{budget: *g.MinAvailable}
 	spec, err := json.Marshal(budget.Spec)
 	if err != nil {
 		return standing{}, err

@@ -53,7 +53,7 @@ func TestPartition(t *testing.T) {
 		heal()
 		c.gone(t, 2*slowly, old)
 		c.becomes(t, "first", "voter")
-		c.atRest(t)
+		c.recovers(t)
 	})
 
 	t.Run("the learner", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestPartition(t *testing.T) {
 		}).WithTimeout(attempt).WithPolling(glimpse).Should(BeFalse(), "a learner that nobody reaches is not promoted")
 		heal()
 		c.gone(t, 2*slowly, old)
-		c.atRest(t)
+		c.recovers(t)
 	})
 
 	t.Run("the leader, which is to be removed", func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPartition(t *testing.T) {
 		c.reaches(t, removed, old, "third")
 		heal()
 		c.gone(t, 2*slowly, old)
-		c.atRest(t)
+		c.recovers(t)
 	})
 }
 

@@ -57,7 +57,7 @@ func (r *replicas) Read(context.Context) quorum.Ring {
 	ring := quorum.Ring{Known: true, Leader: 1, Version: "3.7.3"}
 	for i := range 3 {
 		ring.Members = append(ring.Members, quorum.Member{
-			ID: uint64(i + 1), Name: machineOf(round, i), Healthy: true, PeerURLs: []string{"https://" + address(round, i) + ":2380"},
+			ID: quorum.MemberID(i + 1), Name: machineOf(round, i), Healthy: true, PeerURLs: []string{"https://" + address(round, i) + ":2380"},
 		})
 	}
 	return ring

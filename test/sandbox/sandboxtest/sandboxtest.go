@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/slots"
 )
@@ -49,8 +48,8 @@ func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 	return s
 }
 
-// keepLogs copies the sandbox's logs to where the next run of this test finds them replaced, and says
-// of each part what it said last. It is little, so that it does not bury what the test itself says.
+// keepLogs copies the sandbox's logs to where the next run of this test finds them replaced. It prints
+// none of them: their last lines are of the sandbox's stop, and would bury what the test itself says.
 func keepLogs(t *testing.T, s *sandbox.Sandbox) {
 	t.Helper()
 	root, err := assets.Root()
@@ -62,12 +61,5 @@ func keepLogs(t *testing.T, s *sandbox.Sandbox) {
 	if err := errors.Join(os.RemoveAll(kept), os.CopyFS(kept, os.DirFS(s.Logs))); err != nil {
 		t.Error(err)
 	}
-	logs, err := filepath.Glob(filepath.Join(s.Logs, "*.log"))
-	if err != nil {
-		t.Error(err)
-	}
 	t.Logf("the sandbox's logs are kept in %s", kept)
-	for _, log := range logs {
-		t.Logf("the end of %s:\n%s", filepath.Base(log), process.Tail(log, 2))
-	}
 }

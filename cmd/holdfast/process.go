@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"golang.org/x/sync/errgroup"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/controller"
+	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/recorder"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// process is what the parts of one Holdfast share.
+type process struct {
+	flags    *runOptions
+	mode     quorum.Mode
+	log      logr.Logger
+	ring     *etcd.Client
+	hedge    *controller.Hedge
+	mgr      ctrl.Manager
+	api      client.WithWatch // past the manager's cache
+	tell     events.EventRecorder
+	observer *observe.Observer
+	meters   *controller.Metrics
+}
+
+// run sets the parts up, and runs them until the context ends.
+func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.Scheme) error {
+	served, err := p.flags.webhooks.prepare(p.flags.policy, p.log)
+	if err != nil {
+		return err
+	}
+	if s := served.options; s != nil {
+		s.HoldfastNamespace = p.flags.electNamespace
+		if p.mode == quorum.ModeFull {
+			s.EtcdNamespace, s.QuorumGuard = p.flags.etcdNamespace, p.flags.guard
+		}
+	}
+	if p.mgr, err = p.flags.manager(config, types, served.server()); err != nil {
+		return err
+	}
+	broadcaster, err := recorder.NewEventBroadcaster(context.WithoutCancel(ctx), config, p.mgr.GetHTTPClient())
+	if err != nil {
+		return err
+	}
+	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
+	p.tell = broadcaster.NewRecorder(types, "holdfast")
+	if p.api, err = uncached(p.mgr); err != nil {
+		return fmt.Errorf("set up the reconciler: %w", err)
+	}
+	if p.meters, err = controller.NewMetrics(metrics.Registry); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	if err := p.observe(); err != nil {
+		return err
+	}
+	if err := p.lead(config, served); err != nil {
+		return err
+	}
+	records, err := p.answer()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// The webhooks have answered their last request by now.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := records.Close(ctx); err != nil {
+			p.log.Error(err, "some audit records did not reach their remote sink")
+		}
+	}()
+	ctx, stop := p.flags.drain.context(ctx)
+	defer stop()
+	p.log.Info("starting", "version", version(), "mode", p.flags.mode, "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
+	if err := p.mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+// observe sets up what every replica reads: etcd, its alarms, and the cluster.
+func (p *process) observe() error {
+	if err := p.mgr.Add(p.flags.search(p.mgr.GetAPIReader(), p.ring, p.log)); err != nil {
+		return fmt.Errorf("set up the search for etcd: %w", err)
+	}
+	if err := p.flags.etcdFiles.keep(p.mgr, p.log); err != nil {
+		return err
+	}
+	alarms, err := controller.NewAlarms(p.ring, metrics.Registry, p.log.WithName("alarms"))
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	if err := p.mgr.Add(alarms); err != nil {
+		return fmt.Errorf("set up the look for etcd's alarms: %w", err)
+	}
+	p.observer = &observe.Observer{
+		API: p.mgr.GetAPIReader(), Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
+		Desired: p.flags.desired, Limits: p.flags.limits, Clock: clock.RealClock{},
+		Claims: observe.NewClaims(p.api, p.flags.namespace, p.log.WithName("claims")),
+	}
+	if err := p.mgr.Add(p.observer.Claims); err != nil {
+		return fmt.Errorf("set up the index of Machines: %w", err)
+	}
+	return nil
+}
+
+// lead sets up the election, and what the elected replica does: the reconciler, and keeping the registrations.
+func (p *process) lead(config *rest.Config, served *served) (err error) {
+	elected := &terms{elected: p.meters.Elected, log: p.log.WithName("election"), times: usualTimes()}
+	if p.flags.elect {
+		if elected.lock, err = newLease(config, p.flags.electNamespace, elected.times, p.mgr, elected.log); err != nil {
+			return fmt.Errorf("set up the election: %w", err)
+		}
+	}
+	keeper, err := served.setUp(p.mgr, p.api, p.tell, p.ring, elected)
+	if err != nil {
+		return err
+	}
+	elected.lead = func(ctx context.Context) error {
+		reconciler, err := p.reconciler()
+		if err != nil {
+			return err
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return reconciler.Run(ctx, p.api) })
+		group.Go(func() error { return keeper.Lead(ctx) })
+		return group.Wait()
+	}
+	if err := p.mgr.Add(elected); err != nil {
+		return fmt.Errorf("set up the election: %w", err)
+	}
+	return nil
+}
+
+// reconciler is made anew each time that this replica is elected: it knows nothing of the time between.
+func (p *process) reconciler() (*controller.Reconciler, error) {
+	r := &controller.Reconciler{
+		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, Alone: !p.flags.besideOperator,
+		Events: p.tell, Metrics: p.meters, Hedge: p.hedge, Log: p.log.WithName("reconciler"),
+		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
+		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
+	}
+	if p.flags.clusterOperator != "" {
+		r.ClusterOperator = p.conditions()
+	}
+	if p.mode == quorum.ModeFull && p.flags.guard {
+		guard, err := p.guardKeeper()
+		if err != nil {
+			return nil, err
+		}
+		r.QuorumGuard = guard
+	}
+	return r, nil
+}
+
+// answer sets up the webhooks, and the audit of what they answer, which is to be closed after them.
+func (p *process) answer() (*audit.Sink, error) {
+	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
+	records, err := audit.New(p.flags.audit)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	meters, err := webhooks.NewMetrics(metrics.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	handlers := webhooks.Handlers{
+		Identities: p.flags.identities, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
+		Recorder: &recorder.Recorder{Events: p.tell, Audit: records, Log: p.log.WithName("webhooks")},
+	}
+	server := p.mgr.GetWebhookServer() // has the manager run it
+	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
+	server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
+	server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
+	server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.Keepers()}))
+	if err := p.mgr.AddReadyzCheck("drain", p.flags.drain.ready); err != nil {
+		return nil, fmt.Errorf("set up /readyz: %w", err)
+	}
+	return records, nil
+}
+
+func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
+	grace := 10 * time.Second
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                  types,
+		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddr},
+		WebhookServer:           webhooks,
+		HealthProbeBindAddress:  o.probeAddr,
+		GracefulShutdownTimeout: &grace,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("set up /healthz: %w", err)
+	}
+	return mgr, nil
+}
+
+// conditions are told on a ClusterOperator, which lists what an administrator would look at next.
+func (p *process) conditions() *controller.ClusterOperator {
+	return &controller.ClusterOperator{
+		Name: p.flags.clusterOperator, Version: buildVersion(), API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Log: p.log.WithName("conditions"),
+		Related: []configv1.ObjectReference{
+			{Resource: "namespaces", Name: p.flags.electNamespace},
+			{Resource: "namespaces", Name: p.flags.etcdNamespace},
+			{Group: machinev1beta1.GroupName, Resource: "machines", Namespace: p.flags.namespace},
+			{Group: admissionregistrationv1.GroupName, Resource: "mutatingwebhookconfigurations", Name: registrations.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingwebhookconfigurations", Name: registrations.Name},
+			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: registrations.MachinePolicy},
+		},
+	}
+}
+
+// buildVersion is the version that this was built as, "" if that is not known.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return ""
+}
+
+// uncached is a client that reads and watches past the manager's cache, which would keep what is not guarded.
+func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
+	return client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+}
+
+// guardKeeper keeps the quorum guard.
+func (p *process) guardKeeper() (*controller.QuorumGuard, error) {
+	member, err := url.Parse(p.flags.endpoints[0]) // checked before
+	if err != nil {
+		return nil, fmt.Errorf("--endpoints %s: %w", p.flags.endpoints[0], err)
+	}
+	return controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{
+		Namespace: p.flags.etcdNamespace, Image: p.flags.guardImage, Secret: p.flags.guardSecret, ClientURL: *member,
+	}), nil
+}

@@ -1,0 +1,35 @@
+package machineset
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// inDomain counts the set's live Machines in a failure domain, but for one; nil for all.
+func (p *planner) inDomain(domain string, but *quorum.Machine) int {
+	n := 0
+	for _, m := range p.live {
+		if m != but && p.set.place(m).Domain == domain {
+			n++
+		}
+	}
+	return n
+}
+
+// emptiest is the failure domain with the fewest live Machines, once one is gone; nil for none. Of several it is the one's own, else the
+// first in the alphabet. "" without domains.
+func (p *planner) emptiest(without *quorum.Machine) string {
+	best, own := "", ""
+	if without != nil {
+		own = p.set.place(without).Domain
+	}
+	domains := slices.Sorted(slices.Values(p.set.Domains))
+	for i, d := range domains {
+		n, least := p.inDomain(d, without), p.inDomain(best, without)
+		if i == 0 || n < least || n == least && d == own {
+			best = d
+		}
+	}
+	return best
+}

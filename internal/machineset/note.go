@@ -1,0 +1,36 @@
+package machineset
+
+// Reason is a machine-readable word for a Note.
+type Reason string
+
+const (
+	ReasonGateShut        Reason = "GateShut"
+	ReasonOperatorPresent Reason = "PlatformOperatorPresent"
+	ReasonSetInactive     Reason = "Inactive"
+	ReasonSetUnusable     Reason = "SetUnusable"
+	ReasonMachineForeign  Reason = "MachineHasAnotherController"
+	ReasonMachineUnclear  Reason = "MachineUnclear"
+	ReasonTemplateUnfit   Reason = "TemplateUnfit"
+	ReasonMemberOutside   Reason = "MemberOutsideSet"
+	ReasonIndexTwice      Reason = "IndexTwice"
+	ReasonNeedsDelete     Reason = "DeleteToReplace"
+
+	ReasonInvariantViolated Reason = "InvariantViolated"
+)
+
+// Degrades says whether a Note with this reason means that the set is not acted by until a person does something.
+func (r Reason) Degrades() bool {
+	switch r {
+	case ReasonSetUnusable, ReasonMachineForeign, ReasonMachineUnclear, ReasonTemplateUnfit, ReasonMemberOutside, ReasonInvariantViolated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Note is something a person should know: what is wrong, or what the set waits for.
+type Note struct {
+	Reason  Reason
+	Machine string // that it is about, "" for none
+	Message string
+}

@@ -1,0 +1,58 @@
+package machineset
+
+import "github.com/holdfast-dev/holdfast/internal/quorum"
+
+// Set is a ControlPlaneMachineSet as the plan sees it. The zero value is no set.
+type Set struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+
+	Active   bool     `json:"active,omitzero"`   // spec.state: nothing is done while it is Inactive
+	Deleting bool     `json:"deleting,omitzero"` // it has a deletionTimestamp
+	Replicas int      `json:"replicas"`
+	Strategy Strategy `json:"strategy"`
+	Prefix   string   `json:"prefix"` // of the names of new Machines
+
+	// Domains are the failure domains, each in the words of the platform's library; none: new Machines are where the template says.
+	Domains []string `json:"domains,omitempty"`
+
+	// Unusable is why the set cannot be acted by, for people; "" if it can.
+	Unusable string `json:"unusable,omitzero"`
+	// OtherOperator is what shows that the platform's operator reconciles the set, or why that is not known; "" where nothing does.
+	OtherOperator string `json:"otherOperator,omitzero"`
+
+	// Places is what the set makes of each control-plane Machine, by the Machine's UID. Of one without a place nothing is known.
+	Places map[string]Place `json:"places,omitempty"`
+}
+
+// Strategy is when a Machine that differs from the template is replaced.
+type Strategy uint8
+
+const (
+	StrategyRollingUpdate Strategy = 1 + iota // one after the other
+	StrategyOnDelete                          // once somebody has deleted it
+)
+
+// Place is what a set makes of one Machine.
+type Place struct {
+	Selected bool   `json:"selected,omitzero"` // the set's selector selects it
+	Index    *int   `json:"index,omitzero"`    // the number at the end of its name; nil without one
+	Domain   string `json:"domain,omitzero"`   // its failure domain, "" if the platform has none
+	Outdated string `json:"outdated,omitzero"` // how it differs from the template, for people; "" if it does not
+	Fresh    bool   `json:"fresh,omitzero"`    // the set created it from the template as it is now
+	Unclear  string `json:"unclear,omitzero"`  // why it cannot be compared with the template, for people; "" if it can
+}
+
+// place is what is known of a Machine's place.
+func (s *Set) place(m *quorum.Machine) Place {
+	if p, ok := s.Places[m.UID]; ok {
+		return p
+	}
+	return Place{Unclear: "its spec has not been read"}
+}
+
+// owns says whether the set is the Machine's controller.
+func (s *Set) owns(m *quorum.Machine) bool {
+	c := m.Controller()
+	return c != nil && c.UID == s.UID
+}

@@ -1,0 +1,108 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
+// an admission answer it ends before the API server stops waiting for the answer.
+func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
+	defer cancel()
+	byRole, err1 := LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
+	byType, err2 := LabelIn(quorum.TypeLabel, quorum.ControlPlaneRoles()...)
+	otherRole, err3 := labels.NewRequirement(quorum.RoleLabel, selection.NotIn, quorum.ControlPlaneRoles())
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	// Almost every Machine has both labels, and reading one is what costs most: the second list has what the first leaves out.
+	var lists [2]machineList
+	group, within := errgroup.WithContext(ctx)
+	for i, selector := range []labels.Selector{byRole, byType.Add(*otherRole)} {
+		group.Go(func() (err error) {
+			lists[i], err = o.machines(within, selector)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if lists[0].version != lists[1].version { // in between a Machine's labels may have changed, so that neither has it
+		var err error
+		if lists[1], err = o.machines(ctx, byType); err != nil {
+			return nil, err
+		}
+	}
+	found := map[string]quorum.Machine{}
+	for _, m := range slices.Concat(lists[0].machines, lists[1].machines) {
+		found[m.Name] = m
+	}
+	return sorted(found), nil
+}
+
+// machineList is what a list of Machines said, and of which resourceVersion: lists of one are of one state of the cluster.
+type machineList struct {
+	machines []quorum.Machine
+	version  string
+}
+
+// machines lists Machines. Where the list cannot be read, one of them may be the reason (a list nests a Machine one level deeper
+// than it stands): their metadata are listed, and each is read by itself.
+func (o *Observer) machines(ctx context.Context, selector labels.Selector) (machineList, error) {
+	which := &client.ListOptions{Namespace: o.Namespace, LabelSelector: selector}
+	var list machinev1beta1.MachineList
+	err := o.API.List(ctx, &list, which)
+	if err == nil {
+		out := make([]quorum.Machine, 0, len(list.Items))
+		for i := range list.Items {
+			out = append(out, machineapi.Machine(&list.Items[i]))
+		}
+		return machineList{out, list.ResourceVersion}, nil
+	}
+	names := &metav1.PartialObjectMetadataList{}
+	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	if o.API.List(ctx, names, which) != nil {
+		return machineList{}, fmt.Errorf("list Machines in namespace %s: %w", o.Namespace, err)
+	}
+	out := make([]quorum.Machine, len(names.Items))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(10)
+	for i := range names.Items {
+		group.Go(func() error {
+			m := machinev1beta1.Machine{}
+			switch err := o.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
+			case ctx.Err() != nil:
+				return fmt.Errorf("read Machine %s: %w", names.Items[i].Name, err)
+			case err == nil:
+				out[i] = machineapi.Machine(&m)
+			default: // or it has gone since: unknown for one look
+				out[i] = machineapi.Machine(&machinev1beta1.Machine{ObjectMeta: names.Items[i].ObjectMeta})
+				out[i].Unread = err.Error()
+			}
+			return nil
+		})
+	}
+	return machineList{out, names.ResourceVersion}, group.Wait()
+}
+
+// LabelIn selects what has the label with one of the values.
+func LabelIn(label string, values ...string) (labels.Selector, error) {
+	requirement, err := labels.NewRequirement(label, selection.In, values)
+	if err != nil {
+		return nil, errors.Join(errors.New("make a label selector"), err)
+	}
+	return labels.NewSelector().Add(*requirement), nil
+}

@@ -1,0 +1,31 @@
+package quorum
+
+import (
+	"cmp"
+	"time"
+)
+
+// Leaving is what says which of several leaves first: a voter etcd, or a Machine its set.
+type Leaving struct {
+	Lost  bool      // a voter that does not answer, or counts as lost
+	Rank  int       // the lower leaves first
+	Crowd int       // how many are in its failure domain
+	Since time.Time // since when it is to leave, or is there
+}
+
+// Compare orders by who leaves first: the lost, then the lower rank, then the most crowded failure domain, then the longest.
+func (l Leaving) Compare(o Leaving) int {
+	return cmp.Or(
+		cmp.Compare(count(o.Lost), count(l.Lost)),
+		cmp.Compare(l.Rank, o.Rank),
+		cmp.Compare(o.Crowd, l.Crowd),
+		l.Since.Compare(o.Since),
+	)
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
