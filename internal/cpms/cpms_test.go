@@ -1,0 +1,284 @@
+package cpms
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// platforms are a template's failure domains and provider spec on each platform, both in YAML. Every provider spec has a field that the
+// library does not know.
+func platforms() map[string][2]string {
+	return map[string][2]string{
+		"AWS": {`
+platform: AWS
+aws:
+- placement: {availabilityZone: a}
+  subnet: {type: ID, id: subnet-a}
+- placement: {availabilityZone: b}
+  subnet: {type: ID, id: subnet-b}
+`, `
+kind: AWSMachineProviderConfig
+apiVersion: machine.openshift.io/v1beta1
+instanceType: m6i.xlarge
+placement: {region: r}
+subnet: {id: none}
+new: {field: kept}
+`},
+		"Azure": {`
+platform: Azure
+azure: [{zone: "1"}, {zone: "2"}]
+`, `
+kind: AzureMachineProviderSpec
+apiVersion: machine.openshift.io/v1beta1
+vmSize: Standard_D8s_v3
+subnet: masters
+new: {field: kept}
+`},
+		"GCP": {`
+platform: GCP
+gcp: [{zone: a}, {zone: b}]
+`, `
+kind: GCPMachineProviderSpec
+apiVersion: machine.openshift.io/v1beta1
+machineType: n2-standard-4
+region: r
+zone: ""
+new: {field: kept}
+`},
+		"OpenStack": {`
+platform: OpenStack
+openstack: [{availabilityZone: a}, {availabilityZone: b}]
+`, `
+kind: OpenstackProviderSpec
+apiVersion: machine.openshift.io/v1alpha1
+flavor: m1.xlarge
+rootVolume: {diskSize: 100, volumeType: ssd}
+new: {field: kept}
+`},
+		"VSphere": {`
+platform: VSphere
+vsphere: [{name: a}, {name: b}]
+`, `
+kind: VSphereMachineProviderSpec
+apiVersion: machine.openshift.io/v1beta1
+numCPUs: 4
+template: ""
+network: {devices: [{networkName: ""}]}
+workspace: {}
+new: {field: kept}
+`},
+		"Nutanix": {`
+platform: Nutanix
+nutanix: [{name: a}, {name: b}]
+`, `
+kind: NutanixMachineProviderConfig
+apiVersion: machine.openshift.io/v1
+vcpusPerSocket: 1
+vcpuSockets: 4
+memorySize: 16Gi
+cluster: {type: uuid, uuid: none}
+subnets: [{type: uuid, uuid: none}]
+new: {field: kept}
+`},
+		"none that the library knows": {"", `
+kind: ProcessProviderSpec
+apiVersion: example.com/v1
+size: small
+new: {field: kept}
+`},
+	}
+}
+
+// cluster is the Infrastructure, where two platforms keep their failure domains.
+func cluster(t *testing.T) *configv1.Infrastructure {
+	t.Helper()
+	infra := &configv1.Infrastructure{}
+	parse(t, `
+spec:
+  platformSpec:
+    type: VSphere
+    vsphere:
+      failureDomains:
+      - {name: a, region: r, zone: a, server: s, topology: {datacenter: d, datastore: /d/datastore/s, computeCluster: /d/host/a, resourcePool: /d/host/a/Resources, networks: [net-a], template: tmpl-a}}
+      - {name: b, region: r, zone: b, server: s, topology: {datacenter: d, datastore: /d/datastore/s, computeCluster: /d/host/b, resourcePool: /d/host/b/Resources, networks: [net-b], template: tmpl-b}}
+    nutanix:
+      failureDomains:
+      - {name: a, cluster: {type: UUID, uuid: pe-a}, subnets: [{type: UUID, uuid: subnet-a}]}
+      - {name: b, cluster: {type: UUID, uuid: pe-b}, subnets: [{type: UUID, uuid: subnet-b}]}
+`, infra)
+	return infra
+}
+
+func parse(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// set is a set of a platform's Machines.
+func set(t *testing.T, platform string) *machinev1.ControlPlaneMachineSet {
+	t.Helper()
+	text := platforms()[platform]
+	s := &machinev1.ControlPlaneMachineSet{}
+	parse(t, `
+metadata: {name: cluster, namespace: openshift-machine-api, uid: uid-of-the-set}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: RollingUpdate}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: demo, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+`, s)
+	of := s.Spec.Template.OpenShiftMachineV1Beta1Machine
+	raw, err := yaml.YAMLToJSON([]byte(text[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+	if text[0] != "" {
+		of.FailureDomains = &machinev1.FailureDomains{}
+		parse(t, text[0], of.FailureDomains)
+	}
+	return s
+}
+
+// TestRoundTrip: on every platform, the set reads a Machine that it has created as what it created: as the template says, with that index,
+// in that failure domain. Nothing of the template is lost.
+func TestRoundTrip(t *testing.T) {
+	for platform := range platforms() {
+		t.Run(platform, func(t *testing.T) {
+			s := set(t, platform)
+			domains := []string{""}
+			if platforms()[platform][0] != "" {
+				if domains = Read(s, nil, cluster(t)).Domains; len(domains) != 2 {
+					t.Fatalf("failure domains: %v", domains)
+				}
+			}
+			seen := map[string]bool{}
+			for i, domain := range domains {
+				m, err := NewMachine(s, cluster(t), machineset.Create{Index: i, Domain: domain}, "x4k2p")
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.UID = "uid"
+				raw := string(m.Spec.ProviderSpec.Value.Raw)
+				if !strings.Contains(raw, `"new":{"field":"kept"}`) {
+					t.Errorf("something of the template is lost: %s", raw)
+				}
+				if seen[raw] {
+					t.Errorf("two failure domains have one provider spec: %s", raw)
+				}
+				seen[raw] = true
+				got := Read(s, []machinev1beta1.Machine{*m}, cluster(t))
+				if got.Unusable != "" {
+					t.Fatal(got.Unusable)
+				}
+				want := machineset.Place{Selected: true, Index: &i, Domain: domain, Fresh: true}
+				if p := got.Places["uid"]; fmt.Sprint(p.Selected, *p.Index, p.Domain, p.Outdated, p.Fresh, p.Unclear) != fmt.Sprint(want.Selected, i, want.Domain, want.Outdated, want.Fresh, want.Unclear) {
+					t.Errorf("it is read as %+v", p)
+				}
+				if m.Name != fmt.Sprintf("demo-master-x4k2p-%d", i) || !metav1.IsControlledBy(m, s) {
+					t.Errorf("Machine %s of %v", m.Name, m.OwnerReferences)
+				}
+			}
+		})
+	}
+}
+
+// TestOutdated: what differs from the template is named; another failure domain is no difference.
+func TestOutdated(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(spec map[string]any)
+		want string
+	}{
+		"as it is":               {func(map[string]any) {}, ""},
+		"another failure domain": {func(spec map[string]any) { spec["placement"] = map[string]any{"region": "r", "availabilityZone": "b"} }, ""},
+		"another size":           {func(spec map[string]any) { spec["instanceType"] = "m6i.large" }, "InstanceType: m6i.large != m6i.xlarge"},
+		"another platform":       {func(spec map[string]any) { spec["kind"] = "GCPMachineProviderSpec" }, "its platform is GCP, not AWS"},
+	} {
+		s := set(t, "AWS")
+		m, err := NewMachine(s, nil, machineset.Create{Index: 0, Domain: Read(s, nil, nil).Domains[0]}, "x4k2p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := map[string]any{}
+		if err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+			t.Fatal(err)
+		}
+		c.edit(spec)
+		if m.Spec.ProviderSpec.Value.Raw, err = json.Marshal(spec); err != nil {
+			t.Fatal(err)
+		}
+		if p := Read(s, []machinev1beta1.Machine{*m}, nil).Places[""]; p.Outdated != c.want || p.Unclear != "" {
+			t.Errorf("%s: outdated %q, unclear %q; want %q", name, p.Outdated, p.Unclear, c.want)
+		}
+	}
+}
+
+// TestUnusable: a set that cannot be acted by says why, and one Machine that cannot be read is unclear by itself.
+func TestUnusable(t *testing.T) {
+	for want, edit := range map[string]func(s *machinev1.ControlPlaneMachineSet){
+		"":                            func(*machinev1.ControlPlaneMachineSet) {},
+		`its name is "other"`:         func(s *machinev1.ControlPlaneMachineSet) { s.Name = "other" },
+		"spec.replicas is 4":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 4 },
+		"spec.replicas is 0":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 0 },
+		"spec.replicas is 9":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 9 },
+		`strategy.type is "Recreate"`: func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "Recreate" },
+		"selects every Machine":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Selector = metav1.LabelSelector{} },
+		"does not select what the template creates": func(s *machinev1.ControlPlaneMachineSet) {
+			s.Spec.Selector.MatchLabels = map[string]string{quorum.RoleLabel: "worker"}
+		},
+		"are to say master": func(s *machinev1.ControlPlaneMachineSet) {
+			s.Spec.Selector.MatchLabels = map[string]string{quorum.RoleLabel: "worker"}
+			s.Spec.Template.OpenShiftMachineV1Beta1Machine.ObjectMeta.Labels[quorum.RoleLabel] = "worker"
+		},
+		"spec.template.machineType": func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Template.OpenShiftMachineV1Beta1Machine = nil },
+		"providerSpec: there is none": func(s *machinev1.ControlPlaneMachineSet) {
+			s.Spec.Template.OpenShiftMachineV1Beta1Machine.Spec.ProviderSpec.Value = nil
+		},
+		"the failure domains are those of Azure": func(s *machinev1.ControlPlaneMachineSet) {
+			s.Spec.Template.OpenShiftMachineV1Beta1Machine.FailureDomains = &machinev1.FailureDomains{
+				Platform: configv1.AzurePlatformType, Azure: &[]machinev1.AzureFailureDomain{{Zone: "1"}}}
+		},
+		"is listed twice": func(s *machinev1.ControlPlaneMachineSet) {
+			domains := s.Spec.Template.OpenShiftMachineV1Beta1Machine.FailureDomains
+			*domains.AWS = append(*domains.AWS, (*domains.AWS)[0])
+		},
+	} {
+		s := set(t, "AWS")
+		edit(s)
+		if got := Read(s, nil, nil).Unusable; want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+	}
+	if got := Read(set(t, "VSphere"), nil, nil).Unusable; !strings.Contains(got, "not defined in the infrastructure resource") {
+		t.Errorf("without the Infrastructure it says %q", got)
+	}
+	bad := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-0", UID: "bad"}}
+	panics := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-1", UID: "panics"}}
+	panics.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{"kind":"VSphereMachineProviderSpec"}`)} // without its workspace
+	if got := Read(set(t, "VSphere"), []machinev1beta1.Machine{panics}, cluster(t)); got.Unusable != "" || got.Places["panics"].Unclear == "" {
+		t.Errorf("%+v", got)
+	}
+	good := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-x", UID: "good"}, Spec: set(t, "AWS").Spec.Template.OpenShiftMachineV1Beta1Machine.Spec}
+	got := Read(set(t, "AWS"), []machinev1beta1.Machine{bad, good}, nil)
+	if got.Unusable != "" || got.Places["bad"].Unclear == "" || got.Places["good"].Unclear != "" || got.Places["good"].Index != nil {
+		t.Errorf("%+v", got)
+	}
+}

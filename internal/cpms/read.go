@@ -1,0 +1,121 @@
+package cpms
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Name is the only name that a ControlPlaneMachineSet can have.
+const Name = "cluster"
+
+// mostReplicas is the largest etcd cluster that is of use.
+const mostReplicas = 7
+
+// Read makes a set's facts of the object, of all Machines in its namespace that may be control-plane Machines, and of the cluster's
+// Infrastructure (nil without one). What cannot be read is in the facts, of the set or of one Machine.
+func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machine, infra *configv1.Infrastructure) *machineset.Set {
+	s := &machineset.Set{
+		Name: set.Name, UID: string(set.UID), Active: set.Spec.State == machinev1.ControlPlaneMachineSetStateActive,
+		Deleting: set.DeletionTimestamp != nil, Replicas: 3, Strategy: machineset.StrategyRollingUpdate,
+		Places: make(map[string]machineset.Place, len(machines)),
+	}
+	if set.Spec.Replicas != nil {
+		s.Replicas = int(*set.Spec.Replicas)
+	}
+	if set.Spec.Strategy.Type == machinev1.OnDelete {
+		s.Strategy = machineset.StrategyOnDelete
+	}
+	selector, t, err := parts(set, infra)
+	if err != nil {
+		s.Unusable = err.Error()
+		return s
+	}
+	s.Prefix = prefix(set, t.machine.ObjectMeta.Labels)
+	for _, d := range t.domains {
+		s.Domains = append(s.Domains, d.String())
+	}
+	for i := range machines {
+		s.Places[string(machines[i].UID)] = place(&machines[i], selector, t)
+	}
+	return s
+}
+
+// parts are a set's selector and template. An error says why the set cannot be acted by.
+func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure) (labels.Selector, *template, error) {
+	if set.Name != Name {
+		return nil, nil, fmt.Errorf("its name is %q, and only %q is reconciled", set.Name, Name)
+	}
+	if n := set.Spec.Replicas; n != nil && (*n < 1 || *n > mostReplicas || *n%2 == 0) {
+		return nil, nil, fmt.Errorf("spec.replicas is %d; etcd wants 1, 3, 5 or 7", *n)
+	}
+	switch set.Spec.Strategy.Type {
+	case machinev1.RollingUpdate, machinev1.OnDelete, "":
+	default:
+		return nil, nil, fmt.Errorf("spec.strategy.type is %q; it can be %s or %s", set.Spec.Strategy.Type, machinev1.RollingUpdate, machinev1.OnDelete)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&set.Spec.Selector)
+	if err != nil {
+		return nil, nil, fmt.Errorf("spec.selector: %w", err)
+	}
+	if selector.Empty() {
+		return nil, nil, fmt.Errorf("spec.selector selects every Machine")
+	}
+	t, err := readTemplate(set, infra)
+	if err != nil {
+		return nil, nil, err
+	}
+	of := t.machine.ObjectMeta.Labels
+	if !selector.Matches(labels.Set(of)) {
+		return nil, nil, fmt.Errorf("spec.selector (%s) does not select what the template creates: its labels are %s", selector, labels.Set(of))
+	}
+	if !quorum.ControlPlaneRole(of[quorum.RoleLabel]) || !quorum.ControlPlaneRole(of[quorum.TypeLabel]) {
+		return nil, nil, fmt.Errorf("the template's labels %s and %s are to say master", quorum.RoleLabel, quorum.TypeLabel)
+	}
+	return selector, t, nil
+}
+
+// prefix is what the names of new Machines begin with, as the platform's operator names them.
+func prefix(set *machinev1.ControlPlaneMachineSet, of map[string]string) string {
+	if set.Spec.MachineNamePrefix != "" {
+		return set.Spec.MachineNamePrefix
+	}
+	return strings.TrimPrefix(of[machinev1beta1.MachineClusterIDLabel]+"-"+of[quorum.RoleLabel], "-")
+}
+
+// place is what a set makes of a Machine.
+func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) machineset.Place {
+	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: index(m.Name)}
+	domain, differs, err := t.compare(m.Spec)
+	if err != nil {
+		p.Unclear = err.Error()
+		return p
+	}
+	p.Domain = domain
+	p.Outdated = quorum.Clip(strings.Join(differs, "; "), 300)
+	p.Fresh = t.hash() != "" && m.Annotations[TemplateAnnotation] == t.hash()
+	return p
+}
+
+// index is the number at the end of a Machine's name, nil without one.
+func index(name string) *int {
+	found := regexp.MustCompile(`-(\d+)$`).FindStringSubmatch(name)
+	if found == nil {
+		return nil
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil {
+		return nil
+	}
+	return &n
+}
