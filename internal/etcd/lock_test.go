@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/process"
+	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
 // TestLock has two clients want the lock.
@@ -22,24 +23,22 @@ func TestLock(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	r := startRing(t, 1)
-	one, two := startClient(t, r), startClient(t, r)
+	one, two := patientClient(t, r), patientClient(t, r)
 
 	held, err := one.Lock(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
+	from := time.Now()
 	ctx, cancel, err := held.Context(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	defer cancel()
 	by, ok := ctx.Deadline()
 	g.Expect(ok).To(BeTrue())
-	g.Expect(time.Until(by)).To(And(BeNumerically(">", 5*time.Second), BeNumerically("<=", lockTTL-lockMargin)))
+	g.Expect(by).To(BeTemporally(">=", from.Add(lockTTL-lockMargin)))
+	g.Expect(time.Until(by)).To(BeNumerically("<=", lockTTL-lockMargin))
 
-	short, stopWaiting := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer stopWaiting()
-	from := time.Now()
-	_, err = two.Lock(short)
+	err = waitInVain(t, two)
 	g.Expect(err).To(MatchError(concurrency.ErrLocked))
 	g.Expect(err).To(MatchError(ContainSubstring("the test")), "the holder's name")
-	g.Expect(time.Since(from)).To(BeNumerically("<", 2*time.Second))
 
 	// The one that waits has it when the other gives it up, whose contexts are over then.
 	waited := make(chan error)
@@ -52,9 +51,10 @@ func TestLock(t *testing.T) {
 	}()
 	g.Consistently(waited, "300ms").ShouldNot(Receive())
 	g.Expect(held.Unlock(t.Context())).To(Succeed())
-	g.Eventually(ctx.Done(), "2s").Should(BeClosed())
+	g.Expect(held.session.Done()).To(BeClosed())
+	g.Eventually(ctx.Done(), "30s").Should(BeClosed())
 	g.Expect(context.Cause(ctx)).To(MatchError(ErrLockLost))
-	g.Eventually(waited, "5s").Should(Receive(BeNil()))
+	g.Eventually(waited, "30s").Should(Receive(BeNil()))
 	_, err = held.AddLearner(t.Context(), "https://127.0.0.1:1")
 	g.Expect(err).To(MatchError(ErrLockLost))
 
@@ -72,7 +72,8 @@ func TestLock(t *testing.T) {
 	_, err = held.AddLearner(t.Context(), "https://127.0.0.1:1")
 	g.Expect(err).To(MatchError(ErrLockLost))
 	g.Expect(errors.Is(err, ErrAmbiguous)).To(BeFalse(), "nothing was sent")
-	g.Eventually(ctx.Done(), "6s").Should(BeClosed())
+	g.Eventually(held.session.Done(), "30s").Should(BeClosed())
+	g.Eventually(ctx.Done(), "30s").Should(BeClosed())
 	g.Expect(context.Cause(ctx)).To(MatchError(ErrLockLost))
 	g.Expect(held.Unlock(t.Context())).To(Succeed(), "what is gone need not be released")
 
@@ -94,16 +95,41 @@ func TestLock(t *testing.T) {
 	g.Expect(one.Read(t.Context()).Members).To(HaveLen(1))
 }
 
+// patientClient is a client whose calls may take as long as a busy computer needs.
+func patientClient(t *testing.T, r *ring.Ring) *Client {
+	t.Helper()
+	cfg := configFor(r, r.Members...)
+	cfg.ReadTimeout, cfg.ChangeTimeout = 30*time.Second, 30*time.Second
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// waitInVain asks for a lock that another holds, and returns what it is told when its time is over. A time that was too
+// short to see the holder at all is doubled.
+func waitInVain(t *testing.T, c *Client) error {
+	t.Helper()
+	var err error
+	for within := 500 * time.Millisecond; within < 20*time.Second; within *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		_, err = c.Lock(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	return err
+}
+
 // TestLockHolder: who has the lock is told of Holdfast and of a key that somebody else made, which keeps Holdfast out.
 func TestLockHolder(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	r := startRing(t, 1)
-	cfg := configFor(r, r.Members...)
-	cfg.Identity, cfg.ChangeTimeout = "the test", time.Second
-	c, err := New(cfg)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(c.Close)
+	c := patientClient(t, r)
 	g.Expect(c.LockHolder(t.Context())).To(Equal(quorum.Lock{}))
 
 	held, err := c.Lock(t.Context())
@@ -119,8 +145,7 @@ func TestLockHolder(t *testing.T) {
 	defer other.Close()
 	_, err = other.Put(t.Context(), "/holdfast/membership/0", "x\xff"+strings.Repeat("y", 1000))
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = c.Lock(t.Context())
-	g.Expect(err).To(MatchError(concurrency.ErrLocked))
+	g.Expect(waitInVain(t, c)).To(MatchError(concurrency.ErrLocked))
 	lock, err = c.LockHolder(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(lock).To(Equal(quorum.Lock{Key: "/holdfast/membership/0", Holder: "x?" + strings.Repeat("y", 98)}))
@@ -142,7 +167,7 @@ func TestStoppedHolder(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = holder.Stop(0) })
 	said := func() string { b, _ := os.ReadFile(log); return string(b) }
-	g.Eventually(said, "10s", "20ms").Should(ContainSubstring("[held]"))
+	g.Eventually(said, "60s", "20ms").Should(ContainSubstring("[held]"))
 	freeze(t, holder)
 
 	cfg.ChangeTimeout = 25 * time.Second
