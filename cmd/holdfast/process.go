@@ -32,21 +32,23 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/recorder"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/internal/setcontroller"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
 // process is what the parts of one Holdfast share.
 type process struct {
-	flags    *runOptions
-	mode     quorum.Mode
-	log      logr.Logger
-	ring     *etcd.Client
-	hedge    *controller.Hedge
-	mgr      ctrl.Manager
-	api      client.WithWatch // past the manager's cache
-	tell     events.EventRecorder
-	observer *observe.Observer
-	meters   *controller.Metrics
+	flags     *runOptions
+	mode      quorum.Mode
+	log       logr.Logger
+	ring      *etcd.Client
+	hedge     *controller.Hedge
+	mgr       ctrl.Manager
+	api       client.WithWatch // past the manager's cache
+	tell      events.EventRecorder
+	observer  *observe.Observer
+	meters    *controller.Metrics
+	setMeters *setcontroller.Metrics // full mode
 }
 
 // run sets the parts up, and runs them until the context ends.
@@ -75,6 +77,11 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	}
 	if p.meters, err = controller.NewMetrics(metrics.Registry); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
+	}
+	if p.mode == quorum.ModeFull {
+		if p.setMeters, err = setcontroller.NewMetrics(metrics.Registry); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	if err := p.observe(); err != nil {
 		return err
@@ -149,6 +156,9 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return reconciler.Run(ctx, p.api) })
 		group.Go(func() error { return keeper.Lead(ctx) })
+		if p.mode == quorum.ModeFull {
+			group.Go(func() error { return p.setController().Run(ctx, p.api) })
+		}
 		return group.Wait()
 	}
 	if err := p.mgr.Add(elected); err != nil {
@@ -176,6 +186,13 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 		r.QuorumGuard = guard
 	}
 	return r, nil
+}
+
+// setController is made anew each time that this replica is elected, like the reconciler.
+func (p *process) setController() *setcontroller.Controller {
+	return &setcontroller.Controller{
+		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.tell, Metrics: p.setMeters, Log: p.log.WithName("machineset"),
+	}
 }
 
 // answer sets up the webhooks, and the audit of what they answer, which is to be closed after them.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
@@ -233,7 +234,7 @@ func scheme() *runtime.Scheme {
 	for _, add := range [...]func(*runtime.Scheme) error{
 		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, authenticationv1.AddToScheme, corev1.AddToScheme,
 		discoveryv1.AddToScheme, policyv1.AddToScheme,
-		configv1.Install, machinev1beta1.Install,
+		configv1.Install, machinev1.Install, machinev1beta1.Install,
 	} {
 		utilruntime.Must(add(s))
 	}

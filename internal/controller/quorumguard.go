@@ -264,30 +264,8 @@ func (k *QuorumGuard) watch(wake func(queue) func()) func(context.Context, queue
 			policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
 			corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
 		} {
-			go follow(ctx, k.api, kind, wake(q), client.InNamespace(k.form.Namespace), which)
+			go observe.Follow(ctx, k.api, kind, wake(q), client.InNamespace(k.form.Namespace), which)
 		}
 		return nil
-	}
-}
-
-// follow calls changed for each change until the context ends. Whatever it misses between two watches,
-// the next one's beginning or the next round finds.
-func follow(ctx context.Context, api client.WithWatch, kind schema.GroupVersionKind, changed func(), which ...client.ListOption) {
-	again := time.NewTicker(2 * time.Second)
-	defer again.Stop()
-	for {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(kind)
-		if watcher, err := api.Watch(ctx, list, which...); err == nil {
-			for range watcher.ResultChan() {
-				changed()
-			}
-			watcher.Stop()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
 	}
 }

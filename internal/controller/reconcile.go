@@ -112,10 +112,10 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 			if err != nil {
 				return err
 			}
-			go follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: selector})
+			go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: selector})
 		}
 		for _, label := range observe.NodeLabels() {
-			go follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
+			go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
 		}
 		return nil
 	}

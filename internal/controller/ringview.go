@@ -102,7 +102,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 // health, who leads, whether that is known, and what Holdfast goes by), and what may wait a little.
 func digest(s *quorum.Snapshot) (weighty, passing string) {
 	var now, later strings.Builder
-	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
+	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
 	fmt.Fprintln(&later, s.Ring.Why)
 	for i := range s.Failures {
 		f := &s.Failures[i]

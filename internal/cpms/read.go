@@ -3,6 +3,7 @@ package cpms
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -18,6 +20,12 @@ import (
 
 // Name is the only name that a ControlPlaneMachineSet can have.
 const Name = "cluster"
+
+// Finalizer on a set says that Holdfast reconciles it.
+const Finalizer = "holdfast.dev/control-plane-machine-set"
+
+// AutoRepairAnnotation on a set, with the value "false", has it keep no MachineHealthCheck.
+const AutoRepairAnnotation = "holdfast.dev/auto-repair"
 
 // mostReplicas is the largest etcd cluster that is of use.
 const mostReplicas = 7
@@ -27,11 +35,9 @@ const mostReplicas = 7
 func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machine, infra *configv1.Infrastructure) *machineset.Set {
 	s := &machineset.Set{
 		Name: set.Name, UID: string(set.UID), Active: set.Spec.State == machinev1.ControlPlaneMachineSetStateActive,
-		Deleting: set.DeletionTimestamp != nil, Replicas: 3, Strategy: machineset.StrategyRollingUpdate,
+		Deleting: set.DeletionTimestamp != nil, Replicas: replicas(set), Strategy: machineset.StrategyRollingUpdate,
+		Taken: taken(set), AutoRepair: set.Annotations[AutoRepairAnnotation] != "false",
 		Places: make(map[string]machineset.Place, len(machines)),
-	}
-	if set.Spec.Replicas != nil {
-		s.Replicas = int(*set.Spec.Replicas)
 	}
 	if set.Spec.Strategy.Type == machinev1.OnDelete {
 		s.Strategy = machineset.StrategyOnDelete
@@ -56,8 +62,8 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 	if set.Name != Name {
 		return nil, nil, fmt.Errorf("its name is %q, and only %q is reconciled", set.Name, Name)
 	}
-	if n := set.Spec.Replicas; n != nil && (*n < 1 || *n > mostReplicas || *n%2 == 0) {
-		return nil, nil, fmt.Errorf("spec.replicas is %d; etcd wants 1, 3, 5 or 7", *n)
+	if err := checkReplicas(set); err != nil {
+		return nil, nil, err
 	}
 	switch set.Spec.Strategy.Type {
 	case machinev1.RollingUpdate, machinev1.OnDelete, "":
@@ -83,6 +89,28 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 		return nil, nil, fmt.Errorf("the template's labels %s and %s are to say master", quorum.RoleLabel, quorum.TypeLabel)
 	}
 	return selector, t, nil
+}
+
+// Wanted is what a set says of etcd's voters: its UID and its replicas alone. nil where Holdfast does not reconcile it. An error says why
+// its replicas cannot be acted by.
+func Wanted(set *machinev1.ControlPlaneMachineSet) (*machineset.Set, error) {
+	if !taken(set) || set.DeletionTimestamp != nil || set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
+		return nil, nil
+	}
+	return &machineset.Set{UID: string(set.UID), Replicas: replicas(set)}, checkReplicas(set)
+}
+
+func taken(set *machinev1.ControlPlaneMachineSet) bool {
+	return slices.Contains(set.Finalizers, Finalizer)
+}
+
+func replicas(set *machinev1.ControlPlaneMachineSet) int { return int(ptr.Deref(set.Spec.Replicas, 3)) }
+
+func checkReplicas(set *machinev1.ControlPlaneMachineSet) error {
+	if n := replicas(set); n < 1 || n > mostReplicas || n%2 == 0 {
+		return fmt.Errorf("spec.replicas is %d; etcd wants 1, 3, 5 or 7", n)
+	}
+	return nil
 }
 
 // prefix is what the names of new Machines begin with, as the platform's operator names them.

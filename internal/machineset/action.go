@@ -19,6 +19,25 @@ type Action struct {
 //sumtype:decl
 type Change interface{ describe(machine string) string }
 
+// Name is the change's, as metrics and Events name it.
+func (a Action) Name() string {
+	switch a.Change.(type) {
+	case Adopt:
+		return "Adopt"
+	case Create:
+		return "Create"
+	case Delete:
+		return "Delete"
+	case Disown:
+		return "Disown"
+	case TakeSet:
+		return "TakeSet"
+	case LeaveSet:
+		return "LeaveSet"
+	}
+	return "Unknown"
+}
+
 // The types of change.
 type (
 	// Adopt makes the set the Machine's controller.
@@ -32,14 +51,17 @@ type (
 	Delete struct{}
 	// Disown takes the set's owner reference off the Machine.
 	Disown struct{}
-	// FinishDeletion takes the finalizer off the set.
-	FinishDeletion struct{}
+	// TakeSet puts Holdfast's finalizer on the set: from then on its replicas say how many voters are wanted.
+	TakeSet struct{}
+	// LeaveSet takes the finalizer off again.
+	LeaveSet struct{}
 )
 
 func (Adopt) describe(machine string) string  { return "adopt Machine " + machine }
 func (Delete) describe(machine string) string { return "delete Machine " + machine }
 func (Disown) describe(machine string) string { return "let go of Machine " + machine }
-func (FinishDeletion) describe(string) string { return "let the set go" }
+func (TakeSet) describe(string) string        { return "take the set" }
+func (LeaveSet) describe(string) string       { return "let the set go" }
 func (c Create) describe(string) string {
 	if c.Domain == "" {
 		return fmt.Sprintf("create a Machine with index %d", c.Index)

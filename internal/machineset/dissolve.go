@@ -5,14 +5,11 @@ import "slices"
 // dissolve lets go of the Machines of a set that is being deleted, then of the set. The Machines stay.
 func (p *planner) dissolve() []Action {
 	var out []Action
-	if p.set.OtherOperator != "" { // which lets go of them itself
-		return []Action{{Change: FinishDeletion{}, Why: "the platform's operator may reconcile it: " + p.set.OtherOperator}}
-	}
 	for _, m := range slices.Concat(p.live, p.deleting) {
 		out = append(out, about(m, Disown{}, "the set is being deleted, and its Machines stay"))
 	}
 	if len(out) == 0 {
-		out = append(out, Action{Change: FinishDeletion{}, Why: "it owns no Machine any more"})
+		out = append(out, Action{Change: LeaveSet{}, Why: "it owns no Machine any more"})
 	}
 	return out
 }

@@ -70,9 +70,17 @@ func checkAction(s *quorum.Snapshot, set *Set, a Action) (_ Invariant, what stri
 		if m == nil || m.Deleting() || m.Controller() != nil {
 			return InvariantNoTakeOver, "it is being deleted, or somebody controls it"
 		}
-	case Disown, FinishDeletion:
+	case Disown:
 		if !set.Deleting {
 			return InvariantDissolving, "the set is not being deleted"
+		}
+	case LeaveSet:
+		if !set.Deleting && set.OtherOperator == "" {
+			return InvariantDissolving, "the set is not being deleted, and nobody else reconciles it"
+		}
+	case TakeSet:
+		if set.Deleting || set.OtherOperator != "" || set.OperatorWhy != "" {
+			return InvariantNoTakeOver, "the set is being deleted, or another may reconcile it"
 		}
 	}
 	return "", ""

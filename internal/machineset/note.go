@@ -6,6 +6,7 @@ type Reason string
 const (
 	ReasonGateShut        Reason = "GateShut"
 	ReasonOperatorPresent Reason = "PlatformOperatorPresent"
+	ReasonOperatorUnknown Reason = "PlatformOperatorUnknown"
 	ReasonSetInactive     Reason = "Inactive"
 	ReasonSetUnusable     Reason = "SetUnusable"
 	ReasonMachineForeign  Reason = "MachineHasAnotherController"
@@ -26,6 +27,11 @@ func (r Reason) Degrades() bool {
 	default:
 		return false
 	}
+}
+
+// Stops says whether nothing is created or deleted while a Note with this reason stands, for other reasons than a gate that opens by itself.
+func (r Reason) Stops() bool {
+	return r.Degrades() || r == ReasonOperatorPresent || r == ReasonOperatorUnknown || r == ReasonSetInactive
 }
 
 // Note is something a person should know: what is wrong, or what the set waits for.

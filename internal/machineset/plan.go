@@ -19,6 +19,7 @@ type Plan struct {
 // Counts are what the set's status says.
 type Counts struct {
 	Replicas    int // Machines that the set owns
+	Deleting    int // of these, being deleted
 	Ready       int // of these, with a ready Node
 	Updated     int // of these, ready and as the template says
 	Unavailable int // how many ready ones are missing
@@ -72,14 +73,23 @@ func oldestFirst(a, b *quorum.Machine) int {
 // decide fills the plan with the first step that has something to do.
 func (p *planner) decide() {
 	switch {
+	case p.set.OperatorWhy != "":
+		p.note(ReasonOperatorUnknown, "", "nothing is done: whether the platform's operator reconciles the set is not known: %s", p.set.OperatorWhy)
+		return
+	case p.set.OtherOperator != "":
+		p.note(ReasonOperatorPresent, "", "the set is left alone: the platform's operator reconciles it (%s)", p.set.OtherOperator)
+		if p.set.Taken {
+			p.plan.Actions = []Action{{Change: LeaveSet{}, Why: "the platform's operator reconciles it: " + p.set.OtherOperator}}
+		}
+		return
 	case p.set.Deleting:
 		p.plan.Actions = p.dissolve()
 		return
-	case p.set.OtherOperator != "":
-		p.note(ReasonOperatorPresent, "", "the set is left alone, because the platform's operator may reconcile it (%s)", p.set.OtherOperator)
-		return
 	case !p.set.Active:
 		p.note(ReasonSetInactive, "", "nothing is done while the set is Inactive; set spec.state to Active to have it keep its Machines")
+		return
+	case !p.set.Taken && p.set.Unusable == "":
+		p.plan.Actions = []Action{{Change: TakeSet{}, Why: "it is Active, and no other operator reconciles it"}}
 		return
 	}
 	if p.hindered() {
@@ -138,7 +148,7 @@ func (p *planner) noteStrays() {
 }
 
 func (p *planner) counts() Counts {
-	c := Counts{Replicas: len(p.live) + len(p.deleting)}
+	c := Counts{Replicas: len(p.live) + len(p.deleting), Deleting: len(p.deleting)}
 	for _, m := range slices.Concat(p.live, p.deleting) {
 		if !p.ready(m) {
 			continue
@@ -175,6 +185,12 @@ func (p *planner) outdated(m *quorum.Machine) string {
 
 func (p *planner) note(reason Reason, machine, format string, args ...any) {
 	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, quorum.Clip(fmt.Sprintf(format, args...), 1000)})
+}
+
+// AtRest says whether the set has all that it wants and waits for nothing.
+func (p *Plan) AtRest(set *Set) bool {
+	c := &p.Counts
+	return len(p.Actions) == 0 && len(p.Notes) == 0 && c.Replicas == set.Replicas && c.Unavailable == 0
 }
 
 // Describe is the plan as a person reads it: a line for each action and note.

@@ -8,6 +8,7 @@ type Set struct {
 	UID  string `json:"uid"`
 
 	Active   bool     `json:"active,omitzero"`   // spec.state: nothing is done while it is Inactive
+	Taken    bool     `json:"taken,omitzero"`    // it has Holdfast's finalizer: Holdfast reconciles it
 	Deleting bool     `json:"deleting,omitzero"` // it has a deletionTimestamp
 	Replicas int      `json:"replicas"`
 	Strategy Strategy `json:"strategy"`
@@ -18,8 +19,12 @@ type Set struct {
 
 	// Unusable is why the set cannot be acted by, for people; "" if it can.
 	Unusable string `json:"unusable,omitzero"`
-	// OtherOperator is what shows that the platform's operator reconciles the set, or why that is not known; "" where nothing does.
+	// OtherOperator is what shows that the platform's operator is there to reconcile the set, "" where nothing does.
 	OtherOperator string `json:"otherOperator,omitzero"`
+	// OperatorWhy is why it is not known whether that operator is there, "" if it is.
+	OperatorWhy string `json:"operatorWhy,omitzero"`
+	// AutoRepair: a MachineHealthCheck of the set's deletes the Machines of hosts that died.
+	AutoRepair bool `json:"autoRepair,omitzero"`
 
 	// Places is what the set makes of each control-plane Machine, by the Machine's UID. Of one without a place nothing is known.
 	Places map[string]Place `json:"places,omitempty"`
@@ -55,4 +60,9 @@ func (s *Set) place(m *quorum.Machine) Place {
 func (s *Set) owns(m *quorum.Machine) bool {
 	c := m.Controller()
 	return c != nil && c.UID == s.UID
+}
+
+// Reconciled says whether Holdfast acts by the set: its replicas then say how many voters are wanted.
+func (s *Set) Reconciled() bool {
+	return s.Taken && s.Active && !s.Deleting && s.OtherOperator == "" && s.OperatorWhy == "" && s.Unusable == ""
 }

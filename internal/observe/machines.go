@@ -20,13 +20,19 @@ import (
 // Machines lists the guarded Machines: those with a control-plane role or type label. Like all reads behind
 // an admission answer it ends before the API server stops waiting for the answer.
 func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
+	found, err := o.guarded(ctx)
+	return found.machines, err
+}
+
+// guarded is Machines, with the objects that they were read from.
+func (o *Observer) guarded(ctx context.Context) (machineList, error) {
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	byRole, err1 := LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
 	byType, err2 := LabelIn(quorum.TypeLabel, quorum.ControlPlaneRoles()...)
 	otherRole, err3 := labels.NewRequirement(quorum.RoleLabel, selection.NotIn, quorum.ControlPlaneRoles())
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, err
+		return machineList{}, err
 	}
 	// Almost every Machine has both labels, and reading one is what costs most: the second list has what the first leaves out.
 	var lists [2]machineList
@@ -38,24 +44,25 @@ func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, err
+		return machineList{}, err
 	}
 	if lists[0].version != lists[1].version { // in between a Machine's labels may have changed, so that neither has it
 		var err error
 		if lists[1], err = o.machines(ctx, byType); err != nil {
-			return nil, err
+			return machineList{}, err
 		}
 	}
 	found := map[string]quorum.Machine{}
 	for _, m := range slices.Concat(lists[0].machines, lists[1].machines) {
 		found[m.Name] = m
 	}
-	return sorted(found), nil
+	return machineList{machines: sorted(found), objects: slices.Concat(lists[0].objects, lists[1].objects)}, nil
 }
 
 // machineList is what a list of Machines said, and of which resourceVersion: lists of one are of one state of the cluster.
 type machineList struct {
 	machines []quorum.Machine
+	objects  []machinev1beta1.Machine // those that could be read
 	version  string
 }
 
@@ -70,7 +77,7 @@ func (o *Observer) machines(ctx context.Context, selector labels.Selector) (mach
 		for i := range list.Items {
 			out = append(out, machineapi.Machine(&list.Items[i]))
 		}
-		return machineList{out, list.ResourceVersion}, nil
+		return machineList{out, list.Items, list.ResourceVersion}, nil
 	}
 	names := &metav1.PartialObjectMetadataList{}
 	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
@@ -78,24 +85,27 @@ func (o *Observer) machines(ctx context.Context, selector labels.Selector) (mach
 		return machineList{}, fmt.Errorf("list Machines in namespace %s: %w", o.Namespace, err)
 	}
 	out := make([]quorum.Machine, len(names.Items))
+	objects := make([]machinev1beta1.Machine, len(names.Items))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(10)
 	for i := range names.Items {
 		group.Go(func() error {
-			m := machinev1beta1.Machine{}
-			switch err := o.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), &m); {
+			m := &objects[i]
+			switch err := o.API.Get(ctx, client.ObjectKeyFromObject(&names.Items[i]), m); {
 			case ctx.Err() != nil:
 				return fmt.Errorf("read Machine %s: %w", names.Items[i].Name, err)
 			case err == nil:
-				out[i] = machineapi.Machine(&m)
+				out[i] = machineapi.Machine(m)
 			default: // or it has gone since: unknown for one look
 				out[i] = machineapi.Machine(&machinev1beta1.Machine{ObjectMeta: names.Items[i].ObjectMeta})
-				out[i].Unread = err.Error()
+				out[i].Unread, *m = err.Error(), machinev1beta1.Machine{}
 			}
 			return nil
 		})
 	}
-	return machineList{out, names.ResourceVersion}, group.Wait()
+	err = group.Wait()
+	objects = slices.DeleteFunc(objects, func(m machinev1beta1.Machine) bool { return m.UID == "" })
+	return machineList{out, objects, names.ResourceVersion}, err
 }
 
 // LabelIn selects what has the label with one of the values.

@@ -67,9 +67,16 @@ const (
 // did not tell; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
 // cannot tell: see Memory.
 func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
-	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits}
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
+	s, _, err := o.snapshot(ctx)
+	return s, err
+}
+
+// snapshot is Snapshot, with the objects of the Machines in it.
+func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1beta1.Machine, error) {
+	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits}
+	var found machineList
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		ctx, cancel := context.WithTimeout(within, EtcdTimeout)
@@ -78,7 +85,7 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil
 	})
 	group.Go(func() (err error) {
-		s.Machines, err = o.Machines(within)
+		found, err = o.guarded(within)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -90,10 +97,6 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Bootstrap, err = o.bootstrap(within)
-		return err
-	})
-	group.Go(func() (err error) {
 		s.Ledger, err = o.Ledger(within)
 		return err
 	})
@@ -101,7 +104,14 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		group.Go(func() error { return o.records(within, s) })
 	}
 	if err := group.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	s.Machines = found.machines
+	if err := o.whereNobodyIs(ctx, s); err != nil {
+		return nil, nil, err
+	}
+	if o.Mode == quorum.ModeFull {
+		o.wantedBySet(ctx, s)
 	}
 	if o.Claims != nil {
 		names, _, why := o.Claims.find(s.HostKeys())
@@ -109,7 +119,20 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 		o.claimants(ctx, s, names)
 	}
 	s.Now = o.Clock.Now()
-	return s, nil
+	return s, found.objects, nil
+}
+
+// whereNobodyIs reads the address of the installer's bootstrap member, where a member runs on neither Machine nor Node: it says nothing
+// of the others.
+func (o *Observer) whereNobodyIs(ctx context.Context, s *quorum.Snapshot) (err error) {
+	join := quorum.NewJoin(s)
+	for k := range s.Ring.Members {
+		if host := join.Host(&s.Ring.Members[k]); len(host.Machines)+len(host.Nodes) == 0 {
+			s.Bootstrap, err = o.bootstrap(ctx)
+			return err
+		}
+	}
+	return nil
 }
 
 // Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and

@@ -124,7 +124,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	}
 	c.memory.Recall(s)
 	if fresh && c.desired == 0 {
-		s.Desired, s.DesiredWhy = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy
+		s.Desired, s.DesiredWhy, s.Surge = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy, heard.ring.Snapshot.Surge
 	}
 	if fresh {
 		s.OtherDriver, s.Lock, s.Failures = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock, heard.ring.Snapshot.Failures

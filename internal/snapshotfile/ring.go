@@ -25,7 +25,7 @@ const (
 // Ring is what that ConfigMap says.
 type Ring struct {
 	By string // the process that read etcd, a pod's name and a number mostly
-	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, OtherDriver, Lock, Failures, Ring and Limits alone.
+	// Snapshot has Mode, Now (when it was read), Desired, DesiredWhy, Surge, OtherDriver, Lock, Failures, Ring and Limits alone.
 	Snapshot *quorum.Snapshot
 }
 
@@ -83,6 +83,6 @@ func ParseRing(data map[string]string) (*Ring, error) {
 // told is what of a Snapshot Holdfast tells.
 func told(s *quorum.Snapshot) *quorum.Snapshot {
 	return &quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}
 }

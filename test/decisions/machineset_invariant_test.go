@@ -47,7 +47,11 @@ func TestCheckSetPlan(t *testing.T) {
 		{machineset.InvariantOwnMachines, []machineset.Action{{Machine: "m-0", UID: "uid-of-another", Change: machineset.Delete{}}}, nil},
 		{machineset.InvariantNoTakeOver, []machineset.Action{{Machine: "m-0", UID: "uid-m-0", Change: machineset.Adopt{}}}, []string{"place m-0 controller=x/other"}},
 		{machineset.InvariantDissolving, []machineset.Action{{Machine: "m-0", UID: "uid-m-0", Change: machineset.Disown{}}}, nil},
-		{machineset.InvariantDissolving, []machineset.Action{{Change: machineset.FinishDeletion{}}}, nil},
+		{machineset.InvariantDissolving, []machineset.Action{{Change: machineset.LeaveSet{}}}, nil},
+		{"", []machineset.Action{{Change: machineset.LeaveSet{}}}, []string{"cpms operator=x"}},
+		{machineset.InvariantNoTakeOver, []machineset.Action{{Change: machineset.TakeSet{}}}, []string{"cpms operator=x"}},
+		{machineset.InvariantNoTakeOver, []machineset.Action{{Change: machineset.TakeSet{}}}, []string{"cpms operator-unknown=x"}},
+		{machineset.InvariantNoTakeOver, []machineset.Action{{Change: machineset.TakeSet{}}}, []string{"cpms deleting"}},
 		{machineset.InvariantDissolving, []machineset.Action{remove}, []string{"cpms deleting"}},
 		{machineset.InvariantDissolving, []machineset.Action{create}, []string{"cpms deleting"}},
 	} {

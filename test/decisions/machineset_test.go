@@ -152,7 +152,7 @@ func (w *world) unlikeSet() string {
 // setCPMS makes the ControlPlaneMachineSet, or changes it.
 func (w *world) setCPMS(opts []string) error {
 	if w.cpms == nil {
-		w.cpms = &machineset.Set{Name: "cluster", UID: "uid-cpms", Active: true, Strategy: machineset.StrategyRollingUpdate, Prefix: "c", Places: map[string]machineset.Place{}}
+		w.cpms = &machineset.Set{Name: "cluster", UID: "uid-cpms", Active: true, Taken: true, Strategy: machineset.StrategyRollingUpdate, Prefix: "c", Places: map[string]machineset.Place{}}
 		for i := range w.s.Machines {
 			w.settle(&w.s.Machines[i], machineset.Place{Selected: true})
 		}
@@ -169,6 +169,12 @@ func (w *world) setCPMS(opts []string) error {
 			w.cpms.Domains = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 		case "on-delete":
 			w.cpms.Strategy = machineset.StrategyOnDelete
+		case "operator-unknown":
+			w.cpms.OperatorWhy = value
+		case "auto-repair":
+			w.cpms.AutoRepair = true
+		case "stranger": // not Holdfast's yet
+			w.cpms.Taken = false
 		case "inactive":
 			w.cpms.Active = false
 		case "deleting":
@@ -239,7 +245,7 @@ func (w *world) settle(m *q.Machine, place machineset.Place) {
 
 // lookSet puts into the Snapshot what the set says of etcd.
 func (w *world) lookSet() {
-	if w.cpms.Active && !w.cpms.Deleting {
+	if w.cpms.Taken && w.cpms.Active && !w.cpms.Deleting {
 		w.s.Desired, w.s.Surge = machineset.Desired(&w.s, w.cpms), machineset.Surge(&w.s, w.cpms)
 	}
 }
@@ -251,6 +257,22 @@ func (w *world) planSet() string {
 	w.lookSet()
 	p := machineset.Decide(&w.s, w.cpms)
 	return p.Describe()
+}
+
+// setStatus is what the set tells of itself, and the health check that it keeps.
+func (w *world) setStatus() string {
+	w.lookSet()
+	var b strings.Builder
+	p := machineset.Decide(&w.s, w.cpms)
+	c := p.Counts
+	fmt.Fprintf(&b, "replicas %d, deleting %d, ready %d, updated %d, unavailable %d\n", c.Replicas, c.Deleting, c.Ready, c.Updated, c.Unavailable)
+	for _, c := range machineset.Conditions(w.cpms, &p) {
+		fmt.Fprintf(&b, "%s %t %s: %s\n", c.Type, c.True, c.Reason, strings.ReplaceAll(c.Message, "\n", " | "))
+	}
+	if n, ok := machineset.MaxUnhealthy(w.cpms); ok {
+		fmt.Fprintf(&b, "health check with maxUnhealthy %d\n", n)
+	}
+	return b.String()
 }
 
 // setRests says whether the set has nothing to do.
@@ -303,8 +325,13 @@ func (w *world) applySet(a machineset.Action) error {
 			return errors.New("denied")
 		}
 		m.DeletedAt = w.s.Now
-	case machineset.FinishDeletion:
-		w.cpms = nil
+	case machineset.TakeSet:
+		w.cpms.Taken = true
+	case machineset.LeaveSet:
+		w.cpms.Taken = false
+		if w.cpms.Deleting {
+			w.cpms = nil
+		}
 	}
 	return nil
 }

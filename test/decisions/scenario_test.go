@@ -54,6 +54,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return membership.Decide(&w.s).Describe()
 	case "cpms":
 		return w.planSet()
+	case "cpms-status":
+		return w.setStatus()
 	case "run":
 		return w.run(t)
 	case "admit":

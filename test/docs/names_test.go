@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/internal/setcontroller"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -86,6 +87,7 @@ func metricNames(t *testing.T) []string {
 	t.Helper()
 	d := &describer{}
 	_, err1 := controller.NewMetrics(d)
+	_, err7 := setcontroller.NewMetrics(d)
 	_, err2 := webhooks.NewMetrics(d)
 	_, err3 := registrations.NewMetrics(d)
 	err4 := webhookserver.NewMetrics().Register(d)
@@ -93,7 +95,7 @@ func metricNames(t *testing.T) []string {
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
 	_, err5 := audit.New(o)
 	_, err6 := controller.NewAlarms(nil, d, logr.Discard())
-	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
+	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -294,17 +294,31 @@ func spareFull() map[string]string {
 	const (
 		slices  = "EndpointSlices hold no loopback addresses, which is all that there is here"
 		streams = "as in guard mode"
+		set     = "a ControlPlaneMachineSet, which test/scenario has"
 	)
 	spare := spareGuard()
 	for right, why := range map[string]string{
-		"create endpointslices.discovery.k8s.io in openshift-etcd":                 slices,
-		"update endpointslices.discovery.k8s.io/etcd-ipv4 in openshift-etcd":       slices,
-		"update endpointslices.discovery.k8s.io/etcd-ipv6 in openshift-etcd":       slices,
-		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd": streams,
-		"delete pods in openshift-etcd":                                            "the guard pod of a cordoned Node, when several Machines are deleted",
-		"delete configmaps/holdfast-members in openshift-machine-api":              "one that was made immutable",
-		"delete configmaps/etcd-membership in openshift-etcd":                      "one that was made immutable",
-		"delete configmaps/etcd-endpoints in openshift-etcd":                       "one that was made immutable",
+		"create endpointslices.discovery.k8s.io in openshift-etcd":                                        slices,
+		"update endpointslices.discovery.k8s.io/etcd-ipv4 in openshift-etcd":                              slices,
+		"update endpointslices.discovery.k8s.io/etcd-ipv6 in openshift-etcd":                              slices,
+		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd":                        streams,
+		"delete pods in openshift-etcd":                                                                   "the guard pod of a cordoned Node, when several Machines are deleted",
+		"delete configmaps/holdfast-members in openshift-machine-api":                                     "one that was made immutable",
+		"delete configmaps/etcd-membership in openshift-etcd":                                             "one that was made immutable",
+		"delete configmaps/etcd-endpoints in openshift-etcd":                                              "one that was made immutable",
+		"patch controlplanemachinesets.machine.openshift.io in openshift-machine-api":                     set,
+		"patch controlplanemachinesets.machine.openshift.io/status in openshift-machine-api":              set,
+		"update controlplanemachinesets.machine.openshift.io/finalizers in openshift-machine-api":         set,
+		"list controlplanemachinesets.machine.openshift.io in openshift-machine-api":                      streams,
+		"create machines.machine.openshift.io in openshift-machine-api":                                   set,
+		"delete machines.machine.openshift.io in openshift-machine-api":                                   set,
+		"create machinehealthchecks.machine.openshift.io in openshift-machine-api":                        set,
+		"get machinehealthchecks.machine.openshift.io/holdfast-control-plane in openshift-machine-api":    set,
+		"update machinehealthchecks.machine.openshift.io/holdfast-control-plane in openshift-machine-api": set,
+		"delete machinehealthchecks.machine.openshift.io/holdfast-control-plane in openshift-machine-api": set,
+		"get infrastructures.config.openshift.io/cluster":                                                 set,
+		"get deployments.apps/control-plane-machine-set-operator in openshift-machine-api":                set,
+		"get clusteroperators.config.openshift.io/control-plane-machine-set":                              set,
 		"patch nodes": "a Node whose learner made no progress for minutes",
 		"get configmaps/etcd-ca-bundle in openshift-etcd": "guard mode's; there is none without cluster-etcd-operator",
 	} {

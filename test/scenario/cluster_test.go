@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +50,7 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 	c := &cluster{Sandbox: s, clients: map[sandbox.Identity]client.Client{}}
 	c.desired.Store(int64(options.Replicas))
 	scheme := runtime.NewScheme()
-	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)))
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
 	var err error
 	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator, sandbox.Holdfast, sandbox.MachineAPI} {
 		config := s.Config(who)

@@ -1,0 +1,109 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// Set is the control plane's ControlPlaneMachineSet, as it was read with a Snapshot.
+type Set struct {
+	Object         *machinev1.ControlPlaneMachineSet
+	Infrastructure *configv1.Infrastructure // nil without one
+	Facts          *machineset.Set
+}
+
+// SnapshotWithSet reads a Snapshot and the ControlPlaneMachineSet beside it, which is nil where there is none. The set is read first: what
+// is decided by it is written only if it is still the one that was read.
+func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set, error) {
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
+	defer cancel()
+	set := &Set{Object: &machinev1.ControlPlaneMachineSet{}}
+	switch err := o.API.Get(ctx, o.setKey(), set.Object); {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("read ControlPlaneMachineSet %s: %w", o.setKey(), err)
+	}
+	var infra configv1.Infrastructure
+	switch err := o.API.Get(ctx, client.ObjectKey{Name: "cluster"}, &infra); {
+	case err == nil:
+		set.Infrastructure = &infra
+	case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+		return nil, nil, fmt.Errorf("read Infrastructure cluster: %w", err)
+	}
+	s, objects, err := o.snapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure)
+	if set.Facts.OtherOperator, err = o.setOperator(ctx); err != nil {
+		set.Facts.OperatorWhy = err.Error()
+	}
+	return s, set, nil
+}
+
+func (o *Observer) setKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: o.Namespace, Name: cpms.Name}
+}
+
+// setOperator says what shows that the platform's control plane machine set operator is here, "" where nothing does: its Deployment, or
+// without one its ClusterOperator. A Deployment that is scaled to 0 counts: the version operator scales it up again.
+func (o *Observer) setOperator(ctx context.Context) (string, error) {
+	const name = "control-plane-machine-set"
+	return sign(ctx, o.API, "the control plane machine set operator", client.ObjectKey{Namespace: o.Namespace, Name: name + "-operator"}, name)
+}
+
+// sign is what shows that an operator of the platform's is here: its Deployment, or without one its ClusterOperator. name is for people.
+func sign(ctx context.Context, api client.Reader, name string, deployment client.ObjectKey, operator string) (string, error) {
+	switch err := api.Get(ctx, deployment, &appsv1.Deployment{}); {
+	case err == nil:
+		return "Deployment " + deployment.String(), nil
+	case !apierrors.IsNotFound(err):
+		return "", fmt.Errorf("see whether %s is here (Deployment %s): %w", name, deployment, err)
+	}
+	switch err := api.Get(ctx, client.ObjectKey{Name: operator}, &configv1.ClusterOperator{}); {
+	case err == nil:
+		return "ClusterOperator " + operator, nil
+	case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+		return "", fmt.Errorf("see whether %s is here (ClusterOperator %s): %w", name, operator, err)
+	}
+	return "", nil
+}
+
+// wantedBySet puts into a Snapshot how many voters the set wants, where Holdfast reconciles one. It is read only where a live Machine
+// is controlled by such a set. A set that cannot be read holds the membership as it is.
+func (o *Observer) wantedBySet(ctx context.Context, s *quorum.Snapshot) {
+	if !slices.ContainsFunc(s.Machines, func(m quorum.Machine) bool {
+		c := m.Controller()
+		return c != nil && c.Kind == "ControlPlaneMachineSet" && !m.Deleting()
+	}) {
+		return
+	}
+	var object machinev1.ControlPlaneMachineSet
+	switch err := o.API.Get(ctx, o.setKey(), &object); {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return
+	case err != nil:
+		s.Desired, s.DesiredWhy = 0, fmt.Sprintf("read ControlPlaneMachineSet %s: %v", o.setKey(), err)
+		return
+	}
+	set, err := cpms.Wanted(&object)
+	switch {
+	case err != nil:
+		s.Desired, s.DesiredWhy = 0, fmt.Sprintf("ControlPlaneMachineSet %s: %v", o.setKey(), err)
+	case set != nil:
+		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set), "", machineset.Surge(s, set)
+	}
+}

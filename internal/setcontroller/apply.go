@@ -1,0 +1,96 @@
+package setcontroller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"slices"
+	"strings"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+)
+
+// apply makes one action happen. A conflict, or an object that is there already or is gone, means: look again.
+func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.Action) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	switch change := a.Change.(type) {
+	case machineset.TakeSet:
+		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.AddFinalizer(o, cpms.Finalizer) })
+	case machineset.LeaveSet:
+		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.RemoveFinalizer(o, cpms.Finalizer) })
+	case machineset.Create:
+		m, err := cpms.NewMachine(set.Object, set.Infrastructure, change, random(set.Object, change.Index))
+		if err != nil {
+			return fmt.Errorf("make a Machine from the set's template: %w", err)
+		}
+		return c.Client.Create(ctx, m)
+	case machineset.Delete:
+		m, err := c.machine(ctx, a)
+		if err != nil {
+			return err
+		}
+		return c.Client.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
+	case machineset.Adopt:
+		return c.changeOwners(ctx, a, func(owners []metav1.OwnerReference) []metav1.OwnerReference {
+			return append(owners, *metav1.NewControllerRef(set.Object, machinev1.GroupVersion.WithKind("ControlPlaneMachineSet")))
+		})
+	case machineset.Disown:
+		return c.changeOwners(ctx, a, func(owners []metav1.OwnerReference) []metav1.OwnerReference {
+			return slices.DeleteFunc(owners, func(o metav1.OwnerReference) bool { return o.UID == set.Object.UID })
+		})
+	}
+	return fmt.Errorf("%s is not an action that can be applied", a.Describe())
+}
+
+// random is what makes a new Machine's name unlike others. It is the same for who creates a Machine with that index by the same state of
+// the set, so that two replicas that both believe they are elected create one Machine, not two.
+func random(set *machinev1.ControlPlaneMachineSet, index int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", set.UID, set.ResourceVersion, index))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:5]
+}
+
+// changeSet changes the set's metadata, if it is still the set that was read.
+func (c *Controller) changeSet(ctx context.Context, set *machinev1.ControlPlaneMachineSet, change func(*machinev1.ControlPlaneMachineSet)) error {
+	changed := set.DeepCopy()
+	change(changed)
+	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{}))
+}
+
+// changeOwners changes a Machine's owner references, if nobody else changes the Machine meanwhile.
+func (c *Controller) changeOwners(ctx context.Context, a machineset.Action, change func([]metav1.OwnerReference) []metav1.OwnerReference) error {
+	m, err := c.machine(ctx, a)
+	if err != nil {
+		return err
+	}
+	changed := m.DeepCopy()
+	changed.OwnerReferences = change(changed.OwnerReferences)
+	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
+}
+
+// machine reads the Machine that an action is about, live. NotFound if another has its name now, or a Conflict if somebody controls one
+// that is to be adopted.
+func (c *Controller) machine(ctx context.Context, a machineset.Action) (*machinev1beta1.Machine, error) {
+	var m machinev1beta1.Machine
+	if err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: a.Machine}, &m); err != nil {
+		return nil, err
+	}
+	resource := machinev1beta1.GroupVersion.WithResource("machines").GroupResource()
+	if string(m.UID) != a.UID {
+		return nil, apierrors.NewNotFound(resource, a.Machine)
+	}
+	if _, adopts := a.Change.(machineset.Adopt); adopts && (metav1.GetControllerOf(&m) != nil || m.DeletionTimestamp != nil) {
+		return nil, apierrors.NewConflict(resource, a.Machine, fmt.Errorf("it has a controller, or is being deleted"))
+	}
+	return &m, nil
+}

@@ -1,0 +1,168 @@
+package setcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// How soon to look again. Changes of the set, its Machines and its Nodes wake the controller besides; etcd tells nobody of its members.
+const (
+	requeueNow  = time.Millisecond // something was just done
+	requeueSoon = time.Second      // something is under way
+	requeueIdle = 10 * time.Second // at rest, or there is no set
+	retryFirst  = 200 * time.Millisecond
+	retryMost   = 30 * time.Second
+
+	writeTimeout = 5 * time.Second // of one change
+)
+
+// Controller runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
+type Controller struct {
+	Client   client.Client
+	Observer *observe.Observer
+	Events   events.EventRecorder
+	Metrics  *Metrics
+	Log      logr.Logger
+
+	memory observe.Memory
+	notes  map[machineset.Note]bool // those in force, which have been reported
+}
+
+// Run runs rounds until the context ends. Only the elected replica calls it. api is without a cache.
+func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
+	defer c.Metrics.forget()
+	set := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Observer.Namespace, Name: cpms.Name}}
+	runner, err := controller.NewUnmanaged("controlplanemachineset", controller.Options{
+		Reconciler: c, Logger: c.Log,
+		RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost),
+		SkipNameValidation: new(true), // another term has another controller of that name
+	})
+	if err != nil {
+		return fmt.Errorf("set up the set's controller: %w", err)
+	}
+	watch := source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		changed := func() { q.Add(set) }
+		changed() // look at once
+		byRole, err := observe.LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
+		if err != nil {
+			return err
+		}
+		here := client.InNamespace(c.Observer.Namespace)
+		go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, here)
+		go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: byRole})
+		for _, label := range observe.NodeLabels() {
+			go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
+		}
+		return nil
+	})
+	if err := runner.Watch(watch); err != nil {
+		return fmt.Errorf("set up the set's controller: %w", err)
+	}
+	return runner.Start(ctx)
+}
+
+// Reconcile runs one round: look, decide, report, act.
+func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	again, err := c.round(ctx)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // somebody was quicker: look again
+		c.Log.V(1).Info("not yet", "reason", err.Error())
+		return reconcile.Result{RequeueAfter: requeueSoon}, nil
+	}
+	if err != nil && ctx.Err() == nil { // not while shutting down, when every call fails
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+func (c *Controller) round(ctx context.Context) (again time.Duration, err error) {
+	s, set, err := c.Observer.SnapshotWithSet(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("the control plane's set could not be read, so nothing is done: %w", err)
+	}
+	if set == nil {
+		c.notes = nil
+		c.Metrics.forget()
+		return requeueIdle, nil
+	}
+	c.memory.Recall(s)
+	if set.Facts.Reconciled() {
+		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set.Facts), "", machineset.Surge(s, set.Facts)
+	}
+	plan := machineset.Decide(s, set.Facts)
+	c.Metrics.observe(set.Facts, &plan)
+	c.report(set.Object, plan.Notes)
+	if err := c.writeStatus(ctx, set, &plan, s.Now); err != nil {
+		return 0, err
+	}
+	failed := c.keepHealthCheck(ctx, set)
+	for _, a := range plan.Actions {
+		err := c.apply(ctx, set, a)
+		c.count(set.Object, a, err)
+		failed = errors.Join(failed, err)
+	}
+	switch {
+	case failed != nil:
+		return 0, failed
+	case len(plan.Actions) > 0:
+		return requeueNow, nil
+	case set.Facts.Reconciled() && !plan.AtRest(set.Facts):
+		return requeueSoon, nil
+	}
+	return requeueIdle, nil
+}
+
+// count records an action in the metrics, the log and an Event on the set.
+func (c *Controller) count(set *machinev1.ControlPlaneMachineSet, a machineset.Action, err error) {
+	if err != nil {
+		c.Metrics.actions.WithLabelValues(a.Name(), "failed").Inc()
+		if !apierrors.IsConflict(err) {
+			c.Events.Eventf(set, nil, corev1.EventTypeWarning, "SetActionFailed", a.Name(), "Holdfast could not %s: %v", a.Describe(), err)
+		}
+		return
+	}
+	c.Metrics.actions.WithLabelValues(a.Name(), "done").Inc()
+	c.Log.Info(a.Describe(), "why", a.Why)
+	c.Events.Eventf(set, nil, corev1.EventTypeNormal, "SetAction", a.Name(), "Holdfast: %s: %s", a.Describe(), a.Why)
+}
+
+// report logs each note when it first occurs, when it changes and when it clears, and makes it an Event on the set.
+func (c *Controller) report(set *machinev1.ControlPlaneMachineSet, notes []machineset.Note) {
+	now := map[machineset.Note]bool{}
+	for _, n := range notes {
+		if now[n] = true; c.notes[n] {
+			continue
+		}
+		c.Log.Info(n.Message, "reason", n.Reason)
+		kind := corev1.EventTypeNormal
+		if n.Reason.Degrades() {
+			kind = corev1.EventTypeWarning
+		}
+		c.Events.Eventf(set, nil, kind, string(n.Reason), "observe", "Holdfast: %s", n.Message)
+	}
+	for n := range c.notes {
+		if !now[n] {
+			c.Log.Info("no longer: "+n.Message, "reason", n.Reason)
+		}
+	}
+	c.notes = now
+}

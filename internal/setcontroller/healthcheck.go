@@ -1,0 +1,84 @@
+package setcontroller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+)
+
+// HealthCheckName is that of the MachineHealthCheck that the set keeps.
+const HealthCheckName = "holdfast-control-plane"
+
+// For how long a Node may be not ready before its Machine is deleted, and how long a Machine may take to get one. The first is what the
+// platform's documentation uses for control-plane Machines.
+const (
+	notReadyFor  = 5 * time.Minute
+	startupLimit = 20 * time.Minute
+)
+
+// keepHealthCheck makes the set's MachineHealthCheck, puts it right, or deletes it where the set keeps none. One of that name that is not
+// the set's is left alone.
+func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var stored machinev1beta1.MachineHealthCheck
+	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: HealthCheckName}, &stored)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read MachineHealthCheck %s: %w", HealthCheckName, err)
+	}
+	exists := err == nil
+	if exists && !metav1.IsControlledBy(&stored, set.Object) {
+		return nil
+	}
+	unhealthy, keeps := machineset.MaxUnhealthy(set.Facts)
+	switch {
+	case !keeps && exists:
+		err = c.Client.Delete(ctx, &stored, client.Preconditions{UID: &stored.UID})
+	case !keeps:
+		return nil
+	case !exists:
+		err = c.Client.Create(ctx, healthCheck(set.Object, unhealthy))
+	default:
+		wanted := healthCheck(set.Object, unhealthy).Spec
+		if equality.Semantic.DeepEqual(stored.Spec, wanted) {
+			return nil
+		}
+		stored.Spec = wanted
+		err = c.Client.Update(ctx, &stored)
+	}
+	if err != nil {
+		return fmt.Errorf("keep MachineHealthCheck %s: %w", HealthCheckName, err)
+	}
+	return nil
+}
+
+// healthCheck deletes the Machine of a host that died, while no more are unhealthy than etcd can lose.
+func healthCheck(set *machinev1.ControlPlaneMachineSet, maxUnhealthy int) *machinev1beta1.MachineHealthCheck {
+	most := intstr.FromInt(maxUnhealthy)
+	var notReady []machinev1beta1.UnhealthyCondition
+	for _, is := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionUnknown} {
+		notReady = append(notReady, machinev1beta1.UnhealthyCondition{Type: corev1.NodeReady, Status: is, Timeout: metav1.Duration{Duration: notReadyFor}})
+	}
+	return &machinev1beta1.MachineHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: set.Namespace, Name: HealthCheckName,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, machinev1.GroupVersion.WithKind("ControlPlaneMachineSet"))},
+		},
+		Spec: machinev1beta1.MachineHealthCheckSpec{
+			Selector: set.Spec.Selector, UnhealthyConditions: notReady, MaxUnhealthy: &most,
+			NodeStartupTimeout: &metav1.Duration{Duration: startupLimit},
+		},
+	}
+}
