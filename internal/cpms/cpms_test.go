@@ -282,3 +282,17 @@ func TestUnusable(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestUnknownPlatform: on a platform that the library does not know, the fields that differ are named as well.
+func TestUnknownPlatform(t *testing.T) {
+	s := set(t, "none that the library knows")
+	m, err := NewMachine(s, nil, machineset.Create{}, "x4k2p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Spec.ProviderSpec.Value.Raw = []byte(`{"kind":"ProcessProviderSpec","apiVersion":"example.com/v1","size":"large","new":{"other":[1]}}`)
+	const want = "new.field: none != kept; new.other: [1] != none; size: large != small"
+	if p := Read(s, []machinev1beta1.Machine{*m}, nil).Places[""]; p.Outdated != want {
+		t.Errorf("outdated %q, want %q", p.Outdated, want)
+	}
+}

@@ -133,8 +133,8 @@ func (t *template) compare(spec machinev1beta1.MachineSpec) (domain string, diff
 			return "", nil, err
 		}
 	}
-	differs, err = config.Diff(want)
-	return domain, differs, err //nolint:wrapcheck // says what it compares
+	differs, err = differences(config, want)
+	return domain, differs, err
 }
 
 // hash is a fingerprint of what a Machine is created from.

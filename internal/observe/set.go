@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -22,6 +23,8 @@ type Set struct {
 	Object         *machinev1.ControlPlaneMachineSet
 	Infrastructure *configv1.Infrastructure // nil without one
 	Facts          *machineset.Set
+	// MachineVersions are the resourceVersions of the Machines that it was compared with, by UID.
+	MachineVersions map[types.UID]string
 }
 
 // SnapshotWithSet reads a Snapshot and the ControlPlaneMachineSet beside it, which is nil where there is none. The set is read first: what
@@ -48,6 +51,10 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 		return nil, nil, err
 	}
 	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure)
+	set.MachineVersions = make(map[types.UID]string, len(objects))
+	for i := range objects {
+		set.MachineVersions[objects[i].UID] = objects[i].ResourceVersion
+	}
 	if set.Facts.OtherOperator, err = o.setOperator(ctx); err != nil {
 		set.Facts.OperatorWhy = err.Error()
 	}

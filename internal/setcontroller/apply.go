@@ -22,8 +22,6 @@ import (
 
 // apply makes one action happen. A conflict, or an object that is there already or is gone, means: look again.
 func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.Action) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	switch change := a.Change.(type) {
 	case machineset.TakeSet:
 		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.AddFinalizer(o, cpms.Finalizer) })
@@ -40,7 +38,8 @@ func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.A
 		if err != nil {
 			return err
 		}
-		return c.Client.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
+		seen := set.MachineVersions[m.UID] // the Machine that was decided on
+		return c.Client.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &seen})
 	case machineset.Adopt:
 		return c.changeOwners(ctx, a, func(owners []metav1.OwnerReference) []metav1.OwnerReference {
 			return append(owners, *metav1.NewControllerRef(set.Object, machinev1.GroupVersion.WithKind("ControlPlaneMachineSet")))

@@ -33,7 +33,8 @@ const (
 	retryFirst  = 200 * time.Millisecond
 	retryMost   = 30 * time.Second
 
-	writeTimeout = 5 * time.Second // of one change
+	// roundTimeout is for how long what was seen may be acted on: a replica that slept in the middle of a round does nothing more in it.
+	roundTimeout = 10 * time.Second
 )
 
 // Controller runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
@@ -83,7 +84,9 @@ func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 
 // Reconcile runs one round: look, decide, report, act.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	again, err := c.round(ctx)
+	within, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	again, err := c.round(within)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // somebody was quicker: look again
 		c.Log.V(1).Info("not yet", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil

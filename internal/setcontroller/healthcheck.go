@@ -31,8 +31,6 @@ const (
 // keepHealthCheck makes the set's MachineHealthCheck, puts it right, or deletes it where the set keeps none. One of that name that is not
 // the set's is left alone.
 func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	var stored machinev1beta1.MachineHealthCheck
 	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: HealthCheckName}, &stored)
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -24,8 +24,6 @@ func (c *Controller) writeStatus(ctx context.Context, set *observe.Set, p *machi
 	if set.Facts.OtherOperator != "" || set.Facts.OperatorWhy != "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
 	changed := set.Object.DeepCopy()
 	status(&changed.Status, set, p, now)
 	patch := client.MergeFromWithOptions(set.Object, client.MergeFromWithOptimisticLock{})
