@@ -12,17 +12,19 @@ import (
 	"github.com/openshift/cluster-control-plane-machine-set-operator/pkg/machineproviders/providers/openshift/machine/v1beta1/providerconfig"
 )
 
-// knownPlatforms are those whose provider specs the library reads field by field.
-var knownPlatforms = []configv1.PlatformType{
-	configv1.AWSPlatformType, configv1.AzurePlatformType, configv1.GCPPlatformType, configv1.NutanixPlatformType,
-	configv1.OpenStackPlatformType, configv1.VSpherePlatformType,
+// known says whether the library reads a platform's provider specs field by field.
+func known(platform configv1.PlatformType) bool {
+	return slices.Contains([]configv1.PlatformType{
+		configv1.AWSPlatformType, configv1.AzurePlatformType, configv1.GCPPlatformType, configv1.NutanixPlatformType,
+		configv1.OpenStackPlatformType, configv1.VSpherePlatformType,
+	}, platform)
 }
 
 // differences says how a provider spec differs from another, a line for each field; nil if it does not. Of a platform that it does not know,
 // the library tells which bytes differ: the fields are told instead.
 func differences(is, want providerconfig.ProviderConfig) ([]string, error) {
 	differs, err := is.Diff(want)
-	if err != nil || len(differs) == 0 || slices.Contains(knownPlatforms, is.Type()) {
+	if err != nil || len(differs) == 0 || known(is.Type()) {
 		return differs, err //nolint:wrapcheck // says what it compares
 	}
 	var values [2]any

@@ -54,6 +54,14 @@ func WithMachineAPI(t testing.TB) func(*envtest.Environment) {
 	}
 }
 
+// WithControlPlaneMachineSets has it serve ControlPlaneMachineSets.
+func WithControlPlaneMachineSets(t testing.TB) func(*envtest.Environment) {
+	t.Helper()
+	return func(env *envtest.Environment) {
+		env.CRDDirectoryPaths = append(env.CRDDirectoryPaths, openshift(t, "machine/v1", "0000_10_control-plane-machine-set_01_controlplanemachinesets-Default")...)
+	}
+}
+
 // MachineCRDs are those of Machines, MachineSets and MachineHealthChecks.
 func MachineCRDs(t testing.TB) []string {
 	t.Helper()

@@ -1,0 +1,198 @@
+package setcontroller
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
+)
+
+const where = "openshift-machine-api"
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fixture is a controller on a real API server, which has one set and Machines m-0 and m-1, and what the controller has seen of them.
+func fixture(t *testing.T) (*Controller, *observe.Set) {
+	t.Helper()
+	env := apiserver.Start(t, apiserver.WithMachineAPI(t), apiserver.WithControlPlaneMachineSets(t))
+	types := runtime.NewScheme()
+	must(t, errors.Join(corev1.AddToScheme(types), machinev1.Install(types), machinev1beta1.Install(types)))
+	config := rest.CopyConfig(env.Config)
+	config.WarningHandler = rest.NoWarnings{}
+	api, err := client.New(config, client.Options{Scheme: types})
+	must(t, err)
+	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: where}}))
+	labels := map[string]string{machinev1beta1.MachineClusterIDLabel: "demo", quorum.RoleLabel: "master", quorum.TypeLabel: "master"}
+	spec := machinev1beta1.MachineSpec{ProviderSpec: machinev1beta1.ProviderSpec{Value: &runtime.RawExtension{Raw: []byte(`{"kind":"K","apiVersion":"example.com/v1"}`)}}}
+	object := &machinev1.ControlPlaneMachineSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: where, Name: cpms.Name},
+		Spec: machinev1.ControlPlaneMachineSetSpec{
+			State: machinev1.ControlPlaneMachineSetStateActive, Replicas: new(int32(3)), Selector: metav1.LabelSelector{MatchLabels: labels},
+			Strategy: machinev1.ControlPlaneMachineSetStrategy{Type: machinev1.RollingUpdate},
+			Template: machinev1.ControlPlaneMachineSetTemplate{
+				MachineType: machinev1.OpenShiftMachineV1Beta1MachineType,
+				OpenShiftMachineV1Beta1Machine: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+					ObjectMeta: machinev1.ControlPlaneMachineSetTemplateObjectMeta{Labels: labels}, Spec: spec,
+				},
+			},
+		},
+	}
+	must(t, api.Create(t.Context(), object))
+	for _, name := range []string{"m-0", "m-1"} {
+		must(t, api.Create(t.Context(), &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: where, Name: name, Labels: labels}, Spec: spec}))
+	}
+	meters, err := NewMetrics(prometheus.NewRegistry())
+	must(t, err)
+	c := &Controller{Client: api, Observer: &observe.Observer{API: api, Namespace: where}, Metrics: meters, Log: logr.Discard()}
+	return c, look(t, c)
+}
+
+// look reads the set and its Machines, without etcd.
+func look(t *testing.T, c *Controller) *observe.Set {
+	t.Helper()
+	set := &observe.Set{Object: &machinev1.ControlPlaneMachineSet{}, MachineVersions: map[types.UID]string{}}
+	must(t, c.Client.Get(t.Context(), client.ObjectKey{Namespace: where, Name: cpms.Name}, set.Object))
+	machines := machines(t, c)
+	for i := range machines {
+		set.MachineVersions[machines[i].UID] = machines[i].ResourceVersion
+	}
+	set.Facts = cpms.Read(set.Object, machines, nil)
+	if set.Facts.Unusable != "" {
+		t.Fatal(set.Facts.Unusable)
+	}
+	return set
+}
+
+func machines(t *testing.T, c *Controller) []machinev1beta1.Machine {
+	t.Helper()
+	var list machinev1beta1.MachineList
+	must(t, c.Client.List(t.Context(), &list, client.InNamespace(where)))
+	return list.Items
+}
+
+// about is an action about a Machine as it was seen.
+func about(t *testing.T, c *Controller, name string, change machineset.Change) machineset.Action {
+	t.Helper()
+	var m machinev1beta1.Machine
+	must(t, c.Client.Get(t.Context(), client.ObjectKey{Namespace: where, Name: name}, &m))
+	return machineset.Action{Machine: name, UID: string(m.UID), Change: change, Why: "the test says so"}
+}
+
+// TestStale: nothing is done by what was seen of a set or of a Machine that has changed since.
+func TestStale(t *testing.T) {
+	t.Parallel()
+	c, seen := fixture(t)
+	conflict := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsConflict(err) {
+			t.Errorf("%s: %v, want a conflict", what, err)
+		}
+	}
+	remove, adopt := about(t, c, "m-0", machineset.Delete{}), about(t, c, "m-1", machineset.Adopt{})
+	for _, m := range machines(t, c) {
+		was := m.DeepCopy()
+		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "K", Name: "n", UID: "u", Controller: new(true)}}
+		must(t, c.Client.Patch(t.Context(), &m, client.MergeFrom(was)))
+	}
+	conflict("delete a Machine", c.apply(t.Context(), seen, remove))
+	conflict("adopt a Machine that got a controller", c.apply(t.Context(), seen, adopt))
+	if n := len(machines(t, c)); n != 2 {
+		t.Fatalf("%d Machines, want 2", n)
+	}
+	changed := seen.Object.DeepCopy()
+	changed.Annotations = map[string]string{cpms.AutoRepairAnnotation: "false"}
+	must(t, c.Client.Update(t.Context(), changed))
+	conflict("write the status", c.writeStatus(t.Context(), seen, &machineset.Plan{}, time.Now()))
+	conflict("take the set", c.apply(t.Context(), seen, machineset.Action{Change: machineset.TakeSet{}}))
+	if err := c.apply(t.Context(), seen, machineset.Action{Machine: "m-0", UID: "another", Change: machineset.Delete{}}); !apierrors.IsNotFound(err) {
+		t.Errorf("delete a Machine that has another's name: %v, want not found", err)
+	}
+	must(t, c.apply(t.Context(), look(t, c), remove))
+	if n := len(machines(t, c)); n != 1 {
+		t.Errorf("%d Machines, want 1", n)
+	}
+}
+
+// TestCreateTwice: two replicas that create a Machine by the same state of the set create one; by another state, another.
+func TestCreateTwice(t *testing.T) {
+	t.Parallel()
+	c, seen := fixture(t)
+	create := machineset.Action{Change: machineset.Create{Index: 2}}
+	must(t, c.apply(t.Context(), seen, create))
+	if err := c.apply(t.Context(), seen, create); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("the second: %v, want that it exists already", err)
+	}
+	must(t, c.writeStatus(t.Context(), seen, &machineset.Plan{Counts: machineset.Counts{Replicas: 3}}, time.Now()))
+	must(t, c.apply(t.Context(), seen, create))
+	if n := len(machines(t, c)); n != 4 {
+		t.Errorf("%d Machines, want 4", n)
+	}
+}
+
+// TestHealthCheck: the set's health check is made, put right, and deleted where the set keeps none. Another's of that name is left alone.
+func TestHealthCheck(t *testing.T) {
+	t.Parallel()
+	c, seen := fixture(t)
+	stored := func() (*machinev1beta1.MachineHealthCheck, error) {
+		var check machinev1beta1.MachineHealthCheck
+		return &check, c.Client.Get(t.Context(), client.ObjectKey{Namespace: where, Name: HealthCheckName}, &check)
+	}
+	keep := func() {
+		t.Helper()
+		must(t, c.keepHealthCheck(t.Context(), seen))
+	}
+	keep()
+	if _, err := stored(); !apierrors.IsNotFound(err) {
+		t.Fatalf("a set that is not Holdfast's keeps one: %v", err)
+	}
+	must(t, c.apply(t.Context(), seen, machineset.Action{Change: machineset.TakeSet{}}))
+	seen = look(t, c)
+	keep()
+	check, err := stored()
+	must(t, err)
+	version := check.ResourceVersion
+	keep()
+	if check, err = stored(); err != nil || check.ResourceVersion != version {
+		t.Errorf("it is written again, without need: %v", err)
+	}
+	check.Spec.MaxUnhealthy = nil
+	must(t, c.Client.Update(t.Context(), check))
+	keep()
+	if check, err = stored(); err != nil || check.Spec.MaxUnhealthy == nil || check.Spec.MaxUnhealthy.String() != "1" {
+		t.Errorf("it is not put right: %v, %v", check.Spec.MaxUnhealthy, err)
+	}
+	seen.Facts.AutoRepair = false
+	keep()
+	if _, err := stored(); !apierrors.IsNotFound(err) {
+		t.Errorf("it stays: %v", err)
+	}
+	foreign := healthCheck(seen.Object, 3)
+	foreign.OwnerReferences = nil
+	must(t, c.Client.Create(t.Context(), foreign))
+	keep()
+	if check, err = stored(); err != nil || check.UID != foreign.UID {
+		t.Errorf("another's is deleted: %v", err)
+	}
+}
