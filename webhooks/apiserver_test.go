@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/onsi/gomega"
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -82,14 +84,14 @@ func start(t *testing.T) *fixture {
 	t.Helper()
 	quiet()
 	f := &fixture{scheme: runtime.NewScheme(), guard: &guard{calls: map[string]int{}}}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, machinev1beta1.Install} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, machinev1beta1.Install, machinev1.Install, configv1.Install} {
 		if err := add(f.scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	f.audit = filepath.Join(t.TempDir(), "audit.log")
-	f.config = apiserver.Start(t, apiserver.WithMachineAPI(t), func(env *envtest.Environment) {
+	f.config = apiserver.Start(t, apiserver.WithMachineAPI(t), apiserver.WithScalableSets(t), func(env *envtest.Environment) {
 		env.ControlPlane.GetAPIServer().Configure().Append("audit-log-path", f.audit).Append("audit-policy-file", auditPolicy(t))
 	}).Config
 	f.admin = f.client(t, admin, nil)
@@ -129,6 +131,7 @@ func (f *fixture) serve(t *testing.T) {
 	mux.Handle(webhooks.ValidatePath, f.guard.counted(webhooks.Handler(guard.Validating())))
 	mux.Handle(webhooks.HomePath, f.guard.counted(webhooks.Handler(guard.Home())))
 	mux.Handle(webhooks.KeepersPath, f.guard.counted(&ctrladmission.Webhook{Handler: guard.Keepers()}))
+	mux.Handle(webhooks.ControlPlaneSetPath, f.guard.counted(webhooks.Handler(guard.ControlPlaneSet(f.direct))))
 	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(ctrladmission.HandlerFunc(strip))))
 
 	ca, err := pki.NewAuthority("webhooks")
@@ -145,7 +148,7 @@ func (f *fixture) serve(t *testing.T) {
 	t.Cleanup(f.server.Close)
 
 	mutating, validating := registrations.Registrations(registrations.Options{
-		URL: f.server.URL, CABundle: f.ca, MachineNamespace: namespace, Identities: identities(),
+		URL: f.server.URL, CABundle: f.ca, MachineNamespace: namespace, Identities: identities(), EtcdNamespace: "openshift-etcd",
 	})
 	must(t, f.direct.Create(t.Context(), mutating))
 	must(t, f.direct.Create(t.Context(), validating))

@@ -13,10 +13,11 @@ import (
 
 // The handlers, as the label webhook names them.
 const (
-	mutating   = "mutating"
-	validating = "validating"
-	home       = "home"
-	keepers    = "keepers"
+	mutating        = "mutating"
+	validating      = "validating"
+	home            = "home"
+	keepers         = "keepers"
+	controlPlaneSet = "control-plane-set"
 )
 
 // Metrics count the decisions and time the answers. Make them with NewMetrics.

@@ -350,6 +350,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("not asked for", f.testNotAsked)
 	t.Run("deletecollection of several", f.testCollection)
 	t.Run("keepers", f.testKeepers)
+	t.Run("control-plane set", f.testControlPlaneSet)
 	t.Run("rbac", f.testRBAC)
 	t.Run("down", f.testDown) // the last: it stops the webhook server
 }

@@ -24,10 +24,11 @@ import (
 
 // The paths that the handlers are to be served at; the registrations name them.
 const (
-	MutatePath   = "/mutate-machine"
-	ValidatePath = "/validate-machine"
-	HomePath     = "/validate-home"
-	KeepersPath  = "/validate-keepers"
+	MutatePath          = "/mutate-machine"
+	ValidatePath        = "/validate-machine"
+	HomePath            = "/validate-home"
+	KeepersPath         = "/validate-keepers"
+	ControlPlaneSetPath = "/validate-control-plane-set" // full mode
 )
 
 // Observer reads what a decision needs beyond its request, live. All return within a second or so,

@@ -215,6 +215,9 @@ func (p *process) answer() (*audit.Sink, error) {
 	server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
 	server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
 	server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.Keepers()}))
+	if p.mode == quorum.ModeFull {
+		server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
+	}
 	if err := p.mgr.AddReadyzCheck("drain", p.flags.drain.ready); err != nil {
 		return nil, fmt.Errorf("set up /readyz: %w", err)
 	}

@@ -1,5 +1,5 @@
 // Package admission decides what happens to a request for a Machine, for the namespace or the CRD of the Machines, for a
-// MachineSet or a MachineHealthCheck. It is pure: it knows the request and a quorum.Snapshot of the cluster, and reads nothing
+// MachineSet, a MachineHealthCheck or the ControlPlaneMachineSet. It is pure: it knows the request and a quorum.Snapshot of the cluster, and reads nothing
 // else. Each rule has a file, with its texts below its conditions.
 //
 // The rules, by the name that denials, Warnings, metrics and tests use:
@@ -19,6 +19,7 @@
 //	held                a deletion in order is held until a replacement votes
 //	home                namespace and CRD of the Machines stay as they are while any Machine carries the hook
 //	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
+//	control-plane-set   a ControlPlaneMachineSet that Holdfast could not act by is not stored (full mode)
 //	override            an override is a person's, and says whose
 //
 // The first line of a text says what happened, the others why and what to do. A line is one Warning, which the API server cuts at

@@ -241,11 +241,12 @@ func TestUnusable(t *testing.T) {
 		"spec.replicas is 9":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 9 },
 		`strategy.type is "Recreate"`: func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "Recreate" },
 		"selects every Machine":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Selector = metav1.LabelSelector{} },
-		"does not select what the template creates": func(s *machinev1.ControlPlaneMachineSet) {
-			s.Spec.Selector.MatchLabels = map[string]string{quorum.RoleLabel: "worker"}
+		"selects other Machines than the control plane's": func(s *machinev1.ControlPlaneMachineSet) {
+			s.Spec.Selector.MatchLabels = map[string]string{machinev1beta1.MachineClusterIDLabel: "demo"}
 		},
+		"does not select what the template creates": func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Selector.MatchLabels["a"] = "b" },
 		"are to say master": func(s *machinev1.ControlPlaneMachineSet) {
-			s.Spec.Selector.MatchLabels = map[string]string{quorum.RoleLabel: "worker"}
+			delete(s.Spec.Selector.MatchLabels, quorum.RoleLabel)
 			s.Spec.Template.OpenShiftMachineV1Beta1Machine.ObjectMeta.Labels[quorum.RoleLabel] = "worker"
 		},
 		"spec.template.machineType": func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Template.OpenShiftMachineV1Beta1Machine = nil },
@@ -294,5 +295,30 @@ func TestUnknownPlatform(t *testing.T) {
 	const want = "new.field: none != kept; new.other: [1] != none; size: large != small"
 	if p := Read(s, []machinev1beta1.Machine{*m}, nil).Places[""]; p.Outdated != want {
 		t.Errorf("outdated %q, want %q", p.Outdated, want)
+	}
+}
+
+// TestCheck: before a set is stored, it is held to what it is to be acted by, and to the platform that it had.
+func TestCheck(t *testing.T) {
+	stored := set(t, "AWS")
+	machines, err := Check(nil, stored, nil)
+	if err != nil || len(machines) != 2 {
+		t.Fatalf("%d Machines to try, %v", len(machines), err)
+	}
+	for i, zone := range []string{`"availabilityZone":"a"`, `"availabilityZone":"b"`} {
+		if m := machines[i]; !strings.Contains(string(m.Spec.ProviderSpec.Value.Raw), zone) || len(m.OwnerReferences) > 0 {
+			t.Errorf("Machine %d to try is %s, of %v", i, m.Spec.ProviderSpec.Value.Raw, m.OwnerReferences)
+		}
+	}
+	if machines, err := Check(stored, set(t, "none that the library knows"), nil); err == nil || !strings.Contains(err.Error(), "its platform was AWS and is now") {
+		t.Errorf("%v, %v", machines, err)
+	}
+	unreadable := set(t, "AWS")
+	unreadable.Spec.Template.OpenShiftMachineV1Beta1Machine = nil
+	if _, err := Check(unreadable, stored, nil); err != nil {
+		t.Errorf("what could not be read is mended, and refused: %v", err)
+	}
+	if _, err := Check(stored, unreadable, nil); err == nil {
+		t.Error("a set without a template passes")
 	}
 }

@@ -77,6 +77,9 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 	if selector.Empty() {
 		return nil, nil, fmt.Errorf("spec.selector selects every Machine")
 	}
+	if !selectsControlPlane(selector) {
+		return nil, nil, fmt.Errorf("spec.selector (%s) selects other Machines than the control plane's as well; have it ask for label %s or %s with value master", selector, quorum.RoleLabel, quorum.TypeLabel)
+	}
 	t, err := readTemplate(set, infra)
 	if err != nil {
 		return nil, nil, err
@@ -89,6 +92,16 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 		return nil, nil, fmt.Errorf("the template's labels %s and %s are to say master", quorum.RoleLabel, quorum.TypeLabel)
 	}
 	return selector, t, nil
+}
+
+// selectsControlPlane says whether a selector selects no Machine but the control plane's.
+func selectsControlPlane(selector labels.Selector) bool {
+	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+		if value, found := selector.RequiresExactMatch(label); found && quorum.ControlPlaneRole(value) {
+			return true
+		}
+	}
+	return false
 }
 
 // Wanted is what a set says of etcd's voters: its UID and its replicas alone. nil where Holdfast does not reconcile it. An error says why

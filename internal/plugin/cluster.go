@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/pflag"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -51,11 +53,17 @@ type dialer interface {
 type network struct{}
 
 func (network) api(config *rest.Config) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
+	scheme, err := kinds()
+	if err != nil {
 		return nil, err
 	}
 	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// kinds are the kinds of objects that the commands read and write.
+func kinds() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme))
 }
 
 func (network) pods(config *rest.Config) (corev1client.PodsGetter, error) {

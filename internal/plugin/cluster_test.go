@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -170,8 +169,8 @@ func controlPlane() []client.Object {
 // memory is that cluster, as alice meets it. Holdfast's part is done by the interceptor's functions.
 func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...client.Object) client.Client {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
+	scheme, err := kinds()
+	if err != nil {
 		t.Fatal(err)
 	}
 	create := funcs.Create
@@ -262,7 +261,7 @@ func TestCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := controlPlane()
 			if c.owned {
-				objects[0].SetOwnerReferences([]metav1.OwnerReference{{Kind: "ControlPlaneMachineSet", Name: "cluster", Controller: ptr.To(true)}})
+				objects[0].SetOwnerReferences([]metav1.OwnerReference{{Kind: "MachineSet", Name: "workers", Controller: ptr.To(true)}})
 			}
 			user, ring := c.user, c.ring
 			if user == "" {

@@ -74,6 +74,7 @@ func (v *view) explain(out io.Writer, name string) error {
 	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(m))
 	indented(out, v.hosts(m)...)
 	v.sourced(out)
+	indented(out, v.inSet(m)...)
 	indented(out, fmt.Sprintf("Hook %s: %s; latch %s: %s; finalizer: %s.", quorum.HookName, entryWord(m.Hook), quorum.LatchName, entryWord(m.Latch),
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
 	if m.Override != "" {
@@ -243,6 +244,11 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 		}
 	case denied:
 		return nil // the refusal says what to type
+	case v.kept(m):
+		return []string{
+			"kubectl holdfast replace" + n + " " + m.Name + "   # delete it; the set creates another",
+			"kubectl holdfast replace" + n + " " + m.Name + " --instance-type ...   # change the set's template: all its Machines are replaced, one after the other",
+		}
 	default:
 		return []string{
 			"kubectl holdfast replace" + n + " " + m.Name + " --instance-type ...   # a replacement first, then the deletion",

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -51,16 +52,31 @@ func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*mac
 	next.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
 	next.Spec.ProviderID = nil
 
-	changes, err := o.changes(old)
+	if value := old.Spec.ProviderSpec.Value; value != nil || o.changes() {
+		raw, err := o.changed(t, "Machine "+old.Name, value)
+		if err != nil {
+			return nil, err
+		}
+		next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+	}
+	return next, nil
+}
+
+// changes says whether the flags change the providerSpec.
+func (o *replaceOptions) changes() bool { return o.instanceType != "" || len(o.set) > 0 }
+
+// changed is a providerSpec with what the flags change. of is whose it is, for people.
+func (o *replaceOptions) changed(t terminal, of string, spec *runtime.RawExtension) ([]byte, error) {
+	changes, err := o.settings(of, spec)
 	if err != nil {
 		return nil, err
 	}
 	if len(changes) == 0 {
-		return next, nil
+		return spec.Raw, nil
 	}
 	var value any
-	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &value); err != nil {
-		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	if err := json.Unmarshal(spec.Raw, &value); err != nil {
+		return nil, fmt.Errorf("read providerSpec of %s: %w", of, err)
 	}
 	for _, change := range changes {
 		path, text, _ := strings.Cut(change, "=")
@@ -69,43 +85,42 @@ func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*mac
 			return nil, usage("--set %s: %v", change, err)
 		}
 		if fresh {
-			fmt.Fprintf(t.err, "Note: Machine %s has no %s in its providerSpec; it is added.\n", plain(old.Name), plain(path))
+			fmt.Fprintf(t.err, "Note: %s has no %s in its providerSpec; it is added.\n", plain(of), plain(path))
 		}
 	}
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("write providerSpec of Machine %s: %w", next.Name, err)
+		return nil, fmt.Errorf("write providerSpec of %s: %w", of, err)
 	}
-	next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
-	return next, nil
+	return raw, nil
 }
 
-// changes are those of the providerSpec, each PATH=VALUE.
-func (o *replaceOptions) changes(old *machinev1beta1.Machine) ([]string, error) {
+// settings are the changes of a providerSpec, each PATH=VALUE.
+func (o *replaceOptions) settings(of string, spec *runtime.RawExtension) ([]string, error) {
 	for _, change := range o.set {
 		if path, _, ok := strings.Cut(change, "="); !ok || path == "" {
 			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
 		}
 	}
-	if o.instanceType == "" && len(o.set) == 0 {
+	if !o.changes() {
 		return nil, nil
 	}
-	if old.Spec.ProviderSpec.Value == nil {
-		return nil, fmt.Errorf("Machine %s has no providerSpec that could be changed", old.Name)
+	if spec == nil {
+		return nil, fmt.Errorf("%s has no providerSpec that could be changed", of)
 	}
 	if o.instanceType == "" {
 		return o.set, nil
 	}
 	var has map[string]json.RawMessage
-	if err := json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &has); err != nil {
-		return nil, fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	if err := json.Unmarshal(spec.Raw, &has); err != nil {
+		return nil, fmt.Errorf("read providerSpec of %s: %w", of, err)
 	}
 	for _, field := range [...]string{"instanceType", "vmSize", "machineType", "flavor"} {
 		if _, ok := has[field]; ok {
 			return append([]string{field + "=" + o.instanceType}, o.set...), nil
 		}
 	}
-	return nil, usage("the providerSpec of Machine %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", old.Name)
+	return nil, usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", of)
 }
 
 // nextName is the old name with five characters that follow from the old UID, so that the command makes
@@ -171,15 +186,16 @@ func typedLike(was any, text string) (any, error) {
 	return value, nil
 }
 
-// printManifest prints what would be created, without the empty fields that Go's types add.
-func printManifest(t terminal, m *machinev1beta1.Machine) error {
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(m)
+// printManifest prints what would be written, without the empty fields that Go's types add.
+func printManifest(t terminal, o client.Object) error {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
-		return fmt.Errorf("write the manifest of Machine %s: %w", m.Name, err)
+		return fmt.Errorf("write the manifest of %s: %w", o.GetName(), err)
 	}
 	delete(object, "status")
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		delete(metadata, "creationTimestamp")
+		delete(metadata, "managedFields")
 	}
 	if spec, ok := object["spec"].(map[string]any); ok {
 		delete(spec, "lifecycleHooks")

@@ -26,6 +26,7 @@ type replaceOptions struct {
 	instanceType, name string
 	set                []string
 	dryRun             bool
+	yes                bool
 	timeout            time.Duration
 }
 
@@ -43,12 +44,18 @@ It may be interrupted at any time: the same command goes on where it was. It fin
 ` + replacesLabel + `, which names the old Machine's UID; a copy that is there already is taken as
 it is. If the copy fails, the old Machine stays as it was.
 
-Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. It does not replace a Machine that
-a ControlPlaneMachineSet controls: change the template of that set instead.`,
+Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now.
+
+A Machine that a ControlPlaneMachineSet keeps is replaced by the set: the command deletes the Machine, the set creates another, and the
+command follows. --instance-type and --set then change the set's template, so that all its Machines are replaced, one after the other; the
+command tries the change first, and asks.`,
 		Example: `  kubectl holdfast replace master-0 --instance-type m5.2xlarge
 
   # See the manifest first
   kubectl holdfast replace master-0 --set rootVolume.size=200 --set tags[0].value=b --dry-run
+
+  # A set keeps the Machines: resize all of them, without a question
+  kubectl holdfast replace master-0 --instance-type m5.2xlarge --yes
 
   # The same again: a host that is to be made anew
   kubectl holdfast replace master-0 --name master-3`,
@@ -63,6 +70,7 @@ a ControlPlaneMachineSet controls: change the template of that set instead.`,
 	f.StringArrayVar(&o.set, "set", nil, "PATH=VALUE in spec.providerSpec.value, such as rootVolume.size=200; may be repeated")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing")
+	f.BoolVarP(&o.yes, "yes", "y", false, "change the template of a ControlPlaneMachineSet without a question")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")
 	return cmd
 }
@@ -80,7 +88,11 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	if owner := metav1.GetControllerOf(old); owner != nil {
+	owner := metav1.GetControllerOf(old)
+	if keeps(owner) {
+		return o.inSet(ctx, t, c, old)
+	}
+	if owner != nil {
 		return fmt.Errorf("Machine %s is looked after by %s %s, which would make a replacement of its own; change its template instead: kubectl -n %s edit %s %s",
 			name, owner.Kind, owner.Name, c.namespace, strings.ToLower(owner.Kind), owner.Name)
 	}
@@ -91,10 +103,15 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	if o.dryRun {
 		return printManifest(t, next)
 	}
+	r := replacing{cluster: c, t: t, old: old}
+	return o.inTime(ctx, name, func(ctx context.Context) error { return r.run(ctx, next) })
+}
+
+// inTime does something for as long as --timeout allows.
+func (o *replaceOptions) inTime(ctx context.Context, name string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	r := replacing{cluster: c, t: t, old: old}
-	err = r.run(ctx, next)
+	err := do(ctx)
 	switch {
 	case err == nil || ctx.Err() == nil:
 		return err
@@ -121,11 +138,8 @@ func (r *replacing) say(format string, args ...any) {
 }
 
 func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
-	if r.old.DeletionTimestamp == nil {
-		uid := r.old.UID
-		if err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid}, client.DryRunAll); err != nil {
-			return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
-		}
+	if err := r.trial(ctx); err != nil {
+		return err
 	}
 	next, err := r.create(ctx, next)
 	if err != nil {
@@ -139,7 +153,19 @@ func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error
 	if err := r.remove(ctx); err != nil {
 		return err
 	}
-	return r.gone(ctx, next.Name)
+	return r.gone(ctx, func() string { return next.Name })
+}
+
+// trial asks the server whether the old Machine could be deleted now.
+func (r *replacing) trial(ctx context.Context) error {
+	if r.old.DeletionTimestamp != nil {
+		return nil
+	}
+	uid := r.old.UID
+	if err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid}, client.DryRunAll); err != nil {
+		return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
+	}
+	return nil
 }
 
 // create makes the replacement, or finds the one that was made before.
@@ -211,12 +237,16 @@ func (r *replacing) remove(ctx context.Context) error {
 	return nil
 }
 
-// gone follows until the old Machine is.
-func (r *replacing) gone(ctx context.Context, next string) error {
+// gone follows until the old Machine is. next names the one that has replaced it, "" if that is not known.
+func (r *replacing) gone(ctx context.Context, next func() string) error {
 	return r.each(ctx, func() (bool, error) {
 		m, err := r.machine(ctx, r.old.Name)
 		if errors.Is(err, errGone) || err == nil && m.UID != r.old.UID {
-			r.say("Machine %s is gone. Machine %s has replaced it.", r.old.Name, next)
+			if by := next(); by != "" {
+				r.say("Machine %s is gone. Machine %s has replaced it.", r.old.Name, by)
+			} else {
+				r.say("Machine %s is gone.", r.old.Name)
+			}
 			return true, nil
 		}
 		if err != nil {

@@ -131,7 +131,9 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
 	v.etcdLines(out)
-	fmt.Fprintf(out, "Mode: %s\n\n", v.modeLine())
+	fmt.Fprintf(out, "Mode: %s\n", v.modeLine())
+	v.setLines(out)
+	fmt.Fprintln(out)
 	if err := printRows(out, v.rows(o.output == "wide")); err != nil {
 		return err
 	}

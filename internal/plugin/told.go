@@ -118,7 +118,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		v.silent = true
 		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl"
 	}
-	s, err := o.Snapshot(ctx)
+	s, err := v.read(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -36,6 +37,9 @@ type view struct {
 	user      admission.User // the zero User for a file: somebody
 	plan      membership.Plan
 	join      *quorum.Join
+
+	set    *observe.Set // the ControlPlaneMachineSet, nil without one, or where it is not known
+	setWhy string       // why it is not known
 
 	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
 	silent bool   // nobody told of etcd: neither it nor Holdfast

@@ -19,6 +19,7 @@ const (
 	RuleHeld              Rule = "held"
 	RuleHome              Rule = "home"
 	RuleHealthCheck       Rule = "health-check"
+	RuleControlPlaneSet   Rule = "control-plane-set"
 	// RuleOverride keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
 	RuleOverride Rule = "override"
@@ -27,7 +28,7 @@ const (
 // Rules are all admission rules, in the order of internal/admission/doc.go.
 var Rules = [...]Rule{
 	RuleClaim, RuleAdopt, RuleKeepHook, RuleNoRegain, RuleEarlyRelease, RuleAutomationRelease, RuleEscapeHatch, RuleKeepFinalizer,
-	RuleKeepRole, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleOverride,
+	RuleKeepRole, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet, RuleOverride,
 }
 
 // Overridable are the rules that an override lifts; claim for DELETE alone.

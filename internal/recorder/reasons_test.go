@@ -33,6 +33,7 @@ func TestEventReasons(t *testing.T) {
 		"held allowed": "DeletionHeld", "held denied": "DeletionHeld",
 		"home allowed": "", "home denied": "",
 		"health-check allowed": "", "health-check denied": "",
+		"control-plane-set allowed": "", "control-plane-set denied": "",
 		"override allowed": "", "override denied": "",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

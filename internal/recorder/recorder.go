@@ -74,7 +74,7 @@ func eventReason(f admission.Finding) string {
 			return "ChangeBlocked"
 		}
 		return "OwnerAdded"
-	case quorum.RuleOverride, quorum.RuleHome, quorum.RuleHealthCheck: // the first lasts only until it is used, the others are about no Machine
+	case quorum.RuleOverride, quorum.RuleHome, quorum.RuleHealthCheck, quorum.RuleControlPlaneSet: // the first lasts only until it is used, the others are about no Machine
 	}
 	return ""
 }

@@ -23,6 +23,7 @@ import (
 	"io"
 	"strings"
 
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -43,6 +44,7 @@ const (
 	OpenWebhook   = "guard-open.machines.holdfast.dev"   // validating; what it guards passes while it is down
 	HomeWebhook   = "guard-home.machines.holdfast.dev"   // validating; the rule home, refused while it is down
 	KeeperWebhook = "warn-keepers.machines.holdfast.dev" // validating; MachineSets and MachineHealthChecks, which it never refuses
+	SetWebhook    = "check-set.machines.holdfast.dev"    // validating; full mode: the ControlPlaneMachineSet
 )
 
 // Service is where the API server finds the webhooks in a cluster.
@@ -68,7 +70,8 @@ type Options struct {
 // Registrations are the webhook configurations. The validating one has two entries for Machines, and a
 // request that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for
 // what the hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is
-// down. A third is for what the Machines live in, a fourth for what creates and deletes them.
+// down. A third is for what the Machines live in, a fourth for what creates and deletes them; in full mode a fifth is for the set that
+// Holdfast keeps them as.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
@@ -120,6 +123,12 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			home,
 			keepers,
 		},
+	}
+	if o.EtcdNamespace != "" {
+		set := entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", some(operation("CREATE"), "(object.spec != oldObject.spec)")))
+		set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
+		set.Rules[0].APIVersions, set.Rules[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets"}
+		validating.Webhooks = append(validating.Webhooks, set)
 	}
 	return mutating, validating
 }

@@ -522,6 +522,14 @@ func TestRegistrations(t *testing.T) {
 		keepers.NamespaceSelector == nil || fmt.Sprint(keepers.Rules[0].Resources) != "[machinesets machinehealthchecks]" {
 		t.Errorf("MachineSets' and MachineHealthChecks':\n%s", docs[1])
 	}
+	_, validating = registrations.Registrations(registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "machines", EtcdNamespace: "openshift-etcd", Identities: identities()})
+	if len(validating.Webhooks) != 5 {
+		t.Fatalf("full mode has %d validating webhooks", len(validating.Webhooks))
+	}
+	if set := validating.Webhooks[4]; *set.FailurePolicy != admissionregistrationv1.Ignore || *set.ClientConfig.URL != "https://127.0.0.1:9443/validate-control-plane-set" ||
+		set.Rules[0].APIVersions[0] != "v1" || set.Rules[0].Resources[0] != "controlplanemachinesets" || set.NamespaceSelector == nil {
+		t.Errorf("the set's: %+v", set)
+	}
 	if strings.Contains(out.String(), "creationTimestamp") {
 		t.Error("the YAML holds a creationTimestamp")
 	}

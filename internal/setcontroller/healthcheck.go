@@ -28,8 +28,9 @@ const (
 	startupLimit = 20 * time.Minute
 )
 
-// keepHealthCheck makes the set's MachineHealthCheck, puts it right, or deletes it where the set keeps none. One of that name that is not
-// the set's is left alone.
+// keepHealthCheck makes the set's MachineHealthCheck, or deletes it where the set keeps none. Of one that is there it puts right which
+// Machines it is about and how many may be unhealthy; after how long a Machine is unhealthy is for people to change. One of that name that
+// is not the set's is left alone.
 func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) error {
 	var stored machinev1beta1.MachineHealthCheck
 	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: HealthCheckName}, &stored)
@@ -49,11 +50,11 @@ func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) erro
 	case !exists:
 		err = c.Client.Create(ctx, healthCheck(set.Object, unhealthy))
 	default:
-		wanted := healthCheck(set.Object, unhealthy).Spec
-		if equality.Semantic.DeepEqual(stored.Spec, wanted) {
+		wanted, now := healthCheck(set.Object, unhealthy).Spec, &stored.Spec
+		if equality.Semantic.DeepEqual(now.Selector, wanted.Selector) && equality.Semantic.DeepEqual(now.MaxUnhealthy, wanted.MaxUnhealthy) {
 			return nil
 		}
-		stored.Spec = wanted
+		now.Selector, now.MaxUnhealthy = wanted.Selector, wanted.MaxUnhealthy
 		err = c.Client.Update(ctx, &stored)
 	}
 	if err != nil {

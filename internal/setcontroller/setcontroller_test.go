@@ -178,10 +178,14 @@ func TestHealthCheck(t *testing.T) {
 		t.Errorf("it is written again, without need: %v", err)
 	}
 	check.Spec.MaxUnhealthy = nil
+	check.Spec.UnhealthyConditions[0].Timeout.Duration = time.Minute
 	must(t, c.Client.Update(t.Context(), check))
 	keep()
 	if check, err = stored(); err != nil || check.Spec.MaxUnhealthy == nil || check.Spec.MaxUnhealthy.String() != "1" {
 		t.Errorf("it is not put right: %v, %v", check.Spec.MaxUnhealthy, err)
+	}
+	if got := check.Spec.UnhealthyConditions[0].Timeout.Duration; got != time.Minute {
+		t.Errorf("a person's time of %s became %s", time.Minute, got)
 	}
 	seen.Facts.AutoRepair = false
 	keep()

@@ -2,12 +2,15 @@
 package apiserver
 
 import (
+	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
@@ -54,12 +57,32 @@ func WithMachineAPI(t testing.TB) func(*envtest.Environment) {
 	}
 }
 
+const setCRD = "0000_10_control-plane-machine-set_01_controlplanemachinesets-Default"
+
 // WithControlPlaneMachineSets has it serve ControlPlaneMachineSets.
 func WithControlPlaneMachineSets(t testing.TB) func(*envtest.Environment) {
 	t.Helper()
 	return func(env *envtest.Environment) {
-		env.CRDDirectoryPaths = append(env.CRDDirectoryPaths, openshift(t, "machine/v1", "0000_10_control-plane-machine-set_01_controlplanemachinesets-Default")...)
+		env.CRDDirectoryPaths = append(env.CRDDirectoryPaths, openshift(t, "machine/v1", setCRD)...)
 	}
+}
+
+// WithScalableSets has it serve ControlPlaneMachineSets whose replicas can be changed.
+func WithScalableSets(t testing.TB) func(*envtest.Environment) {
+	t.Helper()
+	stock, err := os.ReadFile(openshift(t, "machine/v1", setCRD)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	scalable, err := assets.ScalableSet(stock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := json.Unmarshal(scalable, crd); err != nil {
+		t.Fatal(err)
+	}
+	return func(env *envtest.Environment) { env.CRDs = append(env.CRDs, crd) }
 }
 
 // MachineCRDs are those of Machines, MachineSets and MachineHealthChecks.

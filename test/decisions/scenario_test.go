@@ -64,6 +64,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.home(t, d)
 	case "machineset", "healthcheck":
 		return w.keeper(t, d)
+	case "controlplaneset":
+		return w.controlPlaneSet(t, d)
 	}
 	d.Fatalf(t, "no command %q", d.Cmd)
 	return ""
@@ -325,6 +327,22 @@ func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
 		}
 		decision = admission.AdmitHealthCheck(r, s)
 	}
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	return decision.Describe()
+}
+
+// controlPlaneSet writes the ControlPlaneMachineSet.
+func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
+	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster"}
+	if d.HasArg("unusable") {
+		r.Why = "spec.replicas is 4; etcd wants 1, 3, 5 or 7"
+	}
+	if d.HasArg("unknown") {
+		r.Unknown = "create a Machine in a dry run: context deadline exceeded"
+	}
+	decision := admission.AdmitControlPlaneSet(r)
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}

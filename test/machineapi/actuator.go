@@ -21,6 +21,8 @@ import (
 const (
 	providerAPIVersion = "process.holdfast.dev/v1"
 	providerSpecKind   = "ProcessMachineProviderSpec"
+	awsAPIVersion      = "machine.openshift.io/v1beta1" // for what knows failure domains of real platforms alone
+	awsSpecKind        = "AWSMachineProviderConfig"
 	providerStatusKind = "ProcessMachineProviderStatus"
 
 	roleLabel = "machine.openshift.io/cluster-api-machine-role"
@@ -34,6 +36,9 @@ type providerSpec struct {
 	APIVersion   string `json:"apiVersion"`
 	Kind         string `json:"kind"`
 	InstanceType string `json:"instanceType"`
+	Placement    struct {
+		AvailabilityZone string `json:"availabilityZone"` // "" for any
+	} `json:"placement"`
 }
 
 // providerStatus is a Machine's status.providerStatus.
@@ -72,7 +77,7 @@ func (a *actuator) create(ctx context.Context, m *machinev1beta1.Machine) (*inst
 	if err != nil {
 		return nil, machine.InvalidMachineConfiguration("%v", err)
 	}
-	made, err := a.cloud.create(ctx, m.Name, spec.InstanceType, m.Labels[roleLabel])
+	made, err := a.cloud.create(ctx, m.Name, spec.InstanceType, spec.Placement.AvailabilityZone, m.Labels[roleLabel])
 	if refused := (*cloudError)(nil); errors.As(err, &refused) && refused.Status == http.StatusBadRequest {
 		return nil, machine.InvalidMachineConfiguration("%s", refused.Message)
 	}
@@ -231,7 +236,8 @@ func parseProviderSpec(value *runtime.RawExtension) (providerSpec, error) {
 	if err := json.Unmarshal(value.Raw, &spec); err != nil {
 		return spec, fmt.Errorf("spec.providerSpec.value cannot be read: %w", err)
 	}
-	if spec.APIVersion != providerAPIVersion || spec.Kind != providerSpecKind {
+	own := spec.APIVersion == providerAPIVersion && spec.Kind == providerSpecKind
+	if aws := spec.APIVersion == awsAPIVersion && spec.Kind == awsSpecKind; !own && !aws {
 		return spec, fmt.Errorf("spec.providerSpec.value must be a %s of %s, not a %q of %q",
 			providerSpecKind, providerAPIVersion, spec.Kind, spec.APIVersion)
 	}

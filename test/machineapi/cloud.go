@@ -71,10 +71,10 @@ func (c *cloud) get(ctx context.Context, name string) (*instance, error) {
 	return &one, nil
 }
 
-// create makes the instance of that name, or returns the one that is there.
-func (c *cloud) create(ctx context.Context, name, instanceType, role string) (*instance, error) {
+// create makes the instance of that name, or returns the one that is there. zone is "" for any.
+func (c *cloud) create(ctx context.Context, name, instanceType, zone, role string) (*instance, error) {
 	var one instance
-	wish := map[string]string{"type": instanceType, "role": role}
+	wish := map[string]string{"type": instanceType, "zone": zone, "role": role}
 	found, err := c.do(ctx, http.MethodPut, name, wish, &one)
 	if err != nil {
 		return nil, err

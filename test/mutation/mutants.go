@@ -88,6 +88,8 @@ func admission() []mutant {
 		{"adopt: on create", "admission/admit.go", "		admitOwners(&d, r, s)\n		admitNew(&d, r)", "		admitNew(&d, r)"},
 		{"adopt: a MachineSet's selector", "admission/adopt.go", "len(s.Machines) > 0 ||", ""},
 		{"adopt: a MachineSet's template", "admission/adopt.go", " || r.Template.ControlPlane()", ""},
+		{"control-plane-set", "admission/controlplaneset.go", "	case r.Why != \"\":", "	case false:"},
+		{"control-plane-set: not known", "admission/controlplaneset.go", "	case r.Unknown != \"\":", "	case false:"},
 		{"health-check", "admission/healthcheck.go", "most > can {", "false {"},
 		{"health-check: workers", "admission/healthcheck.go", "len(s.Machines) == 0 && !r.Fresh", "false"},
 		{"health-check: before there are Machines", "admission/healthcheck.go", " && !r.Fresh", ""},

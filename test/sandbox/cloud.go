@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ type Instance struct {
 	Name string `json:"name"`
 	// ID is never used twice.
 	ID string `json:"id"`
-	// Type is the instance type, m5.large say. It is only a label.
+	// Type is the instance type, m5.large say. It is only a label, but for the families that fail.
 	Type string `json:"type"`
 	// Address is the host's own, on loopback.
 	Address string `json:"address"`
@@ -39,6 +40,13 @@ type Instance struct {
 	ProviderID string `json:"providerID"`
 	Zone       string `json:"zone"`
 }
+
+// The families of instance types that fail, such as impossible.large.
+const (
+	familyImpossible = "impossible"  // refused for good: its Machine fails
+	familyNoCapacity = "no-capacity" // refused for now, each time
+	familyNoPower    = "no-power"    // it never starts, so that its Machine gets no Node
+)
 
 func providerID(id string) string { return "process:///" + id }
 
@@ -93,7 +101,7 @@ func (c *cloud) podAddress() string {
 
 // create is idempotent by name. An instance that is created again has its old address if that is free,
 // as on bare metal. The founders' map makes the host one of a new ring.
-func (c *cloud) create(name, kind string, founders map[string]string) (_ *host, created bool, err error) {
+func (c *cloud) create(name, kind, zone string, founders map[string]string) (_ *host, created bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.instances[name]; h != nil {
@@ -109,11 +117,11 @@ func (c *cloud) create(name, kind string, founders map[string]string) (_ *host, 
 	h := &host{
 		cloud: c, name: name, kind: kind, founders: founders,
 		id:        fmt.Sprintf("i-%06d", c.created+1),
-		zone:      "zone-" + string(rune('a'+c.created%3)),
+		zone:      cmp.Or(zone, "zone-"+string(rune('a'+c.created%3))),
 		address:   c.free[at],
 		log:       c.log.With("host", name, "address", c.free[at]),
 		workloads: map[string]*workload{},
-		on:        true, changed: make(chan struct{}), done: make(chan struct{}),
+		on:        !strings.HasPrefix(kind, familyNoPower+"."), changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.dir = filepath.Join(c.hosts, h.id)
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
@@ -275,16 +283,24 @@ func (c *cloud) serve(listener net.Listener) error {
 }
 
 func (c *cloud) put(w http.ResponseWriter, r *http.Request) {
-	var want struct{ Type, Role string }
+	var want struct{ Type, Zone, Role string }
 	if err := json.NewDecoder(r.Body).Decode(&want); err != nil || want.Type == "" {
-		http.Error(w, `say {"type":"m5.large","role":"master"}`, http.StatusBadRequest)
+		http.Error(w, `say {"type":"m5.large","zone":"zone-a","role":"master"}`, http.StatusBadRequest)
+		return
+	}
+	switch family, _, _ := strings.Cut(want.Type, "."); family {
+	case familyImpossible:
+		http.Error(w, "there is no instance type "+want.Type, http.StatusBadRequest)
+		return
+	case familyNoCapacity:
+		http.Error(w, "there is no capacity for instance type "+want.Type, http.StatusServiceUnavailable)
 		return
 	}
 	if want.Role != "" && want.Role != "master" {
 		http.Error(w, "this cloud has control-plane hosts only, not role "+want.Role, http.StatusBadRequest)
 		return
 	}
-	h, created, err := c.create(r.PathValue("name"), want.Type, nil)
+	h, created, err := c.create(r.PathValue("name"), want.Type, want.Zone, nil)
 	switch {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)

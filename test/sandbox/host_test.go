@@ -36,10 +36,10 @@ func TestHostLife(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = etcd.Close() })
 
-	h, created, err := s.cloud.create("late", "m5.large", nil)
+	h, created, err := s.cloud.create("late", "m5.large", "", nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(created).To(BeTrue())
-	_, created, err = s.cloud.create("late", "m5.large", nil)
+	_, created, err = s.cloud.create("late", "m5.large", "", nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(created).To(BeFalse(), "creating is idempotent")
 	g.Expect(h.public().Etcd).To(BeNil(), "not listed, so not started")
@@ -89,7 +89,7 @@ func TestHostLife(t *testing.T) {
 	g.Expect(errors.Is(err, fs.ErrNotExist)).To(BeTrue(), "its disk is removed")
 
 	// The address that is free for longest comes first.
-	next, _, err := s.cloud.create("next", "m5.large", nil)
+	next, _, err := s.cloud.create("next", "m5.large", "", nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(next.address).NotTo(Equal(h.address))
 }

@@ -69,8 +69,8 @@ func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
 }
 
 // crds reads the CustomResourceDefinitions out of the openshift/api module in
-// Go's module cache, so that they are never a copy that has aged.
-func crds(ctx context.Context) ([]object, error) {
+// Go's module cache, so that they are never a copy that has aged. scalable has the control plane scaled.
+func crds(ctx context.Context, scalable bool) ([]object, error) {
 	root, err := assets.Root()
 	if err != nil {
 		return nil, err
@@ -100,6 +100,11 @@ func crds(ctx context.Context) ([]object, error) {
 		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
 		if err != nil {
 			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
+		}
+		if scalable && strings.Contains(file, "controlplanemachinesets") {
+			if text, err = assets.ScalableSet(text); err != nil {
+				return nil, err
+			}
 		}
 		parsed, err := parse(file, text)
 		if err != nil {

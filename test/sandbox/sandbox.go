@@ -342,7 +342,7 @@ func (s *Sandbox) startRing(ctx context.Context) error {
 		founders[name] = s.cloud.ports.PeerURL(s.pool[i])
 	}
 	for _, name := range s.first() {
-		if _, _, err := s.cloud.create(name, InstanceType, founders); err != nil {
+		if _, _, err := s.cloud.create(name, InstanceType, "", founders); err != nil {
 			return err
 		}
 	}
@@ -368,7 +368,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context) error {
 }
 
 func (s *Sandbox) startCluster(ctx context.Context) error {
-	crds, err := crds(ctx)
+	crds, err := crds(ctx, s.options.Mode == "full")
 	if err != nil {
 		return err
 	}

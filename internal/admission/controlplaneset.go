@@ -1,0 +1,32 @@
+package admission
+
+import (
+	"fmt"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// ControlPlaneSetRequest creates or changes the ControlPlaneMachineSet that Holdfast is to reconcile.
+type ControlPlaneSetRequest struct {
+	Namespace, Name string
+	Why             string // why Holdfast could not act by the new set, "" if it could
+	Unknown         string // why that is not known, "" if it is
+}
+
+// AdmitControlPlaneSet is the rule control-plane-set. What is not known passes, with a Warning: nothing is created or deleted by a set that
+// cannot be acted by.
+func AdmitControlPlaneSet(r *ControlPlaneSetRequest) Decision {
+	var d Decision
+	name := quorum.Clip(r.Name, 80)
+	switch {
+	case r.Why != "":
+		d.add(quorum.RuleControlPlaneSet, VerdictDenied,
+			fmt.Sprintf("Refused (%s): Holdfast could not act by ControlPlaneMachineSet %s: %s.", quorum.RuleControlPlaneSet, name, quorum.Clip(r.Why, 1000)),
+			"Nothing was stored. Correct that, and try again; docs/control-plane-set.md says what a set needs.")
+	case r.Unknown != "":
+		d.add(quorum.RuleControlPlaneSet, VerdictAllowed,
+			fmt.Sprintf("Holdfast (%s): whether ControlPlaneMachineSet %s can be acted by is not known: %s", quorum.RuleControlPlaneSet, name, quorum.Clip(r.Unknown, 100)),
+			fmt.Sprintf("See its condition Degraded: kubectl -n %s get controlplanemachineset %s -o yaml", r.Namespace, name))
+	}
+	return d
+}

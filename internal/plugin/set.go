@@ -1,0 +1,246 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// read reads the Snapshot, and the ControlPlaneMachineSet where that can be read. Who may not read the set is told of the rest.
+func (v *view) read(ctx context.Context, o *observe.Observer) (*quorum.Snapshot, error) {
+	s, set, err := o.SnapshotWithSet(ctx)
+	if set != nil {
+		v.set = set
+		return s, nil
+	}
+	if err != nil {
+		v.setWhy = err.Error()
+	}
+	return o.Snapshot(ctx)
+}
+
+// setLines are the ControlPlaneMachineSet: who keeps it, how many Machines it has, and what its conditions say.
+func (v *view) setLines(out io.Writer) {
+	if v.setWhy != "" {
+		fmt.Fprintf(out, "Set:  not known: %s\n", plain(shorten(v.setWhy, 200)))
+	}
+	if v.set == nil {
+		return
+	}
+	object, facts := v.set.Object, v.set.Facts
+	of := &object.Status
+	keeper := "nobody keeps it"
+	switch {
+	case !facts.Active:
+		keeper = "Inactive: nothing is done"
+	case facts.Taken:
+		keeper = "kept by Holdfast"
+	case facts.OtherOperator != "":
+		keeper = "kept by the platform's operator"
+	}
+	fmt.Fprintf(out, "Set:  %s, %s; %d wanted, %d there, %d ready, %d as the template says\n", plain(object.Name), keeper, facts.Replicas, of.Replicas, of.ReadyReplicas, of.UpdatedReplicas)
+	for _, condition := range of.Conditions {
+		told := condition.Type == string(machineset.ConditionProgressing) || condition.Type == string(machineset.ConditionDegraded)
+		if told && condition.Status == metav1.ConditionTrue {
+			fmt.Fprintf(out, "      %s: %s\n", condition.Type, plain(cmp.Or(condition.Message, condition.Reason)))
+		}
+	}
+	for i := range v.Machines {
+		if place := facts.Places[v.Machines[i].UID]; place.Outdated != "" && !v.Machines[i].Deleting() {
+			fmt.Fprintf(out, "      %s differs from the template: %s\n", v.Machines[i].Name, plain(place.Outdated))
+		}
+	}
+}
+
+// kept says whether the set controls the Machine.
+func (v *view) kept(m *quorum.Machine) bool {
+	owner := m.Controller()
+	return v.set != nil && owner != nil && owner.UID == v.set.Facts.UID
+}
+
+// inSet is a sentence on the Machine's place in the set, none where no set keeps it.
+func (v *view) inSet(m *quorum.Machine) []string {
+	if !v.kept(m) {
+		return nil
+	}
+	place := v.set.Facts.Places[m.UID]
+	text := "It is kept by ControlPlaneMachineSet " + v.set.Object.Name
+	if place.Index != nil {
+		text += fmt.Sprintf(", as number %d", *place.Index)
+	}
+	if place.Domain != "" {
+		text += ", in failure domain " + place.Domain
+	}
+	switch {
+	case place.Unclear != "":
+		text += "; whether it is as the template says is not known: " + place.Unclear
+	case place.Outdated != "":
+		text += "; it differs from the template: " + place.Outdated
+	default:
+		text += "; it is as the template says"
+	}
+	return []string{strings.TrimRight(text, ".") + "."}
+}
+
+// keeps says whether a Machine's controller is one that creates another Machine where one is deleted.
+func keeps(owner *metav1.OwnerReference) bool {
+	return owner != nil && owner.Kind == "ControlPlaneMachineSet" && strings.HasPrefix(owner.APIVersion, machinev1.GroupName+"/")
+}
+
+// inSet has the set of a Machine replace it, or all its Machines where the template changes.
+func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old *machinev1beta1.Machine) error {
+	if o.name != "" {
+		return usage("--name does not go with a Machine that a ControlPlaneMachineSet keeps: the set names its Machines")
+	}
+	var set machinev1.ControlPlaneMachineSet
+	if err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: metav1.GetControllerOf(old).Name}, &set); err != nil {
+		return fmt.Errorf("read the ControlPlaneMachineSet that keeps Machine %s: %w", old.Name, err)
+	}
+	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
+		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
+	}
+	r := replacing{cluster: c, t: t, old: old}
+	if !o.changes() {
+		if o.dryRun {
+			return r.trial(ctx)
+		}
+		return o.inTime(ctx, old.Name, func(ctx context.Context) error { return r.another(ctx) })
+	}
+	changed, err := o.template(t, &set)
+	if err != nil {
+		return err
+	}
+	patch := client.MergeFromWithOptions(&set, client.MergeFromWithOptimisticLock{})
+	if err := c.Patch(ctx, changed.DeepCopy(), patch, client.DryRunAll); err != nil {
+		return fmt.Errorf("the template of ControlPlaneMachineSet %s could not be changed so, and nothing is begun: %s", set.Name, saidBy(err))
+	}
+	if o.dryRun {
+		changed.TypeMeta = metav1.TypeMeta{APIVersion: machinev1.GroupVersion.String(), Kind: "ControlPlaneMachineSet"}
+		return printManifest(t, changed)
+	}
+	onDelete := set.Spec.Strategy.Type == machinev1.OnDelete
+	question := fmt.Sprintf("The template of ControlPlaneMachineSet %s changes. Its %d Machines are then replaced, one after the other.\nType the set's name to go ahead: ", set.Name, ptr.Deref(set.Spec.Replicas, 3))
+	if onDelete {
+		question = fmt.Sprintf("The template of ControlPlaneMachineSet %s changes, for every Machine that it creates from now on; its strategy is OnDelete, so only Machine %s is replaced now.\nType the set's name to go ahead: ", set.Name, old.Name)
+	}
+	if !o.yes {
+		if err := ask(ctx, t, set.Name, question, "--yes"); err != nil {
+			return err
+		}
+	}
+	if err := c.Patch(ctx, changed, patch); err != nil {
+		return fmt.Errorf("change the template of ControlPlaneMachineSet %s: %s", set.Name, saidBy(err))
+	}
+	r.say("The template of ControlPlaneMachineSet %s is changed.", set.Name)
+	return o.inTime(ctx, old.Name, func(ctx context.Context) error {
+		if onDelete {
+			return r.another(ctx)
+		}
+		return r.rolledOut(ctx, set.Name)
+	})
+}
+
+// template is the set with what the flags change in its providerSpec.
+func (o *replaceOptions) template(t terminal, set *machinev1.ControlPlaneMachineSet) (*machinev1.ControlPlaneMachineSet, error) {
+	of := "ControlPlaneMachineSet " + set.Name
+	changed := set.DeepCopy()
+	machine := changed.Spec.Template.OpenShiftMachineV1Beta1Machine
+	if machine == nil {
+		return nil, fmt.Errorf("%s has no template of a Machine that could be changed", of)
+	}
+	raw, err := o.changed(t, of, machine.Spec.ProviderSpec.Value)
+	if err != nil {
+		return nil, err
+	}
+	machine.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+	return changed, nil
+}
+
+// another deletes the Machine, and follows until the set has replaced it.
+func (r *replacing) another(ctx context.Context) error {
+	if err := r.trial(ctx); err != nil {
+		return err
+	}
+	there, err := r.kept(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.remove(ctx); err != nil {
+		return err
+	}
+	return r.gone(ctx, func() string {
+		for uid, name := range r.keptOrNone(ctx) {
+			if _, before := there[uid]; !before {
+				return name
+			}
+		}
+		return ""
+	})
+}
+
+// kept are the names of the Machines that the old one's controller controls, by UID.
+func (r *replacing) kept(ctx context.Context) (map[types.UID]string, error) {
+	var machines machinev1beta1.MachineList
+	if err := r.List(ctx, &machines, client.InNamespace(r.namespace)); err != nil {
+		return nil, fmt.Errorf("list Machines in namespace %s: %w", r.namespace, err)
+	}
+	names := map[types.UID]string{}
+	for i := range machines.Items {
+		if owner := metav1.GetControllerOf(&machines.Items[i]); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
+			names[machines.Items[i].UID] = machines.Items[i].Name
+		}
+	}
+	return names, nil
+}
+
+func (r *replacing) keptOrNone(ctx context.Context) map[types.UID]string {
+	names, err := r.kept(ctx)
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// rolledOut follows until every Machine of the set is as the template says.
+func (r *replacing) rolledOut(ctx context.Context, name string) error {
+	return r.each(ctx, func() (bool, error) {
+		var set machinev1.ControlPlaneMachineSet
+		if err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &set); err != nil {
+			return false, fmt.Errorf("read ControlPlaneMachineSet %s: %w", name, err)
+		}
+		of, wanted := &set.Status, ptr.Deref(set.Spec.Replicas, 3)
+		if of.ObservedGeneration < set.Generation {
+			r.say("The set has not seen its new template yet.")
+			return false, nil
+		}
+		if c := meta.FindStatusCondition(of.Conditions, string(machineset.ConditionDegraded)); c != nil && c.Status == metav1.ConditionTrue {
+			r.say("The set needs a person: %s", cmp.Or(c.Message, c.Reason))
+			return false, nil
+		}
+		if of.Replicas == wanted && of.UpdatedReplicas == wanted && of.UnavailableReplicas == 0 {
+			r.say("All %d Machines of the set are as the template says.", wanted)
+			return true, nil
+		}
+		text := fmt.Sprintf("%d of %d Machines are as the template says.", of.UpdatedReplicas, wanted)
+		if c := meta.FindStatusCondition(of.Conditions, string(machineset.ConditionProgressing)); c != nil && c.Status == metav1.ConditionTrue {
+			text += " " + cmp.Or(c.Message, c.Reason)
+		}
+		r.say("%s", text)
+		return false, nil
+	})
+}

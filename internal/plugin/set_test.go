@@ -1,0 +1,138 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+)
+
+// keptAsSet is the control plane with a ControlPlaneMachineSet that keeps its Machines, and wants them a size larger.
+func keptAsSet(t *testing.T, change func(*machinev1.ControlPlaneMachineSet)) []client.Object {
+	t.Helper()
+	set := &machinev1.ControlPlaneMachineSet{}
+	if err := yaml.UnmarshalStrict([]byte(`
+metadata: {namespace: openshift-machine-api, name: cluster, uid: uid-of-the-set, finalizers: [`+cpms.Finalizer+`]}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: RollingUpdate}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: demo, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      spec: {providerSpec: {value: {kind: AWSMachineProviderConfig, apiVersion: machine.openshift.io/v1beta1, instanceType: m5.xlarge, ami: {id: ami-1}, blockDevices: [{ebs: {volumeSize: 120}}]}}}
+status:
+  replicas: 3
+  readyReplicas: 3
+  conditions:
+  - {type: Progressing, status: "True", reason: Acting, message: "create Machine 1: Machine master-1 is being deleted"}
+`), set); err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(set)
+	}
+	objects := controlPlane()
+	for _, o := range objects {
+		if m, ok := o.(*machinev1beta1.Machine); ok {
+			m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, machinev1.GroupVersion.WithKind("ControlPlaneMachineSet"))}
+		}
+	}
+	return append(objects, set)
+}
+
+// TestSet: what the commands say and do where a set keeps the Machines.
+func TestSet(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(time.Minute)
+	inactive := func(s *machinev1.ControlPlaneMachineSet) {
+		s.Spec.State = machinev1.ControlPlaneMachineSetStateInactive
+	}
+	onDelete := func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = machinev1.OnDelete }
+	refused := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		return apierrors.NewForbidden(machinev1.Resource("controlplanemachinesets"), "cluster", errors.New(`admission webhook "x" denied the request: Refused (control-plane-set): no such type.`))
+	}
+	forbidden := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, ok := o.(*machinev1.ControlPlaneMachineSet); ok {
+			return apierrors.NewForbidden(machinev1.Resource("controlplanemachinesets"), key.Name, errors.New("no"))
+		}
+		return c.Get(ctx, key, o, options...)
+	}
+	// The set does what it is asked for at once.
+	rollsOut := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		if set, ok := o.(*machinev1.ControlPlaneMachineSet); ok {
+			set.Status.UpdatedReplicas, set.Status.Conditions = 3, nil
+		}
+		return c.Patch(ctx, o, patch, options...)
+	}
+	stays := func(t *testing.T, c client.Client) {
+		if got := templateType(t, c); got != "m5.xlarge" {
+			t.Errorf("the template's instance type is %s", got)
+		}
+	}
+	for name, c := range map[string]struct {
+		args   string
+		in     string
+		change func(*machinev1.ControlPlaneMachineSet)
+		funcs  interceptor.Funcs
+		status int
+		then   func(t *testing.T, c client.Client)
+	}{
+		"set-status":            {args: "status"},
+		"set-status-inactive":   {args: "status", change: inactive},
+		"set-status-forbidden":  {args: "status", funcs: interceptor.Funcs{Get: forbidden}},
+		"set-explain":           {args: "explain master-0"},
+		"set-replace-name":      {args: "replace master-0 --name master-9", status: 2},
+		"set-replace-inactive":  {args: "replace master-0", change: inactive, status: 1},
+		"set-replace-dry-run":   {args: "replace master-0 --instance-type m5.2xlarge --dry-run", then: stays},
+		"set-replace-no":        {args: "replace master-0 --instance-type m5.2xlarge", in: "no\n", status: 1, then: stays},
+		"set-replace-on-delete": {args: "replace master-0 --instance-type m5.2xlarge", in: "no\n", change: onDelete, status: 1, then: stays},
+		"set-replace-refused":   {args: "replace master-0 --instance-type m5.2xlarge --yes", funcs: interceptor.Funcs{Patch: refused}, status: 1, then: stays},
+		"set-replace-all": {args: "replace master-0 --instance-type m5.2xlarge", in: "cluster\n", funcs: interceptor.Funcs{Patch: rollsOut}, then: func(t *testing.T, c client.Client) {
+			if got := templateType(t, c); got != "m5.2xlarge" {
+				t.Errorf("the template's instance type is %s", got)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := memory(t, "alice", c.funcs, append(keptAsSet(t, c.change), telling(t, "waiting", now.Add(-3*time.Second), nil))...)
+			var out, errs bytes.Buffer
+			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(c.in), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+out.String()+errs.String())
+			if c.then != nil {
+				c.then(t, api)
+			}
+		})
+	}
+}
+
+func templateType(t *testing.T, c client.Client) string {
+	t.Helper()
+	var set machinev1.ControlPlaneMachineSet
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.Name}, &set); err != nil {
+		t.Fatal(err)
+	}
+	var spec struct{ InstanceType string }
+	if err := yaml.Unmarshal(set.Spec.Template.OpenShiftMachineV1Beta1Machine.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+		t.Fatal(fmt.Errorf("the template: %w", err))
+	}
+	return spec.InstanceType
+}

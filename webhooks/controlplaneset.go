@@ -1,0 +1,114 @@
+package webhooks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+)
+
+// trialTimeout is how long the trial of a set's Machines may take, well below what the API server waits for an answer.
+const trialTimeout = 2 * time.Second
+
+// ControlPlaneSet is the handler for ControlPlaneSetPath: the rule control-plane-set, about the ControlPlaneMachineSet that Holdfast
+// reconciles in full mode. api is without a cache; the Machines that the set would create are tried with it in a dry run, so that the
+// platform's own checks of a provider spec have their say.
+func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
+	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+		received := time.Now()
+		defer g.Metrics.timed(controlPlaneSet, req.Operation, received)
+		if req.Kind.Group != machinev1.GroupName || req.Kind.Kind != "ControlPlaneMachineSet" {
+			return refused(fmt.Errorf("Holdfast answers for ControlPlaneMachineSets here, and this AdmissionReview is about %s", about(&req)))
+		}
+		if req.Namespace != g.MachineNamespace || req.SubResource != "" {
+			return ctrladmission.Allowed("")
+		}
+		old, set, err := setsOf(&req)
+		if err != nil {
+			return refused(err)
+		}
+		if set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec) {
+			return ctrladmission.Allowed("")
+		}
+		operation := admission.OperationUpdate
+		if old == nil {
+			operation = admission.OperationCreate
+		}
+		d := admission.AdmitControlPlaneSet(trySet(ctx, api, old, set))
+		if len(d.Findings) == 0 {
+			return ctrladmission.Allowed("")
+		}
+		g.decided(ctx, Record{
+			Admission: &req.AdmissionRequest, Decision: d, Received: received,
+			Request: admission.Request{Operation: operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, Namespace: req.Namespace},
+		})
+		response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
+		if denial := d.Denial(); denial != nil {
+			response = ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
+		}
+		response.AuditAnnotations = annotations(&req, &d)
+		return response
+	})
+}
+
+// setsOf are the stored set and the new one; the first is nil on CREATE, both are where nothing is written.
+func setsOf(req *ctrladmission.Request) (old, set *machinev1.ControlPlaneMachineSet, err error) {
+	switch req.Operation {
+	case admissionv1.Create:
+	case admissionv1.Update:
+		old = &machinev1.ControlPlaneMachineSet{}
+		if err := utiljson.Unmarshal(req.OldObject.Raw, old); err != nil {
+			return nil, nil, fmt.Errorf("the stored ControlPlaneMachineSet cannot be read: %w", err)
+		}
+	default:
+		return nil, nil, nil
+	}
+	set = &machinev1.ControlPlaneMachineSet{}
+	if err := utiljson.Unmarshal(req.Object.Raw, set); err != nil {
+		return nil, nil, fmt.Errorf("the new ControlPlaneMachineSet cannot be read: %w", err)
+	}
+	return old, set, nil
+}
+
+// trySet finds out whether a set could be acted by.
+func trySet(ctx context.Context, api client.Client, old, set *machinev1.ControlPlaneMachineSet) *admission.ControlPlaneSetRequest {
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	r := &admission.ControlPlaneSetRequest{Namespace: set.Namespace, Name: set.Name}
+	infra := &configv1.Infrastructure{}
+	if err := api.Get(ctx, client.ObjectKey{Name: "cluster"}, infra); apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		infra = nil
+	} else if err != nil {
+		r.Unknown = fmt.Sprintf("read Infrastructure cluster: %v", err)
+		return r
+	}
+	machines, err := cpms.Check(old, set, infra)
+	if err != nil {
+		r.Why = err.Error()
+		return r
+	}
+	for _, m := range machines {
+		switch err := api.Create(ctx, m, client.DryRunAll); {
+		case err == nil:
+		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+			r.Why = fmt.Sprintf("a Machine of its template was refused in a trial: %v", err)
+			return r
+		default:
+			r.Unknown = fmt.Sprintf("create a Machine in a dry run: %v", err)
+		}
+	}
+	return r
+}

@@ -1,0 +1,149 @@
+package webhooks_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	machinev1 "github.com/openshift/api/machine/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/webhooks"
+)
+
+// awsSet is a set of three in two failure domains.
+const awsSet = `
+spec:
+  state: Active
+  replicas: 3
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: demo, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      failureDomains: {platform: AWS, aws: [{placement: {availabilityZone: a}}, {placement: {availabilityZone: b}}]}
+      spec: {providerSpec: {value: {kind: AWSMachineProviderConfig, apiVersion: machine.openshift.io/v1beta1, instanceType: m5.large, placement: {region: r}}}}
+`
+
+// testControlPlaneSet writes ControlPlaneMachineSets. A policy refuses Machines of one instance type, as a platform's own checks do.
+func (f *fixture) testControlPlaneSet(t *testing.T) {
+	f.refuseType(t, "impossible")
+	edit := func(t *testing.T, replace ...string) *machinev1.ControlPlaneMachineSet {
+		t.Helper()
+		set := &machinev1.ControlPlaneMachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cluster"}}
+		must(t, yaml.UnmarshalStrict([]byte(strings.NewReplacer(replace...).Replace(awsSet)), set))
+		return set
+	}
+	create := func(t *testing.T, replace ...string) error {
+		t.Helper()
+		f.guard.set(ring())
+		return f.client(t, person, nil).Create(t.Context(), edit(t, replace...), client.DryRunAll)
+	}
+	for _, c := range []struct {
+		name    string
+		replace []string
+		want    string // what the refusal says, "" if the set passes
+	}{
+		{"as it is", nil, ""},
+		{"one replica", []string{"replicas: 3", "replicas: 1"}, ""},
+		{"no failure domains", []string{"failureDomains: {platform: AWS, aws: [{placement: {availabilityZone: a}}, {placement: {availabilityZone: b}}]}", ""}, ""},
+		{"four replicas", []string{"replicas: 3", "replicas: 4"}, "must be odd (1, 3, 5 or 7)"},
+		{"no replicas", []string{"replicas: 3", "replicas: 0"}, "spec.replicas"},
+		{"nine replicas", []string{"replicas: 3", "replicas: 9"}, "spec.replicas"},
+		{"a selector of all Machines of the cluster", []string{"selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}", "selector: {matchLabels: {machine.openshift.io/cluster-api-cluster: demo}}"}, "selects other Machines than the control plane's"},
+		{"a selector that does not select what the template creates", []string{"selector: {matchLabels: {", "selector: {matchLabels: {a: b, "}, "does not select what the template creates"},
+		{"failure domains of another platform", []string{"{platform: AWS, aws: [{placement: {availabilityZone: a}}, {placement: {availabilityZone: b}}]}", "{platform: GCP, gcp: [{zone: a}]}"}, "the failure domains are those of GCP"},
+		{"a failure domain twice", []string{"availabilityZone: b", "availabilityZone: a"}, "is listed twice"},
+		{"no provider spec", []string{"spec: {providerSpec: {value: {kind: AWSMachineProviderConfig, apiVersion: machine.openshift.io/v1beta1, instanceType: m5.large, placement: {region: r}}}}", "spec: {}"}, "providerSpec"},
+		{"an instance type that the platform refuses", []string{"m5.large", "impossible"}, "refused in a trial: machines.machine.openshift.io"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := create(t, c.replace...)
+			if c.want == "" {
+				must(t, err)
+			} else if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("refused with %v, want %q", err, c.want)
+			}
+			for _, r := range f.guard.records() {
+				if !r.dryRun || r.Rule != quorum.RuleControlPlaneSet {
+					t.Errorf("recorded: %v, dry run %t", r, r.dryRun)
+				}
+			}
+		})
+	}
+
+	ctx, alice := t.Context(), f.client(t, person, nil)
+	patch := func(o client.Object, body string) error {
+		f.guard.set(ring())
+		return alice.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(body)))
+	}
+	set := edit(t)
+	must(t, alice.Create(ctx, set))
+	t.Run("what is no part of the spec is not looked at", func(t *testing.T) {
+		must(t, patch(set, `{"metadata":{"finalizers":["example.com/f"]}}`))
+		must(t, alice.Status().Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":3}}`))))
+		must(t, patch(set, `{"metadata":{"finalizers":null}}`))
+		if n := f.guard.calls[webhooks.ControlPlaneSetPath]; n != 0 {
+			t.Errorf("the webhook was called %d times", n)
+		}
+	})
+	t.Run("a refusal is recorded", func(t *testing.T) {
+		f.caughtUp(t, set)
+		err := patch(set, `{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"instanceType":"impossible"}}}}}}}`)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (control-plane-set): Holdfast could not act by ControlPlaneMachineSet cluster") {
+			t.Fatal(err)
+		}
+		records := f.guard.records()
+		if len(records) != 1 || records[0].Rule != quorum.RuleControlPlaneSet {
+			t.Errorf("recorded: %v", records)
+		}
+	})
+	t.Run("it is scaled", func(t *testing.T) {
+		scale := func(replicas string) error {
+			return alice.SubResource("scale").Patch(ctx, set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":`+replicas+`}}`)))
+		}
+		must(t, scale("5"))
+		if err := scale("4"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be odd") {
+			t.Errorf("scaled to 4: %v", err)
+		}
+	})
+	must(t, alice.Delete(ctx, set))
+}
+
+// refuseType has the API server refuse Machines of an instance type, also in a dry run.
+func (f *fixture) refuseType(t *testing.T, name string) {
+	t.Helper()
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "platform"}}
+	policy.Spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{"machine.openshift.io"}, APIVersions: []string{"v1beta1"}, Resources: []string{"machines"}},
+		},
+	}}}
+	policy.Spec.Validations = []admissionregistrationv1.Validation{{
+		Expression: `object.spec.?providerSpec.?value.?instanceType.orValue("") != "` + name + `"`, Message: "no such instance type",
+	}}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "platform"}}
+	binding.Spec.PolicyName, binding.Spec.ValidationActions = "platform", []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}
+	must(t, f.direct.Create(t.Context(), policy))
+	must(t, f.direct.Create(t.Context(), binding))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		must(t, f.direct.Delete(ctx, policy))
+		must(t, f.direct.Delete(ctx, binding))
+	})
+	gomega.NewWithT(t).Eventually(func() error {
+		trial := manifest("of-type")
+		trial.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{"instanceType":"` + name + `"}`)}
+		return f.direct.Create(t.Context(), trial, client.DryRunAll)
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.MatchError(gomega.ContainSubstring("no such instance type")))
+}
