@@ -33,3 +33,16 @@ func (p *planner) emptiest(without *quorum.Machine) string {
 	}
 	return best
 }
+
+// uneven is by how many live Machines the most crowded of the set's failure domains exceeds the emptiest; 0 without domains.
+func (p *planner) uneven() int {
+	if len(p.set.Domains) == 0 {
+		return 0
+	}
+	most, least := 0, len(p.live)
+	for _, d := range p.set.Domains {
+		n := p.inDomain(d, nil)
+		most, least = max(most, n), min(least, n)
+	}
+	return most - least
+}

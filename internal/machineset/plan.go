@@ -23,6 +23,7 @@ type Counts struct {
 	Ready       int // of these, with a ready Node
 	Updated     int // of these, ready and as the template says
 	Unavailable int // how many ready ones are missing
+	Uneven      int // by how many live Machines the most crowded failure domain exceeds the emptiest
 }
 
 // Decide computes the plan of a set. Every action has passed the invariants; if one did not, there are no actions, and a Note says which.
@@ -159,6 +160,7 @@ func (p *planner) counts() Counts {
 		}
 	}
 	c.Unavailable = max(0, p.set.Replicas-c.Ready)
+	c.Uneven = p.uneven()
 	return c
 }
 

@@ -119,7 +119,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		if o.dryRun {
 			return r.trial(ctx)
 		}
-		return o.inTime(ctx, old.Name, func(ctx context.Context) error { return r.another(ctx) })
+		return o.inTime(ctx, old.Name, r.another)
 	}
 	changed, err := o.template(t, &set)
 	if err != nil {

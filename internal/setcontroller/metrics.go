@@ -14,6 +14,7 @@ type Metrics struct {
 	actions  *prometheus.CounterVec
 	machines *prometheus.GaugeVec
 	wanted   *prometheus.GaugeVec
+	uneven   *prometheus.GaugeVec
 	notes    *prometheus.GaugeVec
 }
 
@@ -29,11 +30,14 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		wanted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_machineset_replicas", Help: "Machines that the control plane's set wants.",
 		}, nil),
+		uneven: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_machineset_uneven", Help: "By how many Machines the most crowded failure domain of the control plane's set exceeds the emptiest.",
+		}, nil),
 		notes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_machineset_note", Help: "1 for each reason why the control plane's set waits or needs a person.",
 		}, []string{"reason"}),
 	}
-	for _, c := range [...]prometheus.Collector{m.actions, m.machines, m.wanted, m.notes} {
+	for _, c := range [...]prometheus.Collector{m.actions, m.machines, m.wanted, m.uneven, m.notes} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("set metrics: %w", err)
 		}
@@ -47,6 +51,7 @@ func (m *Metrics) observe(set *machineset.Set, p *machineset.Plan) {
 		m.machines.WithLabelValues(state).Set(float64(n))
 	}
 	m.wanted.WithLabelValues().Set(float64(set.Replicas))
+	m.uneven.WithLabelValues().Set(float64(c.Uneven))
 	m.notes.Reset()
 	for _, n := range p.Notes {
 		m.notes.WithLabelValues(string(n.Reason)).Set(1)
@@ -57,5 +62,6 @@ func (m *Metrics) observe(set *machineset.Set, p *machineset.Plan) {
 func (m *Metrics) forget() {
 	m.machines.Reset()
 	m.wanted.Reset()
+	m.uneven.Reset()
 	m.notes.Reset()
 }

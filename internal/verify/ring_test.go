@@ -259,6 +259,11 @@ func TestLearnerThatGotNothing(t *testing.T) {
 	g.Expect(db.Close()).To(Succeed())
 	g.Expect(r.check(t, spec).Run(t.Context())).To(Succeed())
 	start()
+	t.Cleanup(func() {
+		if text, err := os.ReadFile(filepath.Join(spec.Dir, "etcd.log")); t.Failed() {
+			t.Logf("%s's log (%v):\n%s", spec.Name, err, text[max(0, len(text)-8000):])
+		}
+	})
 	g.Eventually(func() error {
 		_, err := r.admin.MemberPromote(t.Context(), added.Member.GetID())
 		return err

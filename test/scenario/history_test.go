@@ -8,6 +8,7 @@ import (
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,6 +24,7 @@ import (
 type history struct {
 	mu       sync.Mutex
 	machines map[string]quorum.Machine // as last stored, by UID
+	kept     map[string]bool           // live Machines of a ControlPlaneMachineSet, by UID
 	most     int                       // voters at one time
 	least    int
 	samples  int
@@ -39,7 +41,7 @@ func (h *history) fail(format string, args ...any) {
 // than desired where a dead voter has to go before its replacement can come.
 func (c *cluster) watch(t *testing.T, fewest int) {
 	t.Helper()
-	h := &history{machines: map[string]quorum.Machine{}, least: int(c.desired.Load())}
+	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load())}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	work.Go(func() { h.sample(ctx, c, fewest) })
@@ -123,11 +125,33 @@ func (h *history) follow(ctx context.Context, c *cluster) {
 		if err != nil {
 			continue
 		}
+		h.mu.Lock()
+		h.kept = map[string]bool{} // the watch begins with all that are there
+		h.mu.Unlock()
 		for event := range watcher.ResultChan() {
+			if m, ok := event.Object.(*machinev1beta1.Machine); ok {
+				h.keeps(m, event.Type, int(c.desired.Load()))
+			}
 			if m, ok := event.Object.(*machinev1beta1.Machine); ok && event.Type != watch.Deleted {
 				h.stored(machineapi.Machine(m))
 			}
 		}
+	}
+}
+
+// keeps counts the live Machines of a set: never more than one above what is wanted.
+func (h *history) keeps(m *machinev1beta1.Machine, event watch.EventType, wanted int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	uid := string(m.UID)
+	owner := metav1.GetControllerOf(m)
+	if event == watch.Deleted || m.DeletionTimestamp != nil || owner == nil || owner.Kind != "ControlPlaneMachineSet" {
+		delete(h.kept, uid)
+		return
+	}
+	h.kept[uid] = true
+	if _, known := h.machines[uid]; !known && len(h.kept) > wanted+1 {
+		h.fail("Machine %s is the set's live Machine number %d, and %d are wanted", m.Name, len(h.kept), wanted)
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/setcontroller"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -35,7 +38,7 @@ func TestSet(t *testing.T) {
 
 	t.Run("adoption", func(t *testing.T) {
 		must(t, c.as(sandbox.Alice).Create(t.Context(), controlPlaneSet(t)))
-		c.setSettles(t, sandbox.InstanceType)
+		c.setSettles(t, 3, sandbox.InstanceType)
 		if now := c.machineNames(t); !slices.Equal(now, first) {
 			t.Errorf("Machines %v became %v", first, now)
 		}
@@ -49,7 +52,7 @@ func TestSet(t *testing.T) {
 	t.Run("a change of the template replaces all three", func(t *testing.T) {
 		began := time.Now()
 		must(t, c.template(t.Context(), "m5.2xlarge"))
-		c.setSettles(t, "m5.2xlarge")
+		c.setSettles(t, 3, "m5.2xlarge")
 		t.Logf("three Machines were replaced in %.1f s", time.Since(began).Seconds())
 		for _, name := range first {
 			if c.isThere(t, name) {
@@ -70,7 +73,7 @@ func TestSet(t *testing.T) {
 			})
 			must(t, c.Holdfast.Restart())
 		}
-		c.setSettles(t, "m5.4xlarge")
+		c.setSettles(t, 3, "m5.4xlarge")
 	})
 
 	t.Run("OnDelete replaces what is deleted, with the template of now", func(t *testing.T) {
@@ -116,6 +119,39 @@ func TestSet(t *testing.T) {
 	})
 }
 
+// TestSetScales scales the control plane by kubectl, up to seven and down to one.
+func TestSetScales(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.watch(t, 1)
+	c.atRest(t)
+	must(t, c.as(sandbox.Alice).Create(t.Context(), controlPlaneSet(t)))
+	c.setSettles(t, 3, sandbox.InstanceType)
+	for _, replicas := range []int{5, 7, 5, 3, 1, 3} {
+		began := time.Now()
+		c.desired.Store(int64(replicas))
+		must(t, c.scale(t, replicas))
+		c.setSettles(t, replicas, sandbox.InstanceType)
+		t.Logf("%d Machines after %.1f s", replicas, time.Since(began).Seconds())
+	}
+	if err := c.scale(t, 4); err == nil || !strings.Contains(err.Error(), "must be odd") {
+		t.Errorf("scaled to 4: %v", err)
+	}
+}
+
+// scale runs kubectl scale as a person.
+func (c *cluster) scale(t *testing.T, replicas int) error {
+	t.Helper()
+	kubectl, err := assets.Path("kubectl")
+	must(t, err)
+	out, err := exec.CommandContext(t.Context(), kubectl, "--kubeconfig", c.Kubeconfig(sandbox.Alice), "-n", sandbox.MachineNamespace,
+		"scale", "controlplanemachineset", cpms.Name, fmt.Sprintf("--replicas=%d", replicas)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
 // controlPlaneSet is an Active set of three that selects the sandbox's Machines.
 func controlPlaneSet(t *testing.T) *machinev1.ControlPlaneMachineSet {
 	t.Helper()
@@ -156,10 +192,10 @@ func (c *cluster) template(ctx context.Context, instanceType string) error {
 	return c.patchSet(ctx, fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"instanceType":%q}}}}}}}`, instanceType))
 }
 
-// setSettles waits until the set has three Machines of that instance type, all its own, and says so, and the control plane is at rest.
-func (c *cluster) setSettles(t *testing.T, instanceType string) {
+// setSettles waits until the set has so many Machines of that instance type, all its own, and says so, and the control plane is at rest.
+func (c *cluster) setSettles(t *testing.T, replicas int, instanceType string) {
 	t.Helper()
-	eventually(t, 3*slowly, "a set of three "+instanceType, func(ctx context.Context) error {
+	eventually(t, 3*slowly, fmt.Sprintf("a set of %d %s", replicas, instanceType), func(ctx context.Context) error {
 		var set machinev1.ControlPlaneMachineSet
 		if err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.Name}, &set); err != nil {
 			return err
@@ -177,7 +213,7 @@ func (c *cluster) setSettles(t *testing.T, instanceType string) {
 				return fmt.Errorf("Machine %s is a %s (%w)", m.Name, got, err)
 			}
 		}
-		if s := set.Status; s.ObservedGeneration != set.Generation || s.Replicas != 3 || s.UpdatedReplicas != 3 || s.UnavailableReplicas != 0 ||
+		if s := set.Status; s.ObservedGeneration != set.Generation || s.Replicas != int32(replicas) || s.UpdatedReplicas != int32(replicas) || s.UnavailableReplicas != 0 ||
 			!meta.IsStatusConditionFalse(s.Conditions, string(machineset.ConditionProgressing)) {
 			return fmt.Errorf("the set's status is %+v at generation %d", s, set.Generation)
 		}

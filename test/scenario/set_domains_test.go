@@ -1,0 +1,194 @@
+package scenario_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/setcontroller"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestSetDomains spreads the Machines over failure domains, and moves them when the domains change.
+func TestSetDomains(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.watch(t, 3)
+	c.atRest(t)
+	set := controlPlaneSet(t)
+	template := set.Spec.Template.OpenShiftMachineV1Beta1Machine
+	template.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: awsSpec(t, sandbox.InstanceType)}
+	template.FailureDomains = &machinev1.FailureDomains{}
+	must(t, json.Unmarshal(domains(t, "zone-a", "zone-b"), template.FailureDomains))
+	must(t, c.as(sandbox.Alice).Create(t.Context(), set))
+	for _, step := range []struct {
+		name    string
+		domains []string
+		want    map[string]int
+	}{
+		{"two domains for three Machines", nil, map[string]int{"zone-a": 2, "zone-b": 1}},
+		{"a third domain", []string{"zone-a", "zone-b", "zone-c"}, map[string]int{"zone-a": 1, "zone-b": 1, "zone-c": 1}},
+		{"one domain less", []string{"zone-a", "zone-c"}, map[string]int{"zone-a": 2, "zone-c": 1}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			began := time.Now()
+			if step.domains != nil {
+				must(t, c.patchSet(t.Context(), fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"failureDomains":%s}}}}`, domains(t, step.domains...))))
+			}
+			eventually(t, 3*slowly, fmt.Sprint("Machines in ", step.want), func(ctx context.Context) error {
+				if now, err := c.spread(ctx); err != nil || !maps.Equal(now, step.want) {
+					return fmt.Errorf("they are in %v, %w", now, err)
+				}
+				return nil
+			})
+			c.setSettles(t, 3, sandbox.InstanceType)
+			t.Logf("after %.1f s", time.Since(began).Seconds())
+		})
+	}
+}
+
+// TestSetFailures: what goes wrong is reported, nothing is deleted that etcd needs, and a person's correction is all that it takes.
+func TestSetFailures(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.watch(t, 2)
+	c.atRest(t)
+	must(t, c.as(sandbox.Alice).Create(t.Context(), controlPlaneSet(t)))
+	c.setSettles(t, 3, sandbox.InstanceType)
+	first := c.machineNames(t)
+
+	for _, kind := range []string{"no-capacity.large", "impossible.large", "no-power.large"} {
+		t.Run("a template that cannot be had: "+kind, func(t *testing.T) {
+			must(t, c.template(t.Context(), kind))
+			c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "no Node")
+			now := c.machineNames(t)
+			if len(now) != 4 {
+				t.Errorf("Machines %v", now)
+			}
+			must(t, c.template(t.Context(), sandbox.InstanceType))
+			c.setSettles(t, 3, sandbox.InstanceType)
+			if now := c.machineNames(t); !slices.Equal(now, first) {
+				t.Errorf("Machines %v became %v", first, now)
+			}
+		})
+	}
+
+	t.Run("a host is down: the set waits, and says for what", func(t *testing.T) {
+		must(t, c.Power(first[0], false))
+		must(t, c.template(t.Context(), "m5.2xlarge"))
+		c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, first[0])
+		if now := c.machineNames(t); !slices.Equal(now, first) {
+			t.Errorf("Machines %v became %v", first, now)
+		}
+		must(t, c.template(t.Context(), sandbox.InstanceType))
+		must(t, c.Power(first[0], true))
+		c.setSettles(t, 3, sandbox.InstanceType)
+	})
+
+	t.Run("a host dies, and the MachineHealthCheck finds it", func(t *testing.T) {
+		c.shortenHealthCheck(t)
+		must(t, c.Power(first[0], false))
+		c.gone(t, slowly, first[0])
+		c.setSettles(t, 3, sandbox.InstanceType)
+	})
+
+	t.Run("two of three die, and come back", func(t *testing.T) {
+		now := c.machineNames(t)
+		must(t, c.Power(now[0], false))
+		must(t, c.Power(now[1], false))
+		eventually(t, quickly, "etcd without a quorum", func(ctx context.Context) error {
+			within, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if _, err := c.etcd.MemberList(within); err == nil {
+				return errors.New("it answers")
+			}
+			return nil
+		})
+		must(t, c.Power(now[0], true))
+		must(t, c.Power(now[1], true))
+		c.setSettles(t, 3, sandbox.InstanceType)
+	})
+}
+
+// setSays waits until a condition of the set is so, and says that.
+func (c *cluster) setSays(t *testing.T, condition machineset.ConditionType, status metav1.ConditionStatus, words string) {
+	t.Helper()
+	eventually(t, slowly, fmt.Sprintf("%s=%s with %q", condition, status, words), func(ctx context.Context) error {
+		var set machinev1.ControlPlaneMachineSet
+		if err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.Name}, &set); err != nil {
+			return err
+		}
+		now := meta.FindStatusCondition(set.Status.Conditions, string(condition))
+		if now == nil || now.Status != status || !strings.Contains(now.Message, words) {
+			return fmt.Errorf("it is %+v", now)
+		}
+		return nil
+	})
+}
+
+// shortenHealthCheck has the set's MachineHealthCheck act after seconds instead of minutes, as a person may.
+func (c *cluster) shortenHealthCheck(t *testing.T) {
+	t.Helper()
+	var check machinev1beta1.MachineHealthCheck
+	must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: setcontroller.HealthCheckName}, &check))
+	patch := client.MergeFrom(check.DeepCopy())
+	for i := range check.Spec.UnhealthyConditions {
+		check.Spec.UnhealthyConditions[i].Timeout.Duration = 3 * time.Second
+	}
+	must(t, c.as(sandbox.Alice).Patch(t.Context(), &check, patch))
+}
+
+// spread counts the live Machines by failure domain.
+func (c *cluster) spread(ctx context.Context) (map[string]int, error) {
+	var machines machinev1beta1.MachineList
+	if err := c.as(sandbox.Admin).List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+		return nil, err
+	}
+	count := map[string]int{}
+	for i := range machines.Items {
+		var spec struct {
+			Placement struct{ AvailabilityZone string }
+		}
+		if err := json.Unmarshal(machines.Items[i].Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+			return nil, err
+		}
+		count[spec.Placement.AvailabilityZone]++
+	}
+	return count, nil
+}
+
+// domains are AWS's failure domains in these zones, which the sandbox's provider knows as well.
+func domains(t *testing.T, zones ...string) []byte {
+	t.Helper()
+	d := machinev1.FailureDomains{Platform: "AWS", AWS: &[]machinev1.AWSFailureDomain{}}
+	for _, zone := range zones {
+		*d.AWS = append(*d.AWS, machinev1.AWSFailureDomain{Placement: machinev1.AWSFailureDomainPlacement{AvailabilityZone: zone}})
+	}
+	raw, err := json.Marshal(d)
+	must(t, err)
+	return raw
+}
+
+func awsSpec(t *testing.T, instanceType string) []byte {
+	t.Helper()
+	raw, err := json.Marshal(map[string]any{
+		"apiVersion": "machine.openshift.io/v1beta1", "kind": "AWSMachineProviderConfig", "instanceType": instanceType, "placement": map[string]string{"region": "sandbox"},
+	})
+	must(t, err)
+	return raw
+}
