@@ -78,7 +78,11 @@ func (s *sight) voters() int {
 
 // table shows the Machines with their Nodes and members.
 func (d *demo) table(s sight) {
-	row := "%-10s %-11s %-9s %-10s %-8s %-5s %s"
+	longest := len("MACHINE")
+	for i := range s.machines {
+		longest = max(longest, len(s.machines[i].Name))
+	}
+	row := fmt.Sprintf("%%-%ds", longest) + " %-11s %-9s %-10s %-8s %-5s %s"
 	d.say(row, "MACHINE", "TYPE", "PHASE", "NODE", "ETCD", "HOOK", "LATCH")
 	for _, m := range s.machines {
 		node, etcd := "-", "-"
