@@ -71,11 +71,13 @@ upgrade: binaries parts ## Upgrade from an earlier version to this one and back,
 build: ## Build holdfast and the kubectl plugin
 	go build $(HOLDFAST)
 
+SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator
 .PHONY: parts
-parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
+parts: ## Build holdfast, the sandbox, the demo, the Machine API controllers and the platform's set operator
 	@$(PROGRESS) "holdfast and its plugin" go build -v $(HOLDFAST)
 	@$(PROGRESS) "sandbox and demo" go build -v -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
 	@cd test/machineapi && $(PROGRESS) machine-api go build -v -trimpath -o $(BIN)/machine-api .
+	@cd test/cpms && $(PROGRESS) control-plane-machine-set-operator go build -v -trimpath -o $(BIN)/ $(SET_OPERATOR)
 
 .PHONY: binaries
 binaries: ## Build the control plane's parts, kubectl, etcd, etcdctl and etcdutl (minutes the first time)
@@ -146,7 +148,7 @@ format:
 
 .PHONY: verify
 verify: format ## Check formatting and go.mod files
-	@for m in . $(MODULES) test/binaries .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
+	@for m in . $(MODULES) test/binaries test/cpms .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
 
 # What a release is made of is in bin/release. IMAGE is the image's name, TAG its tag.
 RELEASE  := $(BIN)/release

@@ -27,7 +27,7 @@ import (
 // TestBeside runs Holdfast in guard mode beside a stand-in for cluster-etcd-operator, on one control
 // plane of three. Each part begins and ends with the control plane at rest.
 func TestBeside(t *testing.T) {
-	c := start(t)
+	c := start(t, sandbox.Options{Mode: "guard"})
 	right := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
 	goOn(t, right, "the operator's hook, and latch and evidence with it, on every Machine", c.restless)
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,22 +39,23 @@ const (
 	attempt = 5 * time.Second // what is asked of something that hangs
 )
 
-// cluster is a sandbox whose Holdfast is in guard mode, and the people on it.
+// cluster is a sandbox, and the people on it.
 type cluster struct {
 	*sandbox.Sandbox
 	admin, alice, gitops, machineAPI, operator client.WithWatch
 	etcd                                       *clientv3.Client
 }
 
-func start(t *testing.T) *cluster {
+func start(t *testing.T, options sandbox.Options) *cluster {
 	t.Helper()
-	s := sandboxtest.Start(t, sandbox.Options{Replicas: desired, Mode: "guard"})
+	options.Replicas = desired
+	s := sandboxtest.Start(t, options)
 	c := &cluster{Sandbox: s, etcd: dial(t, s)}
 	for who, its := range map[sandbox.Identity]*client.WithWatch{
 		sandbox.Admin: &c.admin, sandbox.Alice: &c.alice, sandbox.GitOps: &c.gitops, sandbox.MachineAPI: &c.machineAPI, sandbox.EtcdOperator: &c.operator,
 	} {
 		scheme := runtime.NewScheme()
-		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)))
+		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
 		config := s.Config(who)
 		config.WarningHandler = rest.NoWarnings{}
 		var err error
@@ -294,8 +296,13 @@ func allPassed(t *testing.T, writes []custodian.Write) {
 	}
 }
 
-// records are Holdfast's of what the operator asked for.
+// records are Holdfast's of what cluster-etcd-operator asked for.
 func (c *cluster) records(t *testing.T) []audit.Entry {
+	t.Helper()
+	return c.recordsOf(t, sandbox.EtcdOperator)
+}
+
+func (c *cluster) recordsOf(t *testing.T, who sandbox.Identity) []audit.Entry {
 	t.Helper()
 	file, err := os.Open(c.AuditLogs()[0])
 	if errors.Is(err, fs.ErrNotExist) {
@@ -305,7 +312,7 @@ func (c *cluster) records(t *testing.T) []audit.Entry {
 	defer func() { _ = file.Close() }()
 	var mine []audit.Entry
 	_, err = audit.Read(file, func(e audit.Entry) {
-		if e.User.Username == string(sandbox.EtcdOperator) {
+		if e.User.Username == string(who) {
 			mine = append(mine, e)
 		}
 	}, func(line int, err error) { t.Errorf("line %d of the audit log: %v", line, err) })

@@ -28,7 +28,7 @@ const (
 )
 
 func identities() []Identity {
-	return []Identity{Admin, Alice, GitOps, MachineAPI, EtcdOperator, Holdfast, controllerManager, scheduler}
+	return []Identity{Admin, Alice, GitOps, MachineAPI, EtcdOperator, SetOperatorIdentity, Holdfast, controllerManager, scheduler}
 }
 
 // Groups are those that Kubernetes gives a user of that name.

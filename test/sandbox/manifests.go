@@ -69,8 +69,8 @@ func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
 }
 
 // crds reads the CustomResourceDefinitions out of the openshift/api module in
-// Go's module cache, so that they are never a copy that has aged. scalable has the control plane scaled.
-func crds(ctx context.Context, scalable bool) ([]object, error) {
+// Go's module cache, so that they are never a copy that has aged, and more of that module. scalable has the control plane scaled.
+func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) {
 	root, err := assets.Root()
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func crds(ctx context.Context, scalable bool) ([]object, error) {
 		return nil, errors.New("the module github.com/openshift/api is not in the module cache: run `go mod download` in " + root)
 	}
 	var all []object
-	for _, file := range []string{
+	for _, file := range append([]string{
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machines-Default.crd.yaml",
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinesets-Default.crd.yaml",
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinehealthchecks.crd.yaml",
@@ -96,7 +96,7 @@ func crds(ctx context.Context, scalable bool) ([]object, error) {
 		"config/v1/zz_generated.crd-manifests/0000_00_cluster-version-operator_01_clusteroperators.crd.yaml",
 		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_infrastructures-Default.crd.yaml",
 		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_dnses-Default.crd.yaml",
-	} {
+	}, more...) {
 		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
 		if err != nil {
 			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
@@ -184,7 +184,7 @@ metadata: {name: cluster}
 spec: {platformSpec: {type: None}}
 `, s.options.Replicas)
 
-	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, controllerManager}
+	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, SetOperatorIdentity, controllerManager}
 	for _, identity := range bound {
 		fmt.Fprintf(text, `---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -57,6 +57,9 @@ type Options struct {
 	// become pods, the hosts run those of Holdfast's image, Services lead to them, and the API server
 	// keeps an audit log of what Holdfast asks for. Mode then means nothing.
 	ForInstall bool
+	// PlatformSets has the platform's control plane machine set operator run as well. The CRD of ControlPlaneMachineSets is then the
+	// platform's own.
+	PlatformSets bool
 	// HoldfastReplicas is the number of Holdfast's replicas; zero means 1. Several elect the one that runs
 	// the reconciler, and their webhooks are registered at one address, which leads to those that are ready.
 	HoldfastReplicas int
@@ -117,6 +120,8 @@ type Sandbox struct {
 	Dir, Logs string
 	// APIServer, MachineAPI and Holdfast are its processes beside the etcds; of several replicas Holdfast is the first.
 	APIServer, MachineAPI, Holdfast *Component
+	// SetOperator is the platform's control plane machine set operator; it runs with Options.PlatformSets alone.
+	SetOperator *Component
 	// ControllerManager starts with a Holdfast that keeps a quorum guard, Scheduler with one that is installed.
 	ControllerManager, Scheduler *Component
 	// EtcdConfig and EtcdFiles are for a client of the ring; the configuration's
@@ -179,6 +184,9 @@ func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
 		{"kube-apiserver, stored in that ring", s.startAPIServer},
 		{"Machine CRDs, namespaces, install-config, rights", s.startCluster},
 		{"Machine API controllers, Machines and Nodes", s.startMachines},
+	}
+	if options.PlatformSets {
+		steps = append(steps, step{"the platform's control plane machine set operator", s.startSetOperator})
 	}
 	if options.ForInstall {
 		steps = append(steps, step{"controllers for Deployments, scheduler, Services", s.startPods})
@@ -259,6 +267,7 @@ func (s *Sandbox) prepare() error {
 
 	s.APIServer = &Component{Name: "kube-apiserver", spec: s.apiserverSpec, failed: s.fail}
 	s.MachineAPI = &Component{Name: "machine-api", spec: s.machineAPISpec, failed: s.fail}
+	s.SetOperator = &Component{Name: "control-plane-machine-set-operator", spec: s.setOperatorSpec, failed: s.fail}
 	s.ControllerManager = &Component{Name: "kube-controller-manager", spec: s.controllerManagerSpec, failed: s.fail}
 	s.Scheduler = &Component{Name: "kube-scheduler", spec: s.schedulerSpec, failed: s.fail}
 	if err := s.prepareReplicas(); err != nil {
@@ -368,7 +377,11 @@ func (s *Sandbox) startAPIServer(ctx context.Context) error {
 }
 
 func (s *Sandbox) startCluster(ctx context.Context) error {
-	crds, err := crds(ctx, s.options.Mode == "full")
+	var more []string
+	if s.options.PlatformSets {
+		more = setOperatorCRDs()
+	}
+	crds, err := crds(ctx, s.options.Mode == "full" && !s.options.PlatformSets, more...)
 	if err != nil {
 		return err
 	}

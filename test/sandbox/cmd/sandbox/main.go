@@ -52,6 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&options.Dir, "dir", ".sandbox", "directory of the sandbox")
 	flags.IntVar(&options.Replicas, "replicas", 3, "control-plane Machines: 1, 3 or 5")
 	flags.StringVar(&options.Mode, "mode", "full", "Holdfast's mode: full or guard")
+	flags.BoolVar(&options.PlatformSets, "cpms", false, "run the platform's control plane machine set operator as well")
 	flags.IntVar(&options.HoldfastReplicas, "holdfast-replicas", 1, "replicas of Holdfast, which elect one: 1 to 5")
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")

@@ -1,0 +1,285 @@
+package custodian_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/test/custodian"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestPlatformSets runs the platform's own control plane machine set operator beside Holdfast: in guard mode with the stand-in for
+// cluster-etcd-operator, and in full mode, where Holdfast drives etcd and leaves the set to that operator.
+func TestPlatformSets(t *testing.T) {
+	for _, mode := range []string{"guard", "full"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, sandbox.Options{Mode: mode, PlatformSets: true})
+			if mode == "guard" {
+				o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
+				running, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+				last := make(chan error, 1)
+				go func() { last <- o.Run(running, glimpse) }()
+				t.Cleanup(func() {
+					stop()
+					if err := <-last; err != nil {
+						t.Errorf("the stand-in for cluster-etcd-operator ends with %v", err)
+					}
+				})
+			}
+			eventually(t, "a control plane at rest", c.restless)
+			must(t, c.alice.Create(t.Context(), platformSet(t)))
+			for _, part := range []struct {
+				name string
+				run  func(t *testing.T)
+			}{
+				{"adoption", c.platformAdopts},
+				{"RollingUpdate replaces all three", c.platformRollsOut},
+				{"a person deletes in the middle", c.platformAndPerson},
+				{"the template changes twice in a second", c.platformTwice},
+				{"OnDelete, and one is deleted", c.platformOnDelete},
+				{"the set is deleted", c.platformDeleted},
+			} {
+				if !t.Run(part.name, part.run) {
+					return // those after it begin with a control plane at rest
+				}
+			}
+		})
+	}
+}
+
+func (c *cluster) platformAdopts(t *testing.T) {
+	c.watch(t, desired)
+	before := c.names(t)
+	c.settled(t, sandbox.InstanceType)
+	if now := c.names(t); !slices.Equal(now, before) {
+		t.Errorf("Machines %v became %v", before, now)
+	}
+	set, err := c.set(t.Context())
+	must(t, err)
+	if slices.Contains(set.Finalizers, cpms.Finalizer) {
+		t.Errorf("Holdfast took the set, which the platform's operator reconciles: finalizers %v", set.Finalizers)
+	}
+}
+
+func (c *cluster) platformRollsOut(t *testing.T) {
+	c.watch(t, desired)
+	before, seen, began := c.names(t), len(c.recordsOf(t, sandbox.SetOperatorIdentity)), time.Now()
+	must(t, c.template(t.Context(), "m5.xlarge"))
+	c.settled(t, "m5.xlarge")
+	t.Logf("three Machines were replaced in %.1f s", time.Since(began).Seconds())
+	for _, name := range before {
+		if slices.Contains(c.names(t), name) {
+			t.Errorf("Machine %s is still there", name)
+		}
+	}
+	c.noneDenied(t, seen)
+}
+
+// platformAndPerson: a person deletes a Machine while the operator replaces another. Either the deletion is refused, or both go, and the
+// voters are never too few, which the story sees.
+func (c *cluster) platformAndPerson(t *testing.T) {
+	c.watch(t, desired-1)
+	before := c.names(t)
+	must(t, c.template(t.Context(), "m5.2xlarge"))
+	eventually(t, "a fourth Machine", func(context.Context) error {
+		if n := len(c.names(t)); n <= len(before) {
+			return fmt.Errorf("%d Machines", n)
+		}
+		return nil
+	})
+	if err := c.alice.Delete(t.Context(), named(before[2])); err != nil && !apierrors.IsForbidden(err) {
+		t.Errorf("a person's deletion: %v", err)
+	} else {
+		t.Logf("a person's deletion of %s: %v", before[2], err)
+	}
+	c.settled(t, "m5.2xlarge")
+}
+
+// platformTwice: the operator creates a Machine and deletes it again at once, before the machine controller has seen it.
+func (c *cluster) platformTwice(t *testing.T) {
+	c.watch(t, desired)
+	must(t, c.template(t.Context(), "m5.4xlarge"))
+	must(t, c.template(t.Context(), "m5.2xlarge"))
+	must(t, c.template(t.Context(), "m5.xlarge"))
+	c.settled(t, "m5.xlarge")
+}
+
+func (c *cluster) platformOnDelete(t *testing.T) {
+	c.watch(t, desired)
+	seen := len(c.recordsOf(t, sandbox.SetOperatorIdentity))
+	must(t, c.patchSet(t.Context(), `{"spec":{"strategy":{"type":"OnDelete"}}}`))
+	must(t, c.template(t.Context(), "m5.large"))
+	before := c.names(t)
+	c.remove(t, before[0])
+	eventually(t, "Machine "+before[0]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, before[0]), c.restless(ctx)) })
+	for _, name := range c.names(t) {
+		m, err := c.machine(t.Context(), name)
+		must(t, err)
+		want := "m5.xlarge"
+		if !slices.Contains(before, name) {
+			want = "m5.large"
+		}
+		if got, err := kindOf(m); err != nil || got != want {
+			t.Errorf("Machine %s is a %s (%v), want %s", name, got, err, want)
+		}
+	}
+	c.noneDenied(t, seen)
+}
+
+// platformDeleted: the operator lets its Machines go, and makes an Inactive set anew.
+func (c *cluster) platformDeleted(t *testing.T) {
+	c.watch(t, desired)
+	before := c.names(t)
+	set, err := c.set(t.Context())
+	must(t, err)
+	must(t, c.alice.Delete(t.Context(), set))
+	eventually(t, "no Machine with an owner", func(ctx context.Context) error {
+		var machines machinev1beta1.MachineList
+		if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+			return err
+		}
+		for i := range machines.Items {
+			if o := machines.Items[i].OwnerReferences; len(o) > 0 {
+				return fmt.Errorf("Machine %s has owners %v", machines.Items[i].Name, o)
+			}
+		}
+		return nil
+	})
+	eventually(t, "a control plane at rest", c.restless)
+	if now := c.names(t); !slices.Equal(now, before) {
+		t.Errorf("Machines %v became %v", before, now)
+	}
+}
+
+// settled waits until the operator's set has its Machines, all of that instance type, and the control plane is at rest.
+func (c *cluster) settled(t *testing.T, instanceType string) {
+	t.Helper()
+	deadline := time.Now().Add(3 * within)
+	for {
+		err := c.unsettled(t.Context(), instanceType)
+		switch {
+		case err == nil:
+			return
+		case time.Now().After(deadline):
+			t.Fatalf("a set of three %s: %v", instanceType, err)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(glimpse):
+		}
+	}
+}
+
+func (c *cluster) unsettled(ctx context.Context, instanceType string) error {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	set, err := c.set(ctx)
+	if err != nil {
+		return err
+	}
+	var machines machinev1beta1.MachineList
+	if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+		return err
+	}
+	for i := range machines.Items {
+		m := &machines.Items[i]
+		if !metav1.IsControlledBy(m, set) {
+			return fmt.Errorf("Machine %s is not the set's", m.Name)
+		}
+		if got, err := kindOf(m); err != nil || got != instanceType {
+			return fmt.Errorf("Machine %s is a %s (%w)", m.Name, got, err)
+		}
+	}
+	if s := set.Status; s.ObservedGeneration != set.Generation || s.UpdatedReplicas != desired {
+		return fmt.Errorf("the set's status is %+v at generation %d", s, set.Generation)
+	}
+	return c.restless(ctx)
+}
+
+// noneDenied wants no request of the operator's to have been denied since there were that many records of it.
+func (c *cluster) noneDenied(t *testing.T, seen int) {
+	t.Helper()
+	for _, e := range c.recordsOf(t, sandbox.SetOperatorIdentity)[seen:] {
+		if slices.Contains(e.Verdicts(), admission.VerdictDenied.String()) {
+			t.Errorf("the operator was denied: %v of Machine %s", e.Rules(), e.Name())
+		}
+	}
+}
+
+func (c *cluster) set(ctx context.Context) (*machinev1.ControlPlaneMachineSet, error) {
+	set := &machinev1.ControlPlaneMachineSet{}
+	return set, c.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.Name}, set)
+}
+
+// patchSet changes the set as a person does.
+func (c *cluster) patchSet(ctx context.Context, patch string) error {
+	set := &machinev1.ControlPlaneMachineSet{}
+	set.Namespace, set.Name = sandbox.MachineNamespace, cpms.Name
+	return c.alice.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// template changes the instance type of the set's template.
+func (c *cluster) template(ctx context.Context, instanceType string) error {
+	return c.patchSet(ctx, fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"instanceType":%q}}}}}}}`, instanceType))
+}
+
+// names are those of all Machines, in the alphabet's order.
+func (c *cluster) names(t *testing.T) (names []string) {
+	t.Helper()
+	eventually(t, "the list of Machines", func(ctx context.Context) error {
+		var machines machinev1beta1.MachineList
+		names = nil
+		err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace))
+		for i := range machines.Items {
+			names = append(names, machines.Items[i].Name)
+		}
+		return err
+	})
+	slices.Sort(names)
+	return names
+}
+
+func kindOf(m *machinev1beta1.Machine) (string, error) {
+	var spec struct{ InstanceType string }
+	err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec)
+	return spec.InstanceType, err
+}
+
+func platformSet(t *testing.T) *machinev1.ControlPlaneMachineSet {
+	t.Helper()
+	set := &machinev1.ControlPlaneMachineSet{}
+	must(t, yaml.UnmarshalStrict([]byte(`
+metadata: {namespace: openshift-machine-api, name: cluster, labels: {machine.openshift.io/cluster-api-cluster: sandbox}}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: RollingUpdate}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      spec:
+        lifecycleHooks: {}
+        metadata: {}
+        providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: `+sandbox.InstanceType+`}}
+`), set))
+	return set
+}
