@@ -29,7 +29,7 @@ demo: binaries parts ## Replace a Machine of a real control plane, narrated: the
 	@$(BIN)/demo $(DEMO_FLAGS)
 
 .PHONY: sandbox
-sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDBOX_FLAGS="--replicas 5 --mode guard ...")
+sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDBOX_FLAGS="--replicas 5 --mode guard --cpms ...")
 	@$(BIN)/sandbox up $(SANDBOX_FLAGS)
 
 # Most of a test's time is waiting, so packages and tests run side by side, those that take longest first. test/slots
