@@ -255,12 +255,29 @@ type warnings struct {
 	mu   sync.Mutex
 	out  io.Writer
 	seen map[string]bool
+	kept *[]string // instead of printing them, where that is not nil
+}
+
+// keep does something, and returns the Warnings that the server sent meanwhile instead of printing them.
+func (w *warnings) keep(do func() error) (sent []string, err error) {
+	w.mu.Lock()
+	w.kept = &sent
+	w.mu.Unlock()
+	err = do()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept = nil
+	return sent, err
 }
 
 // HandleWarningHeader is called by client-go.
 func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.kept != nil {
+		*w.kept = append(*w.kept, text)
+		return
+	}
 	if w.seen[text] {
 		return
 	}

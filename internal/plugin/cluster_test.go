@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // TestSnapshots: what the commands say of snapshot files.
@@ -184,7 +186,25 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 		}
 		return c.Create(ctx, o, options...)
 	}
+	for _, o := range registered() {
+		if !slices.ContainsFunc(objects, func(other client.Object) bool {
+			return fmt.Sprintf("%T", o) == fmt.Sprintf("%T", other) && o.GetName() == other.GetName()
+		}) {
+			objects = append(objects, o)
+		}
+	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+}
+
+// registered are Holdfast's registrations and policies as they are to be.
+func registered() []client.Object {
+	o := registrations.Options{URL: "https://127.0.0.1:9443", CABundle: []byte("ca"), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
+	mutating, validating := registrations.Registrations(o)
+	objects := []client.Object{mutating, validating}
+	for _, policy := range registrations.Policies(o) {
+		objects = append(objects, policy.(client.Object))
+	}
+	return objects
 }
 
 func machine(t *testing.T, c client.Client, name string) *machinev1beta1.Machine {

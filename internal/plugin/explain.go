@@ -72,6 +72,9 @@ func (v *view) explain(out io.Writer, name string) error {
 		return err
 	}
 	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(m))
+	if strings.HasPrefix(v.guard, notInForce) {
+		indented(out, "But the guard is "+v.guard)
+	}
 	indented(out, v.hosts(m)...)
 	v.sourced(out)
 	indented(out, v.inSet(m)...)

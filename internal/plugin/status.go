@@ -131,6 +131,9 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
 	v.etcdLines(out)
+	if v.guard != "" {
+		fmt.Fprintf(out, "Guard: %s\n", plain(v.guard))
+	}
 	fmt.Fprintf(out, "Mode: %s\n", v.modeLine())
 	v.setLines(out)
 	fmt.Fprintln(out)

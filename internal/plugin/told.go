@@ -133,6 +133,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows
 	}
 	v.decide(s)
+	v.guard = c.guardLine(ctx)
 	return v, nil
 }
 

@@ -41,6 +41,8 @@ type view struct {
 	set    *observe.Set // the ControlPlaneMachineSet, nil without one, or where it is not known
 	setWhy string       // why it is not known
 
+	guard string // whether the guard is in force, as far as can be seen without a trial; "" of a file
+
 	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
 	silent bool   // nobody told of etcd: neither it nor Holdfast
 }

@@ -112,6 +112,14 @@ func TestPlugin(t *testing.T) {
 		c.says(t, 0, []string{"Available=True", "master-0: allowed, and Holdfast would say:", "(held)"}, "simulate", "-f", file)
 	})
 
+	t.Run("check", func(t *testing.T) {
+		c.says(t, 0, []string{"it would be held", "The guard is in force."}, "check", "--wait")
+		must(t, c.Holdfast.Stop())
+		c.says(t, 1, []string{"WRONG reached", "the guard is not in force"}, "check")
+		must(t, c.Holdfast.Start())
+		c.says(t, 0, []string{"The guard is in force."}, "check", "--wait")
+	})
+
 	t.Run("explain", func(t *testing.T) {
 		c.says(t, 0, []string{"is live and protected", "It hosts etcd", "Etcd is as Holdfast saw it", "If you (alice) deleted it now, it would be allowed", "kubectl holdfast replace master-0"}, "explain", "master-0")
 		c.says(t, 1, []string{"no control-plane Machine master-9", "master-0, master-1, master-2"}, "explain", "master-9")

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -72,9 +73,17 @@ func TestSetFailures(t *testing.T) {
 	c.setSettles(t, 3, sandbox.InstanceType)
 	first := c.machineNames(t)
 
-	for _, kind := range []string{"no-capacity.large", "impossible.large", "no-power.large"} {
+	for kind, phase := range map[string]string{"no-capacity.large": "Provisioning", "impossible.large": "Failed", "no-power.large": "Provisioned"} {
 		t.Run("a template that cannot be had: "+kind, func(t *testing.T) {
 			must(t, c.template(t.Context(), kind))
+			eventually(t, slowly, "a fourth Machine, which is "+phase, func(ctx context.Context) error {
+				for _, name := range c.machineNames(t) {
+					if m, err := c.machine(ctx, name); err == nil && m != nil && !slices.Contains(first, name) && ptr.Deref(m.Status.Phase, "") == phase {
+						return nil
+					}
+				}
+				return errors.New("there is none")
+			})
 			c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "no Node")
 			now := c.machineNames(t)
 			if len(now) != 4 {
@@ -104,6 +113,14 @@ func TestSetFailures(t *testing.T) {
 		c.shortenHealthCheck(t)
 		must(t, c.Power(first[0], false))
 		c.gone(t, slowly, first[0])
+		c.setSettles(t, 3, sandbox.InstanceType)
+	})
+
+	t.Run("the plugin has the set replace a Machine", func(t *testing.T) {
+		now := c.machineNames(t)
+		c.says(t, 0, []string{"kept by Holdfast", "3 wanted, 3 there, 3 ready, 3 as the template says"}, "status")
+		c.says(t, 0, []string{"It is kept by ControlPlaneMachineSet cluster", "it is as the template says"}, "explain", now[0])
+		c.says(t, 0, []string{"is held", "is gone. Machine sandbox-master-"}, "replace", now[0])
 		c.setSettles(t, 3, sandbox.InstanceType)
 	})
 

@@ -51,7 +51,7 @@ func TestSet(t *testing.T) {
 
 	t.Run("a change of the template replaces all three", func(t *testing.T) {
 		began := time.Now()
-		must(t, c.template(t.Context(), "m5.2xlarge"))
+		c.says(t, 0, []string{"is changed", "All 3 Machines of the set are as the template says."}, "replace", first[0], "--instance-type=m5.2xlarge", "--yes")
 		c.setSettles(t, 3, "m5.2xlarge")
 		t.Logf("three Machines were replaced in %.1f s", time.Since(began).Seconds())
 		for _, name := range first {

@@ -1,0 +1,105 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// TestCheck: what check says of a guard that is in force, and of each thing that it needs and lacks.
+func TestCheck(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(time.Minute)
+	answers := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return apierrors.NewForbidden(machinev1beta1.Resource("machines"), "master-0", errors.New(`admission webhook "x" denied the request: Refused (one-too-many): it is one too many.`))
+	}
+	silent := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil }
+	mayNot := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return apierrors.NewForbidden(machinev1beta1.Resource("machines"), "master-0", errors.New("alice may not"))
+	}
+	fails := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return apierrors.NewInternalError(errors.New(`failed calling webhook "guard-closed.machines.holdfast.dev": connection refused`))
+	}
+	without := func(kind, name string) interceptor.Funcs {
+		return interceptor.Funcs{Delete: answers, Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if gvk, err := c.GroupVersionKindFor(o); err == nil && gvk.Kind == kind && key.Name == name {
+				return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: strings.ToLower(kind) + "s"}, name)
+			}
+			return c.Get(ctx, key, o, options...)
+		}}
+	}
+	unreadable := interceptor.Funcs{Delete: answers, Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, ok := o.(*admissionregistrationv1.MutatingWebhookConfiguration); ok {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "mutatingwebhookconfigurations"}, key.Name, errors.New("no"))
+		}
+		return c.Get(ctx, key, o, options...)
+	}}
+	deployment := func(ready int32) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast", Labels: map[string]string{"app.kubernetes.io/name": "holdfast"}}}
+		d.Spec.Replicas, d.Status.ReadyReplicas = ptr.To[int32](2), ready
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Image: "registry.example.com/holdfast:v1"}}
+		return d
+	}
+	open, noCA := registered()[1].(*admissionregistrationv1.ValidatingWebhookConfiguration), registered()[0].(*admissionregistrationv1.MutatingWebhookConfiguration)
+	open.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+	noCA.Webhooks[0].ClientConfig.CABundle = nil
+	for name, c := range map[string]struct {
+		args    string
+		objects []client.Object
+		funcs   interceptor.Funcs
+		bare    bool
+		old     bool
+		status  int
+	}{
+		"check":              {args: "check", objects: []client.Object{deployment(2)}, funcs: interceptor.Funcs{Delete: answers}},
+		"check-elsewhere":    {args: "check", funcs: interceptor.Funcs{Delete: answers}},
+		"check-unregistered": {args: "check", funcs: without("ValidatingWebhookConfiguration", "holdfast"), status: 1},
+		"check-unreadable":   {args: "check", funcs: unreadable, status: 1},
+		"check-open":         {args: "check", objects: []client.Object{open}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-no-ca":        {args: "check", objects: []client.Object{noCA}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
+		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-none-elected": {args: "check", funcs: interceptor.Funcs{Delete: answers}, old: true, status: 1},
+		"check-bare":         {args: "check", funcs: interceptor.Funcs{Delete: answers}, bare: true, status: 1},
+		"check-silent":       {args: "check", funcs: interceptor.Funcs{Delete: silent}, status: 1},
+		"check-may-not":      {args: "check", funcs: interceptor.Funcs{Delete: mayNot}, status: 1},
+		"check-unreached":    {args: "check", funcs: interceptor.Funcs{Delete: fails}, status: 1},
+		"check-wait":         {args: "check --wait --timeout 1ms", funcs: interceptor.Funcs{Delete: silent}, status: 1},
+		"guard-status":       {args: "status", funcs: without("ValidatingWebhookConfiguration", "holdfast")},
+		"guard-explain":      {args: "explain master-0", funcs: without("ValidatingWebhookConfiguration", "holdfast")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := controlPlane()
+			if c.bare {
+				m := objects[0].(*machinev1beta1.Machine)
+				m.Spec.LifecycleHooks, m.Finalizers = machinev1beta1.LifecycleHooks{}, nil
+			}
+			told := now.Add(-3 * time.Second)
+			if c.old {
+				told = now.Add(-time.Hour)
+			}
+			api := memory(t, "alice", c.funcs, append(append(objects, c.objects...), telling(t, "waiting", told, nil))...)
+			var out, errs bytes.Buffer
+			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			text := strings.ReplaceAll(out.String(), version(), "kubectl-holdfast VERSION")
+			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+text+errs.String())
+		})
+	}
+}
