@@ -54,11 +54,13 @@ type demo struct {
 	files   string // the manifests that are applied
 	kubectl string
 	phases  map[string]time.Duration // since the replacement was created
+	picture picture
 }
 
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	dir := flags.String("dir", "", "folder for the sandbox and its logs; without it a temporary one, kept only after a failure")
+	drawing := flags.String("picture", "", "SVG file to draw what happened into")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "demo replaces a Machine of a real control plane on this computer, and tells what happens.")
 		flags.PrintDefaults()
@@ -72,7 +74,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *dir)
+	err := run(ctx, *dir, *drawing)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
@@ -80,7 +82,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, dir string) (err error) {
+func run(ctx context.Context, dir, drawing string) (err error) {
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "holdfast-demo-"); err != nil {
 			return err
@@ -132,6 +134,11 @@ func run(ctx context.Context, dir string) (err error) {
 	}
 	end()
 	work.Wait()
+	if drawing != "" {
+		if err := os.WriteFile(drawing, []byte(d.picture.svg()), 0o600); err != nil {
+			return err
+		}
+	}
 	if err := d.audit(ctx); err != nil {
 		return err
 	}

@@ -112,6 +112,9 @@ func (d *demo) follow(ctx context.Context, within time.Duration, what string, fr
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	before, err := d.look(ctx)
+	if err == nil {
+		d.picture.see(time.Since(d.begun), &before)
+	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -130,6 +133,7 @@ func (d *demo) follow(ctx context.Context, within time.Duration, what string, fr
 		var now sight
 		if now, err = d.look(ctx); err == nil {
 			d.tell(before, now, from)
+			d.picture.see(time.Since(d.begun), &now)
 			before = now
 		}
 	}

@@ -182,7 +182,7 @@ func (v *vocabulary) missing(t *testing.T, run, plugin *help) []string {
 		}
 	}
 	for _, rule := range v.rules {
-		want("README.md", "rule", rule, "\n| `"+rule+"` | ")
+		want("docs/rules.md", "rule", rule, "\n## `"+rule+"`\n")
 	}
 	for _, alert := range v.alerts {
 		want("docs/alerts.md", "alert", alert, "\n## "+alert+"\n")
