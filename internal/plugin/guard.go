@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -153,7 +154,13 @@ func (c *cluster) checks(ctx context.Context) checks {
 
 // guardLine says whether the guard is in force, by what reads little and tries nothing.
 func (c *cluster) guardLine(ctx context.Context) string {
-	found := checks{c.checkRegistrations(ctx), c.checkPolicies(ctx), c.checkReplicas(ctx)}
+	looks := [...]func(context.Context) check{c.checkRegistrations, c.checkPolicies, c.checkReplicas}
+	found := make(checks, len(looks))
+	var work sync.WaitGroup
+	for i, look := range looks {
+		work.Go(func() { found[i] = look(ctx) })
+	}
+	work.Wait()
 	if verdict := found.verdict(); verdict != "" {
 		return verdict
 	}
