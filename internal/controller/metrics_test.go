@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/internal/setcontroller"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -183,6 +184,9 @@ func TestMonitored(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := registrations.NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := setcontroller.NewMetrics(registry); err != nil {
 		t.Fatal(err)
 	}
 	options := audit.NewOptions()

@@ -360,6 +360,22 @@ func (c *cluster) takeRight(t *testing.T) (giveBack func()) {
 	return func() { t.Helper(); verb("create", "yes") }
 }
 
+// setManifest is a set that adopts the Machines and, with strategy OnDelete, leaves them as they are.
+const setManifest = `apiVersion: machine.openshift.io/v1
+kind: ControlPlaneMachineSet
+metadata: {name: cluster, namespace: openshift-machine-api}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: OnDelete}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      spec: {providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: m5.24xlarge}}}
+`
+
 // TestScrape: on a control plane where a Machine is replaced and people do what they should not, alerts
 // fire, every query of the dashboard has something to show, and every metric that is named is served.
 func TestScrape(t *testing.T) {
@@ -383,6 +399,17 @@ func TestScrape(t *testing.T) {
 		}
 		return err
 	})
+
+	// A set keeps the Machines for a while.
+	c.must(t, alice, setManifest, "create", "-f", "-")
+	for _, is := range []string{
+		`holdfast_machineset_machines{state="owned"} == 3`, "holdfast_machineset_replicas == 3", "holdfast_machineset_uneven == 0",
+		`count_over_time(holdfast_machineset_note{reason="DeleteToReplace"}[10s]) >= 5`, `sum(holdfast_machineset_actions_total{result="done"}) >= 4`,
+	} {
+		eventually(t, is, func() error { return c.nonempty(is) })
+	}
+	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
+	eventually(t, "no set is told of any more", func() error { return c.nonempty("absent(holdfast_machineset_machines)") })
 
 	// A tool strips a hook, and somebody deletes two Machines at a time.
 	c.must(t, gitops, "", "patch", "machine", "master-2", "--type=merge", "-p", `{"spec":{"lifecycleHooks":null}}`)
