@@ -162,7 +162,7 @@ func oneTooManyText(r *Request, s *quorum.Snapshot, j *quorum.Join, going []*quo
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, r.name(), strings.Join(names, " and "), be),
-		fmt.Sprintf("With %s, at most %d may be on the way out at a time.", quorum.NVoters(voters), limit),
+		fmt.Sprintf("With %s, at most %d may be deleted at a time.", quorum.NVoters(voters), limit),
 		"Wait until " + that + " gone, then try again: " + r.watch(),
 		r.lift(quorum.RuleOneTooMany),
 	}

@@ -46,7 +46,7 @@ func automationRelease(r *Request) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", quorum.RuleAutomationRelease, r.holder(), r.name()),
 		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", quorum.Clip(r.User.Name, 140)),
-		"Nothing needs doing: the hook goes by itself once a replacement votes. A manifest without it is fine.",
+		"You need to do nothing: the hook is released once a replacement votes. A manifest without it is fine.",
 	}
 }
 

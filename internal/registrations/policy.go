@@ -156,7 +156,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 		validation(quorum.RuleAutomationRelease,
 			"(variables.deleting && variables.releases && !variables.person && !variables.custodian)",
 			"hook "+quorum.HookName+" holds Machine ", ", which is being deleted, until etcd has a replacement. A tool does not release it, only a person does, by hand. "+
-				"Nothing needs doing: the hook goes by itself once a replacement votes. "+down),
+				"You need to do nothing: the hook is released once a replacement votes. "+down),
 		validation(quorum.RuleEscapeHatch,
 			"(variables.deleting && variables.person && variables.hadLatch && !variables.hasLatch && (!variables.hadHook || !variables.hasEntry))",
 			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),

@@ -513,7 +513,7 @@ func ways() []way {
 		{name: "CRD update that takes one hook (maxProperties: 1)", on: live, who: people(), want: denied(quorum.RuleHome), send: crdOneHook},
 		{name: "CRD update that takes the status subresource away", on: live, who: people(), want: denied(quorum.RuleHome), send: crdWithoutStatus},
 
-		// DELETE of a live Machine, while nobody else is on the way out: held, whatever its flags. For
+		// DELETE of a live Machine, while no other Machine is being deleted: held, whatever its flags. For
 		// real it is done once, between the live rows and the deleting ones.
 		{name: "DELETE", on: live, who: everyone(), want: warned(quorum.RuleHeld), send: remove(), dryOnly: true, note: "for real: the next rows' Machine"},
 		{name: "DELETE by the garbage collector", on: live, who: []sandbox.Identity{collector}, want: warned(quorum.RuleHeld), dryOnly: true, note: "for real: the next rows' Machine", send: remove(client.PropagationPolicy(metav1.DeletePropagationBackground))},
@@ -523,7 +523,7 @@ func ways() []way {
 		{name: "kubectl delete --all", on: live, who: people(), want: warned(quorum.RuleHeld), dryOnly: true, note: "of a dry run each is the first; for real: below", send: kubectl("delete", "machine", "--all", "--wait=false")},
 		{name: "deletecollection", on: live, who: slices.Concat(people(), []sandbox.Identity{namespaces}), want: warned(quorum.RuleHeld), dryOnly: true, note: "of a dry run each is the first; for real: below", send: collection()},
 
-		// DELETE of another live Machine while one is on the way out.
+		// DELETE of another live Machine while one is being deleted.
 		{name: "DELETE of the second", on: deleting, who: slices.Concat(everyone(), []sandbox.Identity{collector, namespaces}), want: denied(quorum.RuleOneTooMany), send: second(remove())},
 		{name: "DELETE of the second, foreground", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationForeground)))},
 		{name: "DELETE of the second, orphan, grace period 0", on: deleting, who: people(), want: denied(quorum.RuleOneTooMany), send: second(remove(client.PropagationPolicy(metav1.DeletePropagationOrphan), client.GracePeriodSeconds(0)))},
