@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -55,7 +56,7 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 		sandbox.Admin: &c.admin, sandbox.Alice: &c.alice, sandbox.GitOps: &c.gitops, sandbox.MachineAPI: &c.machineAPI, sandbox.EtcdOperator: &c.operator,
 	} {
 		scheme := runtime.NewScheme()
-		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
+		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
 		config := s.Config(who)
 		config.WarningHandler = rest.NoWarnings{}
 		var err error

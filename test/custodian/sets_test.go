@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,17 +45,21 @@ func TestPlatformSets(t *testing.T) {
 			}
 			eventually(t, "a control plane at rest", c.restless)
 			must(t, c.alice.Create(t.Context(), platformSet(t)))
-			for _, part := range []struct {
+			type part struct {
 				name string
 				run  func(t *testing.T)
-			}{
+			}
+			parts := []part{
 				{"adoption", c.platformAdopts},
 				{"RollingUpdate replaces all three", c.platformRollsOut},
 				{"a person deletes in the middle", c.platformAndPerson},
 				{"the template changes twice in a second", c.platformTwice},
 				{"OnDelete, and one is deleted", c.platformOnDelete},
-				{"the set is deleted", c.platformDeleted},
-			} {
+			}
+			if mode == "full" {
+				parts = append(parts, part{"Holdfast takes over, and gives back", c.takenOver})
+			}
+			for _, part := range append(parts, part{"the set is deleted", c.platformDeleted}) {
 				if !t.Run(part.name, part.run) {
 					return // those after it begin with a control plane at rest
 				}
@@ -140,6 +145,35 @@ func (c *cluster) platformOnDelete(t *testing.T) {
 		}
 	}
 	c.noneDenied(t, seen)
+}
+
+// takenOver: the platform's operator is removed, and Holdfast goes on with the set as it is; then the operator comes back.
+func (c *cluster) takenOver(t *testing.T) {
+	c.watch(t, desired)
+	taken := func(want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("Holdfast's finalizer on the set: %t", want), func(ctx context.Context) error {
+			set, err := c.set(ctx)
+			if err == nil && slices.Contains(set.Finalizers, cpms.Finalizer) != want {
+				err = fmt.Errorf("its finalizers are %v", set.Finalizers)
+			}
+			return err
+		})
+	}
+	sign := &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "control-plane-machine-set"}}
+	must(t, c.SetOperator.Stop())
+	must(t, c.admin.Delete(t.Context(), sign.DeepCopy()))
+	taken(true)
+	before := c.names(t)
+	c.remove(t, before[1])
+	eventually(t, "Machine "+before[1]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, before[1]), c.restless(ctx)) })
+
+	must(t, c.admin.Create(t.Context(), sign))
+	taken(false)
+	must(t, c.SetOperator.Start())
+	now := c.names(t)
+	c.remove(t, now[0])
+	eventually(t, "Machine "+now[0]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, now[0]), c.restless(ctx)) })
 }
 
 // platformDeleted: the operator lets its Machines go, and makes an Inactive set anew.
