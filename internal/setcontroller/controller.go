@@ -34,7 +34,8 @@ const (
 	retryMost   = 30 * time.Second
 
 	// roundTimeout is for how long what was seen may be acted on: a replica that slept in the middle of a round does nothing more in it.
-	roundTimeout = 10 * time.Second
+	// A round begins at most 10 s after the Lease was renewed last, and 15 s after that another replica may be elected.
+	roundTimeout = 5 * time.Second
 )
 
 // Controller runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
@@ -86,7 +87,7 @@ func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	within, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	again, err := c.round(within)
+	again, err := c.round(within, time.Now())
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // somebody was quicker: look again
 		c.Log.V(1).Info("not yet", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
@@ -97,7 +98,13 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-func (c *Controller) round(ctx context.Context) (again time.Duration, err error) {
+// late says whether a round that began then may not act any more. It goes by the wall clock: the clock that ends the context stands still
+// while the computer sleeps.
+func late(began, now time.Time) bool {
+	return now.Round(0).Sub(began.Round(0)).Abs() > roundTimeout
+}
+
+func (c *Controller) round(ctx context.Context, began time.Time) (again time.Duration, err error) {
 	s, set, err := c.Observer.SnapshotWithSet(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("the control plane's set could not be read, so nothing is done: %w", err)
@@ -119,6 +126,9 @@ func (c *Controller) round(ctx context.Context) (again time.Duration, err error)
 	}
 	failed := c.keepHealthCheck(ctx, set)
 	for _, a := range plan.Actions {
+		if late(began, time.Now()) {
+			return 0, fmt.Errorf("the round took more than %s, so nothing more is done in it", roundTimeout)
+		}
 		err := c.apply(ctx, set, a)
 		c.count(set.Object, a, err)
 		failed = errors.Join(failed, err)

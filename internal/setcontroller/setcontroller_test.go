@@ -200,3 +200,13 @@ func TestHealthCheck(t *testing.T) {
 		t.Errorf("another's is deleted: %v", err)
 	}
 }
+
+// TestLate: a computer that slept for an hour in the middle of a round acts no more in it, nor does one whose clock was set.
+func TestLate(t *testing.T) {
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]bool{0: false, roundTimeout: false, roundTimeout + time.Millisecond: true, time.Hour: true, -time.Hour: true} {
+		if got := late(began, began.Add(after)); got != want {
+			t.Errorf("after %s: %t", after, got)
+		}
+	}
+}
