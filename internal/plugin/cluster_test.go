@@ -48,6 +48,7 @@ func TestSnapshots(t *testing.T) {
 		"status-alarm":       "status -f alarm",
 		"status-yaml":        "status -o yaml -f waiting",
 		"explain-live":       "explain master-0 -f rest",
+		"explain-typed":      "explain machine/master-0 -f rest",
 		"explain-json":       "explain master-0 -o json -f sick",
 		"explain-yaml":       "explain master-1 -o yaml -f replacing",
 		"explain-sick":       "explain master-0 -f sick",

@@ -33,7 +33,7 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 
   # In a support case, without the cluster
   kubectl holdfast explain master-0 -f snapshot.yaml`,
-		Args: exactly(1, "the name of a Machine"),
+		Args: oneMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := oneOf("output", output, "text", "json", "yaml"); err != nil {
 				return err

@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
@@ -49,13 +52,17 @@ func execute(ctx context.Context, args []string, t terminal) int {
 		Long: `Holdfast keeps a control-plane Machine from taking etcd's quorum with it: it refuses or repairs
 changes to Machines that would. This plugin shows what it sees, what it did and why, and replaces or
 releases Machines the way that it expects.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q; see kubectl holdfast --help", args[0])
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-			return nil
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				return usage("unknown command %q; did you mean %s? See kubectl holdfast --help", args[0], strings.Join(like, " or "))
+			}
+			return usage("unknown command %q; see kubectl holdfast --help", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -101,6 +108,22 @@ func exactly(n int, what string) cobra.PositionalArgs {
 		}
 		return usage("%s takes %s, but was given %q", cmd.CommandPath(), what, args)
 	}
+}
+
+// oneMachine wants one Machine, by its name or, as kubectl does, by its type and name; it leaves the name.
+func oneMachine(cmd *cobra.Command, args []string) error {
+	if err := exactly(1, "the name of a Machine")(cmd, args); err != nil {
+		return err
+	}
+	kind, name, typed := strings.Cut(args[0], "/")
+	if !typed {
+		return nil
+	}
+	if machines := machinev1beta1.GroupName; name == "" || !slices.Contains([]string{"machine", "machines", "machine." + machines, "machines." + machines}, strings.ToLower(kind)) {
+		return usage("%q is no Machine; give its name, or machine/NAME", args[0])
+	}
+	args[0] = name
+	return nil
 }
 
 // version is what the Go toolchain stamped into the binary.

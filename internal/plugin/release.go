@@ -49,7 +49,7 @@ It is for a Machine whose replacement cannot come. A live Machine is not release
 
   # What would happen, by the cluster's own answer
   kubectl holdfast release master-0 --reason test --dry-run`,
-		Args: exactly(1, "the name of a Machine"),
+		Args: oneMachine,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()

@@ -59,7 +59,7 @@ command tries the change first, and asks.`,
 
   # The same again: a host that is to be made anew
   kubectl holdfast replace master-0 --name master-3`,
-		Args: exactly(1, "the name of a Machine"),
+		Args: oneMachine,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
