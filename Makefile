@@ -60,6 +60,15 @@ monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometh
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
 	cd test/certmanager && go test -timeout 10m ./...
 
+SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator
+.PHONY: set-operator
+set-operator: ## Build the platform's control plane machine set operator (minutes the first time), for make cpms and SANDBOX_FLAGS=--cpms
+	@cd test/cpms && $(PROGRESS) control-plane-machine-set-operator go build -v -trimpath -o $(BIN)/ $(SET_OPERATOR)
+
+.PHONY: cpms
+cpms: binaries parts set-operator ## Run the platform's control plane machine set operator beside Holdfast, in both modes
+	go test -tags cpms -timeout 15m -run '^TestPlatformSets$$' ./test/custodian
+
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
 FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
 .PHONY: upgrade
@@ -71,13 +80,11 @@ upgrade: binaries parts ## Upgrade from an earlier version to this one and back,
 build: ## Build holdfast and the kubectl plugin
 	go build $(HOLDFAST)
 
-SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator
 .PHONY: parts
-parts: ## Build holdfast, the sandbox, the demo, the Machine API controllers and the platform's set operator
+parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
 	@$(PROGRESS) "holdfast and its plugin" go build -v $(HOLDFAST)
 	@$(PROGRESS) "sandbox and demo" go build -v -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
 	@cd test/machineapi && $(PROGRESS) machine-api go build -v -trimpath -o $(BIN)/machine-api .
-	@cd test/cpms && $(PROGRESS) control-plane-machine-set-operator go build -v -trimpath -o $(BIN)/ $(SET_OPERATOR)
 
 .PHONY: binaries
 binaries: ## Build the control plane's parts, kubectl, etcd, etcdctl and etcdutl (minutes the first time)

@@ -31,6 +31,8 @@ func Path(name string) (string, error) {
 	switch name {
 	case "etcd", "etcdctl", "etcdutl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl":
 		target = "binaries"
+	case "control-plane-machine-set-operator":
+		target = "set-operator"
 	}
 	return "", fmt.Errorf("%s is not built yet: run `make %s` in %s", name, target, root)
 }

@@ -1,3 +1,5 @@
+//go:build cpms
+
 package custodian_test
 
 import (
