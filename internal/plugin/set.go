@@ -115,6 +115,9 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
 	}
 	r := replacing{cluster: c, t: t, old: old}
+	if wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded)); wrong != nil && wrong.Status == metav1.ConditionTrue && !o.changes() {
+		return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine; nothing is begun: %s", set.Name, cmp.Or(wrong.Message, wrong.Reason))
+	}
 	if !o.changes() {
 		if o.dryRun {
 			return r.trial(ctx)

@@ -63,6 +63,9 @@ func TestSet(t *testing.T) {
 	inactive := func(s *machinev1.ControlPlaneMachineSet) {
 		s.Spec.State = machinev1.ControlPlaneMachineSetStateInactive
 	}
+	degraded := func(s *machinev1.ControlPlaneMachineSet) {
+		s.Status.Conditions = []metav1.Condition{{Type: "Degraded", Status: metav1.ConditionTrue, Reason: "SetUnusable", Message: "nothing is done: the failure domains are those of GCP"}}
+	}
 	onDelete := func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = machinev1.OnDelete }
 	refused := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 		return apierrors.NewForbidden(machinev1.Resource("controlplanemachinesets"), "cluster", errors.New(`admission webhook "x" denied the request: Refused (control-plane-set): no such type.`))
@@ -99,6 +102,7 @@ func TestSet(t *testing.T) {
 		"set-explain":           {args: "explain master-0"},
 		"set-replace-name":      {args: "replace master-0 --name master-9", status: 2},
 		"set-replace-inactive":  {args: "replace master-0", change: inactive, status: 1},
+		"set-replace-degraded":  {args: "replace master-0", change: degraded, status: 1},
 		"set-replace-dry-run":   {args: "replace master-0 --instance-type m5.2xlarge --dry-run", then: stays},
 		"set-replace-no":        {args: "replace master-0 --instance-type m5.2xlarge", in: "no\n", status: 1, then: stays},
 		"set-replace-on-delete": {args: "replace master-0 --instance-type m5.2xlarge", in: "no\n", change: onDelete, status: 1, then: stays},

@@ -124,15 +124,7 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 	if err := c.writeStatus(ctx, set, &plan, s.Now); err != nil {
 		return 0, err
 	}
-	failed := c.keepHealthCheck(ctx, set)
-	for _, a := range plan.Actions {
-		if late(began, time.Now()) {
-			return 0, fmt.Errorf("the round took more than %s, so nothing more is done in it", roundTimeout)
-		}
-		err := c.apply(ctx, set, a)
-		c.count(set.Object, a, err)
-		failed = errors.Join(failed, err)
-	}
+	failed := errors.Join(c.keepHealthCheck(ctx, set), c.act(ctx, set, plan.Actions, began))
 	switch {
 	case failed != nil:
 		return 0, failed
@@ -142,6 +134,19 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 		return requeueSoon, nil
 	}
 	return requeueIdle, nil
+}
+
+// act applies what the plan of a round that began then says.
+func (c *Controller) act(ctx context.Context, set *observe.Set, actions []machineset.Action, began time.Time) (failed error) {
+	for _, a := range actions {
+		if late(began, time.Now()) {
+			return errors.Join(failed, fmt.Errorf("the round took more than %s, so nothing more is done in it", roundTimeout))
+		}
+		err := c.apply(ctx, set, a)
+		c.count(set.Object, a, err)
+		failed = errors.Join(failed, err)
+	}
+	return failed
 }
 
 // count records an action in the metrics, the log and an Event on the set.

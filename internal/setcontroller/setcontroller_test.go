@@ -2,6 +2,7 @@ package setcontroller
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -208,5 +210,21 @@ func TestLate(t *testing.T) {
 		if got := late(began, began.Add(after)); got != want {
 			t.Errorf("after %s: %t", after, got)
 		}
+	}
+}
+
+// TestRoundThatSlept: a round that began an hour ago by the wall clock does nothing.
+func TestRoundThatSlept(t *testing.T) {
+	t.Parallel()
+	c, seen := fixture(t)
+	c.Events = events.NewFakeRecorder(10)
+	takes := []machineset.Action{{Change: machineset.TakeSet{}}}
+	taken := func() bool { return slices.Contains(look(t, c).Object.Finalizers, cpms.Finalizer) }
+	if err := c.act(t.Context(), seen, takes, time.Now().Add(-time.Hour)); err == nil || taken() {
+		t.Errorf("it acts: %v", err)
+	}
+	must(t, c.act(t.Context(), seen, takes, time.Now()))
+	if !taken() {
+		t.Error("a round in time does not act")
 	}
 }

@@ -265,7 +265,7 @@ func (w *world) setStatus() string {
 	var b strings.Builder
 	p := machineset.Decide(&w.s, w.cpms)
 	c := p.Counts
-	fmt.Fprintf(&b, "replicas %d, deleting %d, ready %d, updated %d, unavailable %d\n", c.Replicas, c.Deleting, c.Ready, c.Updated, c.Unavailable)
+	fmt.Fprintf(&b, "replicas %d, deleting %d, ready %d, updated %d, unavailable %d, uneven %d\n", c.Replicas, c.Deleting, c.Ready, c.Updated, c.Unavailable, c.Uneven)
 	for _, c := range machineset.Conditions(w.cpms, &p) {
 		fmt.Fprintf(&b, "%s %t %s: %s\n", c.Type, c.True, c.Reason, strings.ReplaceAll(c.Message, "\n", " | "))
 	}

@@ -494,6 +494,7 @@ func set() []mutant {
 		{"set: another's Machine", "machineset/plan.go", "case !owned && c != nil && place.Selected", "case false && place.Selected"},
 		{"set: a Machine that is not clear", "machineset/plan.go", "case place.Unclear != \"\":", "case false:"},
 		{"set: a failure domain that is none of the set's", "machineset/plan.go", "if place.Outdated == \"\" && len(p.set.Domains) > 0", "if false"},
+		{"set: how uneven it is", "machineset/domain.go", "	return most - least\n", "	return 0\n"},
 		{"set: adoption", "machineset/plan.go", "{p.adopt, p.shrink, p.grow, p.rollout}", "{p.shrink, p.grow, p.rollout}"},
 		{"set: adopts what is being deleted", "machineset/adopt.go", "m.ControlPlane() && !m.Deleting() &&", "m.ControlPlane() &&"},
 		{"set: adopts what is not selected", "machineset/adopt.go", "m.Controller() == nil && p.set.place(m).Selected {", "m.Controller() == nil {"},
