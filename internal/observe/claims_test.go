@@ -102,11 +102,22 @@ func TestClaims(t *testing.T) {
 	eventually(func() bool { _, known, _ := claims.find(nil); return known }).WithTimeout(20 * time.Second).Should(BeTrue())
 	finds("process:///worker-100", "worker-100")
 	create("master-1", "master", "process:///worker-7")
+	var read []string // Machines that are read by themselves
+	g.API = interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+		if _, ok := object.(*machinev1beta1.Machine); ok {
+			read = append(read, key.Name)
+		}
+		return c.Get(ctx, key, object, options...)
+	}})
 	s, err := g.Snapshot(t.Context())
 	must(t, err)
 	if len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" || s.ClaimantsWhy != "" {
 		t.Errorf("claimants %+v, %s", s.Claimants, s.ClaimantsWhy)
 	}
+	if diff := cmp.Diff([]string{"worker-007"}, read); diff != "" {
+		t.Errorf("Machines that are read by themselves, beside the list of the control plane's (-want +got):\n%s", diff)
+	}
+	g.API = api
 	set := &machinev1beta1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "workers"}}
 	must(t, api.Create(t.Context(), set))
 	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master", Owners: []quorum.Owner{{Controller: true}}})

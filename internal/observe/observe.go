@@ -116,7 +116,8 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 	if o.Claims != nil {
 		names, _, why := o.Claims.find(s.HostKeys())
 		s.ClaimantsWhy = why
-		o.claimants(ctx, s, names)
+		// The control plane's own Machines have been read just now.
+		o.claimants(ctx, s, slices.DeleteFunc(names, func(name string) bool { return s.Machine(name) != nil }))
 	}
 	s.Now = o.Clock.Now()
 	return s, found.objects, nil
