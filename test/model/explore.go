@@ -162,8 +162,8 @@ func (s *set) get(i uint32) *state { return &s.chunks[i/chunk][i%chunk] }
 
 func hash(s *state) uint64 {
 	h := uint64(s.ctl)
-	for i := 0; i < slots; i++ {
-		h = (h ^ uint64(s.at[i])) * 0x9e3779b97f4a7c15
+	for _, o := range s.at {
+		h = (h ^ uint64(o)) * 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
 	return h

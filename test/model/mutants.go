@@ -13,7 +13,8 @@ import (
 )
 
 // mutant is one edit of a file in internal: old stands in it exactly once. test/mutation holds
-// that every rule and step has a test; these show what the exploration sees.
+// that every rule and step has a test; these show what the exploration sees. What is planted in the
+// set's plan is looked for where there is a set.
 type mutant struct{ name, file, old, new string }
 
 func mutants() []mutant {
@@ -44,6 +45,16 @@ func mutants() []mutant {
 		{"a person takes the latch off", "admission/escape.go", "\tif r.New.Latch != r.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tloss", "	loss"},
 		{"automation releases", "admission/release.go", "d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
 		{"deletes what is not protected", "admission/delete.go", "if bare && denyUnlessLifted(", "if false && denyUnlessLifted("},
+
+		{"set: deletes before others vote", "machineset/shrink.go", "n < p.set.Replicas {", "n < 0 {"},
+		{"set: deletes what replaced another", "machineset/shrink.go", "		l.Rank = rankOutdated", "		l.Rank = rankUpdated"},
+		{"set: waits for what does not come up", "machineset/gate.go", "p.outdated(m) != \"\" && is ==", "false && is =="},
+		{"set: does not wait for a learner", "machineset/gate.go", "member.Learner && !p.on(but, member)", "false && !p.on(but, member)"},
+		{"set: replaces none that is deleted", "machineset/grow.go", "coming >= p.set.Replicas", "coming > 0"},
+		{"set: replaces none that is outdated", "machineset/rollout.go", "p.outdated(m) != \"\" && (next == nil", "false && (next == nil"},
+		{"set: moves none", "machineset/rollout.go", "here-there < 2", "here-there < 9"},
+		{"set: wants no voter more", "machineset/voters.go", "odd(len(s.Ring.Members)+1)", "odd(len(s.Ring.Members))"},
+		{"set: a surge has no seat", "membership/promote.go", "	if p.s.Surge {", "	if false {"},
 	}
 }
 
@@ -122,7 +133,11 @@ func (m mutant) explore(root, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command(binary, "-first").CombinedOutput()
+	only := ""
+	if strings.HasPrefix(m.name, "set:") {
+		only = "set,"
+	}
+	out, err := exec.Command(binary, "-first", "-run", only).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

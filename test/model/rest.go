@@ -13,9 +13,9 @@ const rounds = 80
 // to it that as many Machines work as are wanted. It returns the state where it hangs.
 func (e *explorer) rests(from *state) (hung *state) {
 	s := *from
-	s.ctl &= rewanted | budgetMask
+	s.ctl &= rewanted | budgetMask // no faults, no spares, nobody in the middle of anything
 	for i := range s.at {
-		s.at[i] &^= 15
+		s.at[i] &^= targets
 	}
 	if e.known(&s) {
 		return nil
@@ -63,7 +63,7 @@ func (s *state) done(c *config) bool {
 	if c.guard && (s.budget() < 0 || s.budget() != s.wanted(c)-min(1, q.Tolerance(s.wanted(c))) && s.wanted(c) > 1) {
 		return false
 	}
-	return voters == s.wanted(c) && healthy == voters
+	return voters == s.wanted(c) && healthy == voters && (!c.set || s.setDone(c))
 }
 
 // fair is one round of a fair environment.
@@ -101,7 +101,7 @@ func (e *explorer) fair(s *state) {
 	}
 	for i := range s.at {
 		o := &s.at[i]
-		if o.get(machine) == live && o.get(node) != ready {
+		if o.get(machine) == live && o.get(node) != ready && !o.is(barren) {
 			s.arrive(i)
 		}
 		s.settle(i)
@@ -124,6 +124,9 @@ func (e *explorer) fair(s *state) {
 		}
 	}
 	e.administer(s)
+	if e.c.set {
+		e.setFair(s)
+	}
 }
 
 // settle is what becomes of a member once nothing else happens.
@@ -155,7 +158,11 @@ func (e *explorer) administer(s *state) {
 			continue
 		}
 		gone := o.votes() && o.is(own) && o.get(answers) != up
-		if gone || o.votes() && settled && voters > s.wanted(e.c) {
+		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.step {
+			s.edit() // the template asked for what the platform does not have
+		}
+		useless := e.c.set && (o.is(broken) || o.is(barren) && e.c.step)
+		if gone || useless || o.votes() && settled && voters > s.wanted(e.c) && !e.c.set {
 			if answer := e.replies(e.view(s), s, 0)[i][askDelete]; answer.slot != 0 {
 				s.at[i] = answer.slot | o&hidden
 				settled = false
@@ -165,7 +172,7 @@ func (e *explorer) administer(s *state) {
 		}
 	}
 	for i := range s.at {
-		if working < s.wanted(e.c) && s.at[i] == 0 {
+		if working < s.wanted(e.c) && s.at[i] == 0 && !e.c.set {
 			s.create(i, e.c.born)
 			working++
 		}

@@ -10,10 +10,10 @@ const slots = 9
 
 // slot is everything at one address: a Machine and its Node, and the member that is listed there. etcd
 // lists a peer URL once, so there is never more than one.
-type slot uint32
+type slot uint64
 
 // field is some bits of a slot: the shift and, in the last three bits, the width.
-type field uint8
+type field uint16
 
 // The low fields are what no Snapshot shows, so that slots sorted by all bits are sorted by those that
 // it does show: a sorted state without its hidden bits is the key of a decision.
@@ -22,26 +22,35 @@ const (
 	targetB field = 1<<3 | 1
 	toA     field = 2<<3 | 1 // reconciler A moves the leader here
 	toB     field = 3<<3 | 1
-	own     field = 4<<3 | 1 // the listed member runs, or would, on the host that stands here now
-	broken  field = 5<<3 | 1 // etcd never starts on this host
+	targetS field = 4<<3 | 1 // the set is about to delete this Machine
+	own     field = 5<<3 | 1 // the listed member runs, or would, on the host that stands here now
+	broken  field = 6<<3 | 1 // etcd never starts on this host
+	barren  field = 7<<3 | 1 // the Machine never gets an instance
 
-	leads    field = 6<<3 | 1
-	gave     field = 7<<3 | 2 // the Node gave way: 1 earlier, 2 last of all
-	record   field = 9<<3 | 2 // of the listed member: recNone, recHere, recGone
-	stalled  field = 11<<3 | 1
-	answers  field = 12<<3 | 2 // of the listed member: up, down, dead
-	member   field = 14<<3 | 3
-	node     field = 17<<3 | 2
-	instance field = 19<<3 | 1 // the Machine has one; without, it never had
-	evidence field = 20<<3 | 1 // the Machine has evidence of the listed member
-	latch    field = 21<<3 | 1
-	hook     field = 22<<3 | 1
-	machine  field = 23<<3 | 2
-	ledger   field = 25<<3 | 2 // of the release ledger: recNone, recHere, recGone
-	lifts    field = 27<<3 | 2 // a person lifted rule escape-hatch for the Machine: notLifted, liftedNow, liftedOnce
-	pod      field = 29<<3 | 2 // the Node's guard pod: noPod, podWaits, podReady
-	cordon   field = 31<<3 | 1 // the Node is cordoned
+	leads    field = 8<<3 | 1
+	gave     field = 9<<3 | 2  // the Node gave way: 1 earlier, 2 last of all
+	record   field = 11<<3 | 2 // of the listed member: recNone, recHere, recGone
+	stalled  field = 13<<3 | 1
+	answers  field = 14<<3 | 2 // of the listed member: up, down, dead
+	member   field = 16<<3 | 3
+	node     field = 19<<3 | 2
+	instance field = 21<<3 | 1 // the Machine has one; without, it never had
+	evidence field = 22<<3 | 1 // the Machine has evidence of the listed member
+	latch    field = 23<<3 | 1
+	hook     field = 24<<3 | 1
+	machine  field = 25<<3 | 2
+	ledger   field = 27<<3 | 2 // of the release ledger: recNone, recHere, recGone
+	lifts    field = 29<<3 | 2 // a person lifted rule escape-hatch for the Machine: notLifted, liftedNow, liftedOnce
+	pod      field = 31<<3 | 2 // the Node's guard pod: noPod, podWaits, podReady
+	cordon   field = 33<<3 | 1 // the Node is cordoned
+
+	outdated field = 34<<3 | 1 // the Machine differs from the set's template
+	index    field = 35<<3 | 3 // the Machine's in the set, plus one; 0 for none
+	domain   field = 38<<3 | 2 // the Machine's failure domain, plus one; 0 for none
 )
+
+// targets are what reconcilers and the set are in the middle of at a slot.
+const targets slot = 1<<5 - 1
 
 const ( // lifts
 	notLifted = iota
@@ -49,10 +58,10 @@ const ( // lifts
 	liftedOnce // the override is still there, and its hour is over
 )
 
-const hidden slot = 1<<6 - 1
+const hidden slot = 1<<8 - 1
 
 // guardPod is what a request about the Machine changes nothing of.
-const guardPod slot = 3 << 29
+const guardPod slot = 3 << 31
 
 const ( // machine
 	noMachine = iota
@@ -93,7 +102,7 @@ const ( // record, and what an action is about
 	recGone // one that stood here before
 )
 
-func (s slot) get(f field) uint32 { return uint32(s) >> (f >> 3) & (1<<(f&7) - 1) }
+func (s slot) get(f field) uint32 { return uint32(s >> (f >> 3) & (1<<(f&7) - 1)) }
 func (s slot) is(f field) bool    { return s.get(f) != 0 }
 func (s *slot) set(f field, v uint32) {
 	*s = *s&^((1<<(f&7)-1)<<(f>>3)) | slot(v)<<(f>>3)
@@ -112,7 +121,7 @@ type state struct {
 }
 
 // ctl is what is at no address: two reconcilers of 12 bits, then the budgets of spares and faults, then what the quorum
-// guard's budget says.
+// guard's budget says, then what the set is in the middle of.
 type ctl uint64
 
 // doing is what one reconciler is in the middle of; zero is nothing.
@@ -145,6 +154,9 @@ const ( // doing, flags
 	beyond      ctl   = 1 << 29 // more failed than etcd tolerates, or a person lifted a rule that forbade it
 	budgetShift       = 32
 	budgetMask  ctl   = 15 << budgetShift // minAvailable plus one, 0 without a budget
+	setShift          = 36
+	setMask     ctl   = 1<<10 - 1 // a setDoing
+	editShift         = 46        // how often the set's template is still edited
 )
 
 func do(kind membership.Kind, about uint32, flags doing) doing {
@@ -215,7 +227,7 @@ func (s *state) canon(perm *[slots]int) {
 		s.setRec(0, b)
 		s.setRec(1, a)
 		for i, o := range s.at {
-			if o&15 != 0 {
+			if o&15 != 0 { // the targets of the two reconcilers
 				s.at[i] = o&^15 | o&5<<1 | o&10>>1
 			}
 		}
@@ -345,7 +357,10 @@ func (s *state) terminate(i int, nodeStays bool) {
 		s.stop(i)
 	}
 	had := o.get(node)
-	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, gave, lifts} {
+	if o.is(targetS) {
+		s.setSet(0) // it acts on that very Machine or on none
+	}
+	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, barren, gave, lifts, outdated, index, domain} {
 		o.set(f, 0)
 	}
 	if nodeStays && had != noNode {

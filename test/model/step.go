@@ -32,6 +32,13 @@ type config struct {
 	flees   bool   // a Machine may be gone before it was recorded what was just added to it
 	windows bool   // between second look and call, the very member that the call is about may die or come back, its host go, its Machine be let go
 	guard   bool   // Holdfast keeps the quorum guard; a fault may also be a person who drains a Node
+	set     bool   // Holdfast's set creates and deletes Machines; the spares are how many it creates
+	edits   int    // how often a person edits its template
+	step    bool   // it replaces what somebody deleted, and nothing else (OnDelete)
+	domains int    // failure domains of the set
+	crowded bool   // at first all its Machines are in one
+	indexes bool   // its Machines have indexes
+	barren  int    // Machines that get no instance, at once
 	blind   bool   // planted: reconcilers apply what they decided on at first sight, without a lock
 
 	finds membership.Invariant // what the exploration is known to find
@@ -61,9 +68,18 @@ func (c *config) start() state {
 		if c.guard && !c.bare {
 			o.set(pod, podReady)
 		}
+		if c.indexes {
+			o.set(index, uint32(i)+1)
+		}
+		if c.domains > 0 {
+			o.set(domain, uint32(i%c.domains)+1)
+		}
+		if c.crowded {
+			o.set(domain, 1)
+		}
 	}
 	s.at[0].set(leads, 1)
-	s.ctl = ctl(c.faults)<<faultShift | ctl(c.spares)<<spareShift
+	s.ctl = ctl(c.faults)<<faultShift | ctl(c.spares)<<spareShift | ctl(c.edits)<<editShift
 	if c.guard && !c.bare {
 		s.size(max(1, c.voters-1))
 	}
@@ -84,6 +100,11 @@ const (
 	asksBoth // two deletions are decided on one Snapshot
 	creates
 	createsBroken
+	createsBarren
+	setDecides
+	setForgets
+	setDeletes
+	edited
 	arrives
 	starts
 	catchesUp
@@ -111,6 +132,7 @@ type event struct {
 	request  request
 	outage   bool // Holdfast did not answer
 	doing    doing
+	set      setDoing
 }
 
 // steps calls emit with every state that can come next, not in canonical form, and fail with every
@@ -121,6 +143,9 @@ func (e *explorer) steps(s *state, emit func(*state, event), fail func(membershi
 		e.reconcile(s, v, r, emit, fail)
 	}
 	e.requests(s, v, emit, fail)
+	if e.c.set {
+		e.setSteps(s, v, emit, fail)
+	}
 	e.nature(s, emit)
 }
 
@@ -172,7 +197,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 					next, now := *s, d&^stageMask|confirmed
 					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() {
 						now |= wasUp
-						if n := s.replacements(int(a.slot)); n < s.wanted(e.c) {
+						if n := s.replacements(int(a.slot)); n < s.least(e.c) {
 							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
 						}
 					}
@@ -294,7 +319,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		fail(membership.InvariantQuorum, "no quorum is left", ev)
 	case a.kind() == membership.KindPromote && voters > s.wanted(e.c)+1:
 		fail(membership.InvariantVoterCount, "too many voters", ev)
-	case wasUp && voters < s.wanted(e.c):
+	case wasUp && voters < s.least(e.c):
 		fail(membership.InvariantVoterCount, "too few voters", ev)
 	}
 	emit(&next, ev)
@@ -402,6 +427,8 @@ func (c *config) allows(r request) bool {
 		return c.escape
 	case askForced:
 		return c.beyond || c.left
+	case askSetDelete:
+		return c.set
 	case askStrip, askStripHook, askStripLatch, askReadd, askCustodian, requests:
 	}
 	return c.hostile
@@ -426,10 +453,10 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 			change(&next)
 			emit(&next, event{what: w, slot: int8(i)})
 		}
-		vacant := o&^15 == 0
+		vacant := o&^targets == 0
 		first := !vacant || empty
 		empty = empty && !vacant
-		if !o.is(machine) && s.spares() > 0 && machines < e.c.voters+e.c.spares && first {
+		if !o.is(machine) && s.spares() > 0 && machines < e.c.voters+e.c.spares && first && !e.c.set {
 			for k := range 2 {
 				if k == 1 && broke >= e.c.broken {
 					break
@@ -441,7 +468,7 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 				})
 			}
 		}
-		if o.is(machine) && !o.is(instance) && o.get(machine) == live {
+		if o.is(machine) && !o.is(instance) && o.get(machine) == live && !o.is(barren) {
 			then(arrives, func(n *state) { n.arrive(i) })
 		}
 		if e.c.guard {
@@ -488,6 +515,9 @@ func (e *explorer) nature(s *state, emit func(*state, event)) {
 	if e.c.then > 0 && s.ctl&rewanted == 0 && !s.changing() {
 		next := *s
 		next.ctl |= rewanted
+		if d := next.setDoing(); d.stage() != setIdle {
+			next.setSet(d | setStale)
+		}
 		emit(&next, event{what: wants})
 	}
 }

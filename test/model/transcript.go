@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -44,6 +45,10 @@ func (e *explorer) transcript(v *violation) string {
 			names[i] = i
 		}
 		b.WriteString("\n# Where it hangs; the names of the hosts are others.\n" + e.c.cluster(v.hung, &names) + "plan\n----\n" + membership.Decide(e.c.snapshot(v.hung, 0)).Describe())
+		if e.c.set {
+			set := machineset.Decide(e.c.snapshot(v.hung, 0), e.c.setOf(v.hung, 0))
+			b.WriteString("\ncpms\n----\n" + set.Describe())
+		}
 	}
 	return b.String()
 }
@@ -100,7 +105,11 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 			fmt.Fprintf(&b, "broken master-%d\n", names[i])
 		}
 	}
-	fmt.Fprintf(&b, "%sdesired %d\netcd %s\n----\nok\n\n", lead, s.wanted(c), c.version)
+	fmt.Fprintf(&b, "%sdesired %d\netcd %s\n", lead, s.wanted(c), c.version)
+	if c.set {
+		b.WriteString(c.setText(s, names))
+	}
+	b.WriteString("----\nok\n\n")
 	return b.String()
 }
 
@@ -138,6 +147,16 @@ func (ev event) text(names *[slots]int) string {
 		return "Machine " + at + " is created"
 	case createsBroken:
 		return "Machine " + at + " is created, where etcd never starts"
+	case createsBarren:
+		return "Machine " + at + " is created, and never gets an instance"
+	case setDecides:
+		return "the set decides: " + ev.set.String() + " " + at
+	case setForgets:
+		return "the set does not: " + ev.set.String()
+	case setDeletes:
+		return "the set deletes Machine " + at
+	case edited:
+		return "the set's template is edited"
 	case arrives:
 		return at + " gets its instance and a ready Node"
 	case starts:

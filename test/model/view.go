@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -37,6 +38,7 @@ type plan struct {
 // view is what can be asked about all states that look alike.
 type view struct {
 	plan  [2]*plan                   // with ties between hosts decided one way and the other
+	set   [2]*setPlan                // what the set does, likewise
 	asked [2]*[slots][requests]reply // of a Holdfast that answers, and of one that does not
 }
 
@@ -105,6 +107,9 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			}
 			if o.get(machine) == deleting {
 				m.DeletedAt, m.Phase = when, "Deleting"
+			}
+			if c.set {
+				m.Owners = []q.Owner{{Kind: "ControlPlaneMachineSet", Name: "cluster", UID: setUID, Controller: true}}
 			}
 			if at := o.get(lifts); at != notLifted {
 				m.Override, m.OverrideBy = string(q.RuleEscapeHatch)+": the model", q.Stamp("alice", noon())
@@ -180,6 +185,10 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		case recGone:
 			out.Ledger.Entries = append(out.Ledger.Entries, q.Release{Machine: h.gone.Machine, UID: h.gone.MachineUID, Members: h.members})
 		}
+	}
+	if c.set {
+		set := c.setOf(s, way)
+		out.Desired, out.Surge = machineset.Desired(out, set), machineset.Surge(out, set)
 	}
 	return out
 }
@@ -272,13 +281,14 @@ const (
 	askReadd                     // a person puts hook and latch on
 	askCustodian                 // cluster-etcd-operator takes its hook off
 	askRelease                   // Holdfast takes hook and latch off
+	askSetDelete                 // Holdfast's set deletes
 	requests
 )
 
 func (r request) String() string {
 	return [...]string{
 		"delete", "delete, the rule lifted,", "take hook and latch off", "lift the rule escape-hatch", "take only the hook off", "take only the latch off",
-		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release",
+		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release", "delete, by the set,",
 	}[r]
 }
 
@@ -296,7 +306,7 @@ func users() [requests]admission.User {
 		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askUnhook: alice, askUnlatch: alice, askReadd: alice,
 		askStrip: argo, askStripHook: argo, askStripLatch: argo,
 		askCustodian: {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
-		askRelease:   {Name: holdfast},
+		askRelease:   {Name: holdfast}, askSetDelete: {Name: holdfast},
 	}
 }
 
@@ -304,7 +314,7 @@ func users() [requests]admission.User {
 func (o slot) asks(r request) bool {
 	held := o.is(hook) || o.is(latch)
 	switch r {
-	case askDelete, askLifted:
+	case askDelete, askLifted, askSetDelete:
 		return o.get(machine) == live
 	case askEscape, askRelease:
 		return o.get(machine) == deleting && held
@@ -356,7 +366,7 @@ func (c *config) request(r request, old q.Machine) *admission.Request {
 	next := old
 	req := &admission.Request{Operation: admission.OperationUpdate, User: c.users[r], Namespace: "openshift-machine-api", At: noon(), Old: &old, New: &next}
 	switch r {
-	case askDelete, askLifted:
+	case askDelete, askLifted, askSetDelete:
 		req.Operation, req.New = admission.OperationDelete, nil
 	case askEscape, askRelease:
 		next.Hook, next.Latch = q.EntryAbsent, q.EntryAbsent

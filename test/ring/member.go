@@ -58,6 +58,10 @@ type Member struct {
 	proc *process.Process
 }
 
+// Unsynced is a flag for etcd in tests: it leaves it to the operating system when data reach the disk. A test kills processes, never the
+// computer, so whatever was written is there when etcd is started again.
+const Unsynced = "--unsafe-no-fsync"
+
 // StartMember starts an etcd and returns once its process runs; it is not ready then.
 func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 	path, err := assets.Path("etcd")

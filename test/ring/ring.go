@@ -124,7 +124,7 @@ func (r *Ring) Next(name string) MemberSpec {
 	r.next++
 	return MemberSpec{
 		Name: name, Address: r.Block.Addr(r.next).String(), Ports: r.Ports,
-		Dir: filepath.Join(r.dir, name), Existing: true,
+		Dir: filepath.Join(r.dir, name), Existing: true, Extra: []string{Unsynced},
 	}
 }
 

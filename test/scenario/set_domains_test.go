@@ -27,7 +27,8 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// TestSetDomains spreads the Machines over failure domains, and moves them when the domains change.
+// TestSetDomains spreads the Machines over failure domains, while Holdfast is killed whenever a Machine appears, and moves them when the
+// domains change.
 func TestSetDomains(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
@@ -38,6 +39,7 @@ func TestSetDomains(t *testing.T) {
 	template.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: awsSpec(t, sandbox.InstanceType)}
 	template.FailureDomains = &machinev1.FailureDomains{}
 	must(t, json.Unmarshal(domains(t, "zone-a", "zone-b"), template.FailureDomains))
+	before := c.machineNames(t)
 	must(t, c.as(sandbox.Alice).Create(t.Context(), set))
 	for _, step := range []struct {
 		name    string
@@ -52,6 +54,8 @@ func TestSetDomains(t *testing.T) {
 			began := time.Now()
 			if step.domains != nil {
 				must(t, c.patchSet(t.Context(), fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"failureDomains":%s}}}}`, domains(t, step.domains...))))
+			} else {
+				c.killAtEach(t, before)
 			}
 			eventually(t, 3*slowly, fmt.Sprint("Machines in ", step.want), func(ctx context.Context) error {
 				if now, err := c.spread(ctx); err != nil || !maps.Equal(now, step.want) {
@@ -62,6 +66,20 @@ func TestSetDomains(t *testing.T) {
 			c.setSettles(t, 3, sandbox.InstanceType)
 			t.Logf("after %.1f s", time.Since(began).Seconds())
 		})
+	}
+}
+
+// killAtEach kills Holdfast whenever a Machine appears that was not there before, until all are replaced.
+func (c *cluster) killAtEach(t *testing.T, before []string) {
+	t.Helper()
+	for kills := 1; kills <= len(before); kills++ {
+		eventually(t, slowly, fmt.Sprintf("new Machine %d", kills), func(context.Context) error {
+			if n := len(slices.DeleteFunc(c.machineNames(t), func(name string) bool { return slices.Contains(before, name) })); n < kills {
+				return fmt.Errorf("%d new Machines", n)
+			}
+			return nil
+		})
+		must(t, c.Holdfast.Restart())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/ring"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/slots"
 )
@@ -27,6 +28,7 @@ func Start(t *testing.T, options sandbox.Options) *sandbox.Sandbox {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	options.Dir = filepath.Join(t.TempDir(), "s")
+	options.EtcdArgs = append(options.EtcdArgs, ring.Unsynced)
 	options.Progress = func(line string) { t.Log(line) }
 	s, err := sandbox.Start(ctx, options)
 	if err != nil {
