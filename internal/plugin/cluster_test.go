@@ -199,7 +199,7 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 
 // registered are Holdfast's registrations and policies as they are to be.
 func registered() []client.Object {
-	o := registrations.Options{URL: "https://127.0.0.1:9443", CABundle: []byte("ca"), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
+	o := registrations.Options{URL: "https://127.0.0.1:9443", CABundle: caUntil(noon().AddDate(0, 3, 0)), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
 	mutating, validating := registrations.Registrations(o)
 	objects := []client.Object{mutating, validating}
 	for _, policy := range registrations.Policies(o) {

@@ -185,30 +185,29 @@ func (c *cluster) checkRegistrations(ctx context.Context) check {
 			return out
 		}
 	}
-	trusts := map[string]bool{}
-	policy := map[string]admissionregistrationv1.FailurePolicyType{}
-	for i := range mutating.Webhooks {
-		w := &mutating.Webhooks[i]
-		trusts[w.Name], policy[w.Name] = len(w.ClientConfig.CABundle) > 0, ptr.Deref(w.FailurePolicy, "")
-	}
-	for i := range validating.Webhooks {
-		w := &validating.Webhooks[i]
-		trusts[w.Name], policy[w.Name] = len(w.ClientConfig.CABundle) > 0, ptr.Deref(w.FailurePolicy, "")
-	}
+	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(registrations.Options{MachineNamespace: c.namespace}))
 	for _, name := range []string{registrations.RepairWebhook, registrations.ClosedWebhook, registrations.OpenWebhook, registrations.HomeWebhook} {
-		switch trusted, there := trusts[name]; {
-		case !there:
+		w, found := there[name]
+		wanted, ends := want[name], caEnds(w.ca)
+		switch changed := w.narrowed(&wanted); {
+		case !found:
 			out.wrong = "webhook " + name + " is missing; Holdfast puts it back if it is running"
-		case !trusted:
+		case len(w.ca) == 0:
 			out.wrong = "webhook " + name + " has no caBundle, so the API server cannot call it"
-		case (name == registrations.ClosedWebhook || name == registrations.HomeWebhook) && policy[name] != admissionregistrationv1.Fail:
-			out.wrong = fmt.Sprintf("webhook %s has failurePolicy %s: what it guards passes while Holdfast is down. It becomes Fail some seconds after Holdfast's own call has come back", name, policy[name])
+		case ends.IsZero():
+			out.wrong = "the caBundle of webhook " + name + " holds no certificate, so the API server cannot call it"
+		case !c.clock.Now().Before(ends):
+			out.wrong = fmt.Sprintf("the CA in the caBundle of webhook %s ended on %s, so the API server cannot call it", name, ends.UTC().Format(time.DateOnly))
+		case changed != "":
+			out.wrong = fmt.Sprintf("somebody changed for which requests the API server calls webhook %s: %s. Holdfast puts it back if it is running", name, changed)
+		case wanted.policy == admissionregistrationv1.Fail && w.policy != wanted.policy:
+			out.wrong = fmt.Sprintf("webhook %s has failurePolicy %s: what it guards passes while Holdfast is down. It becomes Fail some seconds after Holdfast's own call has come back", name, w.policy)
 		default:
+			out.said = "the webhooks are registered, and what must not be missed fails closed; their CA ends on " + ends.UTC().Format(time.DateOnly)
 			continue
 		}
 		return out
 	}
-	out.said = "the webhooks are registered, and what must not be missed fails closed"
 	return out
 }
 

@@ -3,7 +3,11 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +61,25 @@ func TestCheck(t *testing.T) {
 	open, noCA := registered()[1].(*admissionregistrationv1.ValidatingWebhookConfiguration), registered()[0].(*admissionregistrationv1.MutatingWebhookConfiguration)
 	open.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
 	noCA.Webhooks[0].ClientConfig.CABundle = nil
+	noCert, ended := registered()[0].(*admissionregistrationv1.MutatingWebhookConfiguration), registered()[0].(*admissionregistrationv1.MutatingWebhookConfiguration)
+	noCert.Webhooks[0].ClientConfig.CABundle, ended.Webhooks[0].ClientConfig.CABundle = []byte("none"), caUntil(noon())
+	narrowed := func(change func(*admissionregistrationv1.ValidatingWebhook)) client.Object {
+		o := registered()[1].(*admissionregistrationv1.ValidatingWebhookConfiguration)
+		change(&o.Webhooks[1])
+		return o
+	}
+	byCondition := narrowed(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.MatchConditions = append(w.MatchConditions, admissionregistrationv1.MatchCondition{Name: "not-by-us", Expression: "false"})
+	})
+	byNamespace := narrowed(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"guard": "on"}}
+	})
+	byObject := narrowed(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"guard": "on"}}
+	})
+	byRule := narrowed(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Delete}
+	})
 	for name, c := range map[string]struct {
 		args    string
 		objects []client.Object
@@ -71,6 +94,12 @@ func TestCheck(t *testing.T) {
 		"check-unreadable":   {args: "check", funcs: unreadable, status: 1},
 		"check-open":         {args: "check", objects: []client.Object{open}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-no-ca":        {args: "check", objects: []client.Object{noCA}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-no-cert":      {args: "check", objects: []client.Object{noCert}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-ca-ended":     {args: "check", objects: []client.Object{ended}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-condition":    {args: "check", objects: []client.Object{byCondition}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-namespace":    {args: "check", objects: []client.Object{byNamespace}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-object":       {args: "check", objects: []client.Object{byObject}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-rule":         {args: "check", objects: []client.Object{byRule}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
 		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-none-elected": {args: "check", funcs: interceptor.Funcs{Delete: answers}, old: true, status: 1},
@@ -102,4 +131,18 @@ func TestCheck(t *testing.T) {
 			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+text+errs.String())
 		})
 	}
+}
+
+// caUntil is a certificate, PEM, that is valid until then.
+func caUntil(ends time.Time) []byte {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ends.AddDate(-1, 0, 0), NotAfter: ends, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
