@@ -127,7 +127,7 @@ func configs() []config {
 		{name: "set, three, bad hosts", voters: 3, desired: 3, version: current, spares: 3, recs: 1, set: true, edits: 2, born: true, deletes: 1, broken: 1, barren: 1},
 		{name: "set, three, two reconcilers", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 2, set: true, edits: 1, born: true, deletes: 2},
 		{name: "set, three, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, set: true, edits: 1, born: true, escape: true, deletes: 2},
-		{name: "set, OnDelete", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, set: true, step: true, edits: 1, born: true, deletes: 2, barren: 1},
+		{name: "set, OnDelete", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, set: true, onDelete: true, edits: 1, born: true, deletes: 2, barren: 1},
 		{name: "set, one to three", voters: 1, desired: 3, version: current, spares: 3, recs: 1, set: true, edits: 1, born: true, deletes: 1, broken: 1},
 		{name: "set, three to one", voters: 3, desired: 1, version: current, spares: 1, faults: 1, recs: 1, set: true, edits: 1, born: true, deletes: 1},
 		{name: "set, three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 3, recs: 1, set: true, born: true, deletes: 1},

@@ -158,10 +158,10 @@ func (e *explorer) administer(s *state) {
 			continue
 		}
 		gone := o.votes() && o.is(own) && o.get(answers) != up
-		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.step {
+		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.onDelete {
 			s.edit() // the template asked for what the platform does not have
 		}
-		useless := e.c.set && (o.is(broken) || o.is(barren) && e.c.step)
+		useless := e.c.set && (o.is(broken) || o.is(barren) && e.c.onDelete)
 		if gone || useless || o.votes() && settled && voters > s.wanted(e.c) && !e.c.set {
 			if answer := e.replies(e.view(s), s, 0)[i][askDelete]; answer.slot != 0 {
 				s.at[i] = answer.slot | o&hidden

@@ -97,7 +97,7 @@ func (c *config) setOf(s *state, way int) *machineset.Set {
 		Name: "cluster", UID: setUID, Active: true, Taken: true, Replicas: s.wanted(c), Strategy: machineset.StrategyRollingUpdate, Prefix: "master",
 		Places: map[string]machineset.Place{},
 	}
-	if c.step {
+	if c.onDelete {
 		set.Strategy = machineset.StrategyOnDelete
 	}
 	for d := range c.domains {
@@ -314,7 +314,7 @@ func (e *explorer) setFair(s *state) {
 func (s *state) setDone(c *config) bool {
 	var in [4]int
 	for _, o := range s.at {
-		if o.get(machine) == live && o.is(outdated) && !c.step {
+		if o.get(machine) == live && o.is(outdated) && !c.onDelete {
 			return false
 		}
 		if o.get(machine) == live {
@@ -323,7 +323,7 @@ func (s *state) setDone(c *config) bool {
 	}
 	for d := range c.domains {
 		for other := range d {
-			if n := in[d+1] - in[other+1]; (n > 1 || n < -1) && !c.step {
+			if n := in[d+1] - in[other+1]; (n > 1 || n < -1) && !c.onDelete {
 				return false
 			}
 		}
@@ -335,7 +335,7 @@ func (s *state) setDone(c *config) bool {
 func (c *config) setText(s *state, names *[slots]int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cpms replicas=%d", s.wanted(c))
-	if c.step {
+	if c.onDelete {
 		b.WriteString(" on-delete")
 	}
 	if domains := c.setOf(s, 0).Domains; len(domains) > 0 {
