@@ -199,7 +199,7 @@ func (c *cluster) checkRegistrations(ctx context.Context) check {
 		case !c.clock.Now().Before(ends):
 			out.wrong = fmt.Sprintf("the CA in the caBundle of webhook %s ended on %s, so the API server cannot call it", name, ends.UTC().Format(time.DateOnly))
 		case changed != "":
-			out.wrong = fmt.Sprintf("somebody changed for which requests the API server calls webhook %s: %s. Holdfast puts it back if it is running", name, changed)
+			out.wrong = fmt.Sprintf("the API server calls webhook %s for other requests than this plugin expects: %s. Somebody changed it, and Holdfast puts it back if it is running; or Holdfast is of another version than the plugin", name, changed)
 		case wanted.policy == admissionregistrationv1.Fail && w.policy != wanted.policy:
 			out.wrong = fmt.Sprintf("webhook %s has failurePolicy %s: what it guards passes while Holdfast is down. It becomes Fail some seconds after Holdfast's own call has come back", name, w.policy)
 		default:

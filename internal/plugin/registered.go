@@ -43,8 +43,7 @@ func webhooksOf(mutating *admissionregistrationv1.MutatingWebhookConfiguration, 
 	return out
 }
 
-// narrowed is which part of a registration somebody changed of those that say for which requests the API server calls the webhook, "" for
-// none. Of the matchConditions it compares the names: what they say depends on Holdfast's flags.
+// narrowed is which part differs of those that say for which requests the API server calls the webhook, "" for none. Of the matchConditions it compares the names: what they say depends on Holdfast's flags.
 func (w *webhook) narrowed(want *webhook) string {
 	selects := func(s *metav1.LabelSelector) metav1.LabelSelector { return ptr.Deref(s, metav1.LabelSelector{}) }
 	switch {
