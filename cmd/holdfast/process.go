@@ -12,7 +12,9 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -28,6 +30,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/recorder"
@@ -46,6 +49,7 @@ type process struct {
 	mgr       ctrl.Manager
 	api       client.WithWatch // past the manager's cache
 	tell      events.EventRecorder
+	records   *audit.Sink
 	observer  *observe.Observer
 	meters    *controller.Metrics
 	setMeters *setcontroller.Metrics // full mode
@@ -83,24 +87,27 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
+	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
+	if p.records, err = audit.New(p.flags.audit); err != nil {
+		return usageError{err}
+	}
+	defer func() {
+		// The webhooks have answered their last request by now.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := p.records.Close(ctx); err != nil {
+			p.log.Error(err, "some audit records did not reach their remote sink")
+		}
+	}()
 	if err := p.observe(); err != nil {
 		return err
 	}
 	if err := p.lead(config, served); err != nil {
 		return err
 	}
-	records, err := p.answer()
-	if err != nil {
+	if err := p.answer(); err != nil {
 		return err
 	}
-	defer func() {
-		// The webhooks have answered their last request by now.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if err := records.Close(ctx); err != nil {
-			p.log.Error(err, "some audit records did not reach their remote sink")
-		}
-	}()
 	ctx, stop := p.flags.drain.context(ctx)
 	defer stop()
 	p.log.Info("starting", "version", version(), "mode", p.flags.mode, "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
@@ -144,7 +151,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 			return fmt.Errorf("set up the election: %w", err)
 		}
 	}
-	keeper, err := served.setUp(p.mgr, p.api, p.tell, p.ring, elected)
+	keeper, err := served.setUp(p.mgr, p.api, p.kept(), p.ring, elected)
 	if err != nil {
 		return err
 	}
@@ -171,7 +178,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
 		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, Alone: !p.flags.besideOperator,
-		Events: p.tell, Metrics: p.meters, Hedge: p.hedge, Log: p.log.WithName("reconciler"),
+		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Hedge: p.hedge, Log: p.log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
 		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
 	}
@@ -191,24 +198,39 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 // setController is made anew each time that this replica is elected, like the reconciler.
 func (p *process) setController() *setcontroller.Controller {
 	return &setcontroller.Controller{
-		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.tell, Metrics: p.setMeters, Log: p.log.WithName("machineset"),
+		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.kept(), Metrics: p.setMeters, Log: p.log.WithName("machineset"),
 	}
 }
 
-// answer sets up the webhooks, and the audit of what they answer, which is to be closed after them.
-func (p *process) answer() (*audit.Sink, error) {
-	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
-	records, err := audit.New(p.flags.audit)
-	if err != nil {
-		return nil, usageError{err}
+// kept are Events that are audit records as well. Those of admission's decisions are not: the decisions are.
+func (p *process) kept() events.EventRecorder {
+	return recorder.KeptEvents{EventRecorder: p.tell, Audit: p.records, Scheme: p.mgr.GetScheme()}
+}
+
+// seen records what is new in a look of the elected replica. The first record of a look has all that was seen.
+func (p *process) seen(s *quorum.Snapshot, news []membership.Seen) {
+	for _, one := range news {
+		step := audit.Step{Reason: "Seen", Action: "observe", Said: one.Said, Snapshot: s}
+		if one.Machine != "" {
+			step.Object = audit.ObjectOf(&corev1.ObjectReference{
+				APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine",
+				Namespace: p.flags.namespace, Name: one.Machine, UID: types.UID(one.UID),
+			})
+		}
+		p.records.WriteStep(step)
+		s = nil
 	}
+}
+
+// answer sets up the webhooks.
+func (p *process) answer() error {
 	meters, err := webhooks.NewMetrics(metrics.Registry)
 	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+		return fmt.Errorf("register metrics: %w", err)
 	}
 	handlers := webhooks.Handlers{
 		Identities: p.flags.identities, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
-		Recorder: &recorder.Recorder{Events: p.tell, Audit: records, Log: p.log.WithName("webhooks")},
+		Recorder: &recorder.Recorder{Events: p.tell, Audit: p.records, Log: p.log.WithName("webhooks")},
 	}
 	server := p.mgr.GetWebhookServer() // has the manager run it
 	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
@@ -219,9 +241,9 @@ func (p *process) answer() (*audit.Sink, error) {
 		server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
 	}
 	if err := p.mgr.AddReadyzCheck("drain", p.flags.drain.ready); err != nil {
-		return nil, fmt.Errorf("set up /readyz: %w", err)
+		return fmt.Errorf("set up /readyz: %w", err)
 	}
-	return records, nil
+	return nil
 }
 
 func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {

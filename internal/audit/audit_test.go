@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/spf13/pflag"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 
@@ -558,15 +559,23 @@ func TestRepetitions(t *testing.T) {
 				t.Errorf("%v %s", err, diff)
 			}
 		}
-		for i := range 30 { // every 10 s for 5 minutes
-			s.Write(repaired(fmt.Sprint(i), "argocd", "master-0"))
-			time.Sleep(10 * time.Second) //nolint:forbidigo // synctest's clock
+		rest := func(d time.Duration) {
+			time.Sleep(d) //nolint:forbidigo // synctest's clock
+			synctest.Wait()
 		}
-		synctest.Wait()
-		wrote("0 x1 over 0s", "29 x29 over 4m40s")
+		for i := range 34 {
+			s.Write(repaired(fmt.Sprint(i), "argocd", "master-0"))
+			rest(9 * time.Second)
+		}
+		rest(5 * time.Second)
+		wrote("0 x1 over 0s", "1 x1 over 0s", "3 x2 over 9s", "7 x4 over 27s", "16 x9 over 1m12s", "33 x17 over 2m24s")
 
+		s.Write(repaired("counted", "argocd", "master-0"))
+		rest(RepeatWindow)
+		wrote("counted x1 over 0s")
+		rest(RepeatWindow)
 		s.Write(repaired("next", "argocd", "master-0"))
-		wrote("next x1 over 0s") // a new window: at once
+		wrote("next x1 over 0s") // the fight rested: this is another one
 		s.Write(repaired("a", "flux", "master-0"))
 		s.Write(repaired("b", "argocd", "master-1"))
 		other := repaired("c", "argocd", "master-0")
@@ -587,8 +596,7 @@ func TestRepetitions(t *testing.T) {
 			"denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s", "denied x1 over 0s", "escape x1 over 0s",
 			"late x1 over 0s", "late x1 over 0s")
 
-		time.Sleep(time.Hour) //nolint:forbidigo // synctest's clock
-		synctest.Wait()
+		rest(time.Hour)
 		wrote() // nothing repeated, nothing to sum up
 
 		create := repaired("create", "argocd", "new")
@@ -613,7 +621,7 @@ func TestRepetitions(t *testing.T) {
 			t.Fatal(err)
 		}
 		wrote("f x1 over 0s")
-		counts(t, s, "written 531 errors 0 repeated 32")
+		counts(t, s, "written 536 errors 0 repeated 37")
 	})
 }
 
@@ -776,4 +784,30 @@ func FuzzRead(f *testing.F) {
 			t.Error("the end is no error")
 		}
 	})
+}
+
+// TestStep: what Holdfast did of its own accord is a record, too, and no decision.
+func TestStep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	s := sink(t, options(path))
+	s.WriteStep(Step{
+		Object: ObjectOf(&corev1.ObjectReference{APIVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: "openshift-machine-api", Name: "master-3", UID: "m-3"}),
+		Reason: "LearnerPromoted", Action: "Promote", Said: "Holdfast: promote learner master-3", Warning: true,
+		Snapshot: &quorum.Snapshot{Ring: quorum.Ring{Known: true, Members: []quorum.Member{{ID: 0xa0, Name: "master-3", Healthy: true}}}},
+	})
+	s.WriteStep(Step{Reason: "Changed", Action: "observe", Said: "a\nb"})
+	none := sink(t, options(""))
+	none.WriteStep(Step{Reason: "Changed"})
+	got := entries(t, 0, path)
+	if len(got) != 2 || got[0].Key() == got[1].Key() {
+		t.Fatalf("%+v", got)
+	}
+	e := &got[0]
+	told := fmt.Sprintf("%s %s %s/%s %s %s %s %t %d", e.Step(), e.Verb, e.ObjectRef.Resource, e.Name(), e.ObjectRef.UID, e.User.Username, e.Said(), e.Warning(), len(e.Evidence().Members))
+	if want := "LearnerPromoted promote machines/master-3 m-3 holdfast [Holdfast: promote learner master-3] true 1"; told != want {
+		t.Errorf("it is %s\n want %s", told, want)
+	}
+	if e := &got[1]; e.Step() != "Changed" || e.Name() != "" || e.Warning() || e.Evidence() != nil || len(e.Said()) != 2 || e.Rules()[0] != "" {
+		t.Errorf("%+v", e)
+	}
 }

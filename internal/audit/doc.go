@@ -21,6 +21,6 @@
 //
 // A tool that strips the hook at each sync would write the same record for ever. The first one is
 // written at once; those that repair the same by the same rule on the same object for the same user
-// within RepeatWindow are counted, and become one record, which is the last of them with the count, when
-// the window closes. Everything else, denials and used escape hatches above all, is written each time.
+// after that are counted. The count is written as a record, the last of them, after FirstCount and then after longer and
+// longer, until the fight rests for RepeatWindow. Everything else, denials and used escape hatches above all, is written each time.
 package audit

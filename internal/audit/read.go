@@ -18,11 +18,17 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// Entry is a record of ours as it stands in a log. What is in it was sent by users: it may hold
+// Entry is a record of ours as it stands in a log, of a decision or of a Step. What is in it was sent by users: it may hold
 // anything.
 type Entry struct{ auditv1.Event }
 
-// Rules are the rules of its findings.
+// Step is the reason of a Step, "" for a decision.
+func (e *Entry) Step() string { return e.Annotations[StepAnnotation] }
+
+// Warning says that a Step went wrong, or tells of something that did.
+func (e *Entry) Warning() bool { return e.Annotations[WarningAnnotation] == "true" }
+
+// Rules are the rules of its findings, [""] of a Step.
 func (e *Entry) Rules() []string { return strings.Split(e.Annotations[RuleAnnotation], ",") }
 
 // Verdicts are the verdicts of its findings, in the order of Rules.
@@ -112,7 +118,7 @@ func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally,
 			tally.Bad++
 			bad(n, parseErr)
 		case e == nil:
-		case e.Annotations[RuleAnnotation] == "":
+		case e.Annotations[RuleAnnotation] == "" && e.Step() == "":
 			tally.Foreign++
 		default:
 			tally.Ours++

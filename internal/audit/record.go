@@ -110,18 +110,9 @@ func evidenceOf(s *quorum.Snapshot) Evidence {
 func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 	object := r.Object
 	rules, verdicts, said := words(&r.Decision)
-	e := &auditapi.Event{
-		Level:                    auditapi.LevelMetadata,
-		Stage:                    auditapi.StageResponseComplete,
-		AuditID:                  r.RequestUID,
-		Verb:                     strings.ToLower(r.Operation.String()),
-		User:                     r.User,
-		ObjectRef:                &object,
-		ResponseStatus:           &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK, Message: said},
-		RequestReceivedTimestamp: metav1.NewMicroTime(r.Received),
-		StageTimestamp:           metav1.NewMicroTime(now),
-		Annotations:              map[string]string{RuleAnnotation: rules, VerdictAnnotation: verdicts},
-	}
+	e := newEvent(r.RequestUID, r.Operation.String(), said, r.Received, now)
+	e.User, e.ObjectRef = r.User, &object
+	e.Annotations[RuleAnnotation], e.Annotations[VerdictAnnotation] = rules, verdicts
 	if r.Decision.Denial() != nil {
 		e.ResponseStatus.Status, e.ResponseStatus.Code = metav1.StatusFailure, http.StatusForbidden
 		e.ResponseStatus.Reason = metav1.StatusReasonForbidden
@@ -137,14 +128,34 @@ func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 	if r.Abandoned {
 		e.Annotations[AbandonedAnnotation] = "true"
 	}
-	if r.Snapshot != nil {
-		evidence, err := json.Marshal(evidenceOf(r.Snapshot))
-		if err != nil {
-			return nil, fmt.Errorf("evidence of request %s: %w", r.RequestUID, err)
-		}
-		e.Annotations[EvidenceAnnotation] = string(evidence)
+	return e, addEvidence(e, r.Snapshot)
+}
+
+// newEvent is an Event of something that went well.
+func newEvent(id types.UID, verb, said string, received, now time.Time) *auditapi.Event {
+	return &auditapi.Event{
+		Level:                    auditapi.LevelMetadata,
+		Stage:                    auditapi.StageResponseComplete,
+		AuditID:                  id,
+		Verb:                     strings.ToLower(verb),
+		ResponseStatus:           &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK, Message: said},
+		RequestReceivedTimestamp: metav1.NewMicroTime(received),
+		StageTimestamp:           metav1.NewMicroTime(now),
+		Annotations:              map[string]string{},
 	}
-	return e, nil
+}
+
+// addEvidence adds what was seen, if anything.
+func addEvidence(e *auditapi.Event, s *quorum.Snapshot) error {
+	if s == nil {
+		return nil
+	}
+	evidence, err := json.Marshal(evidenceOf(s))
+	if err != nil {
+		return fmt.Errorf("evidence of %s %s: %w", e.Verb, e.AuditID, err)
+	}
+	e.Annotations[EvidenceAnnotation] = string(evidence)
+	return nil
 }
 
 // words are the rules, verdicts and lines of all findings.

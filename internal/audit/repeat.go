@@ -12,8 +12,12 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 )
 
-// RepeatWindow is how long repairs that repeat the first are counted instead of written.
-const RepeatWindow = 5 * time.Minute
+// Repairs that repeat the first are counted instead of written. The count is written after FirstCount, and then each time
+// after twice as long, at most after RepeatWindow, until the fight rests for that long.
+const (
+	FirstCount   = 10 * time.Second
+	RepeatWindow = 5 * time.Minute
+)
 
 // maxFights bounds what is counted at once; the one that rested longest is summed up early.
 const maxFights = 512
@@ -23,12 +27,13 @@ type fight struct {
 	rules, object, user string
 }
 
-// count is how a fight went since its first record was written.
+// count is how a fight went since its last record was written.
 type count struct {
-	timer *time.Timer
-	n     int             // repetitions
-	since time.Time       // of the first of them
-	last  *auditapi.Event // of them
+	timer  *time.Timer
+	window time.Duration   // until the next record
+	n      int             // repetitions
+	since  time.Time       // of the first of them
+	last   *auditapi.Event // of them
 }
 
 // repeats counts fights. Leaving the cache, for whatever reason, makes a fight's summary due.
@@ -77,20 +82,30 @@ func (r *repeats) counted(d *admission.Decision, e *auditapi.Event) bool {
 		c.last = e
 		return true
 	}
-	c := &count{}
-	c.timer = time.AfterFunc(RepeatWindow, func() { r.close(key, c) })
+	c := &count{window: FirstCount}
+	c.timer = time.AfterFunc(c.window, func() { r.close(key, c) })
 	r.cache.Add(key, c)
 	return false
 }
 
-// close ends a window, unless that has happened and another one is open.
+// close ends a window, unless the fight was pushed out meanwhile. Where it went on within, a longer window begins.
 func (r *repeats) close(key fight, c *count) {
 	defer r.flush()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if value, ok := r.cache.Get(key); ok && value == c {
-		r.cache.Remove(key)
+	if value, ok := r.cache.Get(key); !ok || value != c {
+		return
 	}
+	if c.n == 0 && c.window == RepeatWindow {
+		r.cache.Remove(key)
+		return
+	}
+	if c.n > 0 {
+		r.due = append(r.due, c.summary())
+		c.n = 0
+	}
+	c.window = min(2*c.window, RepeatWindow)
+	c.timer.Reset(c.window)
 }
 
 // closeAll ends all windows.

@@ -42,10 +42,13 @@ type Reconciler struct {
 	RingView *RingView
 	// ClusterOperator is where the conditions are told; nil for nowhere.
 	ClusterOperator *ClusterOperator
+	// Seen is told what is new in a look; nil for nobody.
+	Seen func(s *quorum.Snapshot, news []membership.Seen)
 	// Hedge is told when a member has left etcd; nil for nobody.
 	Hedge *Hedge
 
 	memory       observe.Memory
+	changes      membership.Changes
 	toldNotes    map[noteKey]lastTold // the notes in force
 	wanted       int                  // the number of voters wanted at the last look that knew it
 	writeTimeout writeTimeout
@@ -163,6 +166,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		}
 		return outcome{}, err
 	}
+	r.tellNews(s)
 	plan := membership.Decide(s)
 	r.reportAmbiguous(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
@@ -299,6 +303,13 @@ func (r *Reconciler) done(a membership.Action) {
 		membership.KindAddLearner: "LearnerAdded",
 	}[a.Kind()]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind().String(), "Holdfast: %s: %s", a.Describe(), a.Why)
+}
+
+// tellNews keeps what is new in a look, for people who ask later.
+func (r *Reconciler) tellNews(s *quorum.Snapshot) {
+	if news := r.changes.Since(s); r.Seen != nil {
+		r.Seen(s, news)
+	}
 }
 
 // tellWanted says when another number of voters is wanted: a deletion may then wait for a replacement, or for none any more.

@@ -18,6 +18,7 @@ func TestAuditPage(t *testing.T) {
 	for _, annotation := range []string{
 		audit.RuleAnnotation, audit.VerdictAnnotation, audit.FieldManagerAnnotation, audit.AbandonedAnnotation, audit.ReleaseReasonAnnotation,
 		audit.OverrideAnnotation, audit.OverrideByAnnotation, audit.EvidenceAnnotation, audit.RepeatedAnnotation, audit.RepeatedSinceAnnotation,
+		audit.StepAnnotation, audit.WarningAnnotation,
 	} {
 		if !strings.Contains(text, "`"+annotation+"`") {
 			t.Errorf("docs/audit.md does not tell annotation %s", annotation)
