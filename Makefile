@@ -71,6 +71,10 @@ cpms: binaries parts set-operator ## Run the platform's control plane machine se
 
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
 FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
+.PHONY: browser
+browser: ## Open the report's page in headless Chromium (Debian: apt-get install chromium)
+	go test -tags browser -timeout 10m ./internal/report
+
 .PHONY: upgrade
 upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/install.md)
 	test/install/from.sh $(FROM) $(BIN)/from
@@ -99,7 +103,7 @@ race: binaries parts ## Run the race detector over everything that is concurrent
 	CGO_ENABLED=1 go test -race -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
 
 # Packages whose tests need no built Kubernetes and take seconds.
-QUICK := ./internal/quorum ./internal/admission ./internal/machineset ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/etcdcert \
+QUICK := ./internal/quorum ./internal/admission ./internal/machineset ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/report ./internal/etcdcert \
   ./internal/plugin ./test/mutation ./test/docs
 .PHONY: check
 check: format linter ## Before a push: formatting, vet and lint of the changed packages, decisions, documentation; builds no Kubernetes

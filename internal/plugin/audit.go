@@ -25,6 +25,7 @@ type auditOptions struct {
 	since, until                     string
 	output, by                       string
 	rotated, follow                  bool
+	steps                            bool // steps as well as decisions, for report
 	cluster                          clusterFlags
 
 	from, to time.Time // since and until
@@ -48,7 +49,7 @@ event is reported and left out; the API server's own events are left out without
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
 deletion that is held, an escape hatch that was used). A repair that goes on and on is summed up
-every few minutes: "repaired x29" stands for 29 of them. "(abandoned)" stands behind a verdict for which
+after 10 s, and later and later: "repaired x29" stands for 29 of them. "(abandoned)" stands behind a verdict for which
 the API server did not wait: it went by the webhook's failure policy, and what became of the request is
 not in the record.`,
 		Example: `  # What was refused in the last hour
@@ -152,7 +153,7 @@ func (o *auditOptions) wants(e *audit.Entry) bool {
 	match := func(wanted []string, has ...string) bool {
 		return len(wanted) == 0 || slices.ContainsFunc(has, func(h string) bool { return slices.Contains(wanted, h) })
 	}
-	return match(o.machines, e.Name()) && match(o.users, e.User.Username) && match(o.rules, e.Rules()...) && match(o.verdicts, e.Verdicts()...) &&
+	return (o.steps || e.Step() == "") && match(o.machines, e.Name()) && match(o.users, e.User.Username) && match(o.rules, e.Rules()...) && match(o.verdicts, e.Verdicts()...) &&
 		(o.from.IsZero() || !e.Last().Before(o.from)) && (o.to.IsZero() || e.First().Before(o.to))
 }
 

@@ -35,7 +35,7 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
   kubectl holdfast explain master-0 -f snapshot.yaml`,
 		Args: oneMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("output", output, "text", "json", "yaml"); err != nil {
+			if err := oneOf(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			v, err := o.take(cmd.Context(), t)

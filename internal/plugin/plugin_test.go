@@ -19,8 +19,9 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 const (
-	log   = "testdata/audit.log"     // with one file rotated from it, compressed
-	mixed = "testdata/mixed.log.txt" // a process's output with records in it, one of a user with a bad name
+	log     = "testdata/audit.log" // with one file rotated from it, compressed
+	demoLog = "../../docs/examples/audit.log"
+	mixed   = "testdata/mixed.log.txt" // a process's output with records in it, one of a user with a bad name
 )
 
 // cli runs the command line as a person would, on 1 March 2026 at 13:00.
@@ -58,6 +59,10 @@ func TestGolden(t *testing.T) {
 		"mixed":          {args: "audit " + mixed},
 		"standard-input": {in: mixed, args: "audit --by machine -"},
 		"both":           {in: mixed, args: "audit --rule held - " + log},
+		"report":         {args: "report --machine master-1 " + demoLog},
+		"report-json":    {args: "report -o json --user alice --machine master-2 " + demoLog},
+		"report-mixed":   {args: "report " + mixed},
+		"report-nothing": {args: "report --since 1h " + log},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var in io.Reader = strings.NewReader("")

@@ -128,6 +128,8 @@ func TestPods(t *testing.T) {
 		"pods-deaf":     {args: "audit", from: &replicas{pods: both().pods}, status: 1},
 		"pods-none":     {args: "audit", from: &replicas{}, status: 1},
 		"pods-silent":   {args: "audit", from: &replicas{pods: both().pods[1:2], logs: map[string]string{"holdfast-b": "silent.log"}}},
+		"pods-report":   {args: "report --events=false --rule escape-hatch", from: both()},
+		"pods-no-event": {args: "report --rule escape-hatch", from: deaf}, // of which it says what it lacks
 		"pods-away":     {args: "audit --holdfast-namespace elsewhere", from: both(), status: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

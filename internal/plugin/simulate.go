@@ -26,7 +26,7 @@ by hand to ask what would be.`,
   sed 's/^desired: 5/desired: 3/' snapshot.yaml | kubectl holdfast simulate -f -`,
 		Args: exactly(0, ""),
 		RunE: func(*cobra.Command, []string) error {
-			if err := oneOf("output", output, "text", "json", "yaml"); err != nil {
+			if err := oneOf(output, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			if file == "" {

@@ -61,7 +61,7 @@ keeps up) shows with --watch.
 }
 
 func (o *statusOptions) run(ctx context.Context, t terminal) error {
-	if err := oneOf("output", o.output, "table", "wide", "json", "yaml"); err != nil {
+	if err := oneOf(o.output, "table", "wide", "json", "yaml"); err != nil {
 		return err
 	}
 	if !o.watch {

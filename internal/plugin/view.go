@@ -277,10 +277,10 @@ func indented(out io.Writer, lines ...string) {
 	}
 }
 
-// oneOf checks the value of a flag.
-func oneOf(flag, value string, known ...string) error {
+// oneOf checks the value of --output.
+func oneOf(value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	return usage("--%s is %q; it is one of %s", flag, value, strings.Join(known, ", "))
+	return usage("--output is %q; it is one of %s", value, strings.Join(known, ", "))
 }

@@ -1,0 +1,235 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	machinev1 "github.com/openshift/api/machine/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/report"
+)
+
+// reportOptions are the flags of report: some of audit's, and others.
+type reportOptions struct {
+	records auditOptions
+	output  string
+	events  bool
+	missing []string // what could not be read, for people
+}
+
+func reportCommand(t terminal) *cobra.Command {
+	o := reportOptions{records: auditOptions{output: "table"}}
+	cmd := &cobra.Command{
+		Use:   "report [FILE...]",
+		Short: "Show one timeline of requests, Holdfast's steps, etcd's members and Events",
+		Long: `Show one timeline of the control plane's Machines: who asked for what and what Holdfast answered, what it
+did of its own accord, how etcd's members changed, and the Events of other controllers.
+
+-o html makes one page that is complete in itself, to send with a support case: a lane for each Machine, the
+phases of each replacement, everything by time, with filters. Look through it before you send it: it has the
+names of users and Machines, and addresses, in it.
+
+Without a FILE the records are read from the logs of Holdfast's pods, as kubectl holdfast audit does, and the Events
+from the API server. A FILE is such a log, see kubectl holdfast audit --help; with one, no cluster is asked unless
+--events says so. Events are gone after an hour or so; Holdfast's own steps and what it saw of etcd are
+among its records, and live as long as these.`,
+		Example: `  # What happened in the last two hours
+  kubectl holdfast report --since 2h
+
+  # A page to send with a support case
+  kubectl holdfast report --since 24h -o html > report.html
+
+  # All about one Machine and its replacement, for a script
+  kubectl holdfast report --machine master-1 -o json
+
+  # From logs that a collector kept
+  kubectl holdfast report -o html holdfast-1.log holdfast-2.log > report.html`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("events") {
+				o.events = len(args) == 0
+			}
+			return o.run(cmd.Context(), t, args)
+		},
+	}
+	f, r := cmd.Flags(), &o.records
+	f.StringSliceVar(&r.machines, "machine", nil, "only of these Machines, and of the control plane as a whole")
+	f.StringSliceVar(&r.users, "user", nil, "only what these users asked for, by full name")
+	f.StringSliceVar(&r.rules, "rule", nil, "only decisions by these rules: "+strings.Join(ruleNames(), ", "))
+	f.StringVar(&r.since, "since", "", "only from this time on: an age such as 90m, or a time such as 2026-03-01T12:00:00Z")
+	f.StringVar(&r.until, "until", "", "only before this time: an age or a time, like --since")
+	f.StringVarP(&o.output, "output", "o", "table", "table, html or json")
+	f.BoolVar(&o.events, "events", true, "read the Events from the API server, too; off with a FILE unless it is set")
+	f.BoolVar(&r.rotated, "rotated", true, "read the logs that were rotated from a FILE, too")
+	f.StringVar(&r.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
+	r.cluster.bindAPI(f, "user") // a filter here
+	among(cmd, "rule", ruleNames()...)
+	among(cmd, "output", "table", "html", "json")
+	return cmd
+}
+
+func (o *reportOptions) run(ctx context.Context, t terminal, args []string) error {
+	r := &o.records
+	if err := r.check(t.now()); err != nil {
+		return err
+	}
+	if err := oneOf(o.output, "table", "html", "json"); err != nil {
+		return err
+	}
+	entries, err := o.read(ctx, t, args)
+	if err != nil {
+		return err
+	}
+	w := report.Wanted{From: r.from, To: r.to}
+	if w.To.IsZero() && len(args) == 0 {
+		w.To = t.now()
+	}
+	if o.events {
+		if w.Events, err = o.ofAPI(ctx, t, entries); err != nil {
+			o.lacks(t, err)
+		}
+	}
+	if len(r.machines) > 0 {
+		w.Machine = func(name string) bool { return slices.Contains(r.machines, name) }
+	}
+	if len(r.users)+len(r.rules) > 0 {
+		w.Item = func(i *report.Item) bool {
+			return (len(r.users) == 0 || slices.Contains(r.users, i.User)) && (len(r.rules) == 0 ||
+				slices.ContainsFunc(strings.Split(i.Rule, ","), func(rule string) bool { return slices.Contains(r.rules, rule) }))
+		}
+	}
+	w.Missing = o.missing
+	made := report.New(entries, w)
+	switch o.output {
+	case "html":
+		return made.HTML(t.out, version())
+	case "json":
+		return printData(t.out, o.output, made)
+	}
+	return printReport(t, made)
+}
+
+// read reads the records: all that there are, since a look before --since tells how things stood then.
+func (o *reportOptions) read(ctx context.Context, t terminal, args []string) (entries []audit.Entry, err error) {
+	if len(args) > 0 {
+		all := auditOptions{rotated: o.records.rotated, steps: true}
+		return all.ofFiles(ctx, t, args)
+	}
+	logs, err := o.records.logs(t)
+	if err != nil {
+		return nil, err
+	}
+	failed := logs.all(ctx, 0, func(e audit.Entry) { entries = append(entries, e) })
+	if len(entries) == 0 && failed != nil {
+		return nil, failed
+	}
+	if failed != nil {
+		o.lacks(t, failed)
+	}
+	return audit.Merge(entries), nil
+}
+
+// lacks says what the report is without, on the terminal and in it.
+func (o *reportOptions) lacks(t terminal, why error) {
+	text := plain(why.Error())
+	o.missing = append(o.missing, text)
+	fmt.Fprintf(t.err, "The report is without this: %s\n", text)
+}
+
+// ofAPI are the Events about control-plane Machines, those that are there and those that the records name, and about their set.
+func (o *reportOptions) ofAPI(ctx context.Context, t terminal, entries []audit.Entry) ([]corev1.Event, error) {
+	flags := &o.records.cluster
+	config, err := flags.config()
+	if err != nil {
+		return nil, err
+	}
+	api, err := t.dial.api(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	namespace := defaultNamespace
+	if given := flags.overrides.Context.Namespace; given != "" {
+		namespace = given
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	ours := map[string]bool{}
+	for i := range entries {
+		ours[entries[i].Name()] = true
+	}
+	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
+		selector, err := observe.LabelIn(label, quorum.ControlPlaneRoles()...)
+		if err != nil {
+			return nil, err
+		}
+		machines := &metav1.PartialObjectMetadataList{}
+		machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+		if err := api.List(ctx, machines, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("list Machines in namespace %s: %s", namespace, oneLine(err))
+		}
+		for i := range machines.Items {
+			ours[machines.Items[i].Name] = true
+		}
+	}
+	var events corev1.EventList
+	if err := api.List(ctx, &events, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list Events in namespace %s: %s", namespace, oneLine(err))
+	}
+	return slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
+		about := e.InvolvedObject.GroupVersionKind()
+		machine := about.Group == machinev1beta1.GroupName && about.Kind == "Machine" && ours[e.InvolvedObject.Name]
+		return !machine && (about.Group != machinev1.GroupName || about.Kind != "ControlPlaneMachineSet")
+	}), nil
+}
+
+// printReport prints a report as two tables: of the Machines that were deleted, and of everything by time.
+func printReport(t terminal, r *report.Report) error {
+	if len(r.Items) == 0 {
+		_, err := fmt.Fprintln(t.out, "There is no record and no Event of this time.")
+		return err
+	}
+	if len(r.Replacements) > 0 {
+		rows := [][]string{{"DELETED", "AT", "BY USER", "REPLACED BY", "TOOK", "PHASES"}}
+		for i := range r.Replacements {
+			p := &r.Replacements[i]
+			took, by := "it goes on", "nobody yet"
+			if !p.Gone.IsZero() {
+				took = report.Seconds(p.Gone.Sub(p.Deleted))
+			}
+			if p.By != "" {
+				by = p.By
+			}
+			var phases []string
+			for _, phase := range p.Phases() {
+				phases = append(phases, phase.Name+" "+phase.Length())
+			}
+			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, by, took, strings.Join(phases, ", ")})
+		}
+		if err := printRows(t.out, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(t.out)
+	}
+	rows := [][]string{{"TIME", "MACHINE", "KIND", "WHAT", "WHO", "SAID"}}
+	for i := range r.Items {
+		item := &r.Items[i]
+		kind, what := item.Class(), item.What
+		if item.Count > 0 {
+			kind += fmt.Sprintf(" x%d", item.Count)
+		}
+		if item.Rule != "" {
+			what += " " + item.Rule
+		}
+		rows = append(rows, []string{at(item.At), item.Machine, kind, what, item.User, shorten(strings.Join(item.Said, " "), 100)})
+	}
+	return printRows(t.out, rows)
+}

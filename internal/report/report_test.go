@@ -1,0 +1,236 @@
+package report
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// demo are the records of make demo.
+func demo(t *testing.T) []audit.Entry {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "docs", "examples", "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var out []audit.Entry
+	if _, err := audit.Read(f, func(e audit.Entry) { out = append(out, e) }, func(line int, err error) { t.Error(line, err) }); err != nil {
+		t.Fatal(err)
+	}
+	return audit.Merge(out)
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not so any more (-want +got; -update writes it anew):\n%s", path, diff)
+	}
+}
+
+// TestDemo: four Machines are replaced, one by hand and three by the set.
+func TestDemo(t *testing.T) {
+	r := New(demo(t), Wanted{})
+	var out strings.Builder
+	since := func(at time.Time) string {
+		if at.IsZero() {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", at.Sub(r.From).Seconds())
+	}
+	for i := range r.Lanes {
+		l := &r.Lanes[i]
+		fmt.Fprintf(&out, "%s\n", l.Machine)
+		for _, s := range l.Member {
+			fmt.Fprintf(&out, "  %s to %s %s\n", since(s.From), since(s.To), s.State)
+		}
+		for _, s := range l.Deleting {
+			fmt.Fprintf(&out, "  %s to %s deleting\n", since(s.From), since(s.To))
+		}
+	}
+	for i := range r.Replacements {
+		p := &r.Replacements[i]
+		fmt.Fprintf(&out, "%s deleted %s by %s, replaced by %s: learner %s, votes %s, left %s, gone %s, replaced %t\n",
+			p.Machine, since(p.Deleted), p.User, p.By, since(p.Learner), since(p.Votes), since(p.Left), since(p.Gone), p.Replaced())
+		var sum time.Duration
+		for _, phase := range p.Phases() {
+			sum += phase.Took
+		}
+		if sum != p.Gone.Sub(p.Deleted) {
+			t.Errorf("the phases of %s take %s of %s", p.Machine, sum, p.Gone.Sub(p.Deleted))
+		}
+	}
+	golden(t, "demo.txt", out.String())
+}
+
+func TestWanted(t *testing.T) {
+	all := New(demo(t), Wanted{})
+	half := all.From.Add(all.To.Sub(all.From) / 2)
+	for name, c := range map[string]struct {
+		wanted Wanted
+		check  func(r *Report) string
+	}{
+		"one Machine": {Wanted{Machine: func(name string) bool { return name == "master-1" }}, func(r *Report) string {
+			if len(r.Lanes) != 1 || len(r.Replacements) != 1 || slices.ContainsFunc(r.Items, func(i Item) bool { return i.Machine != "" && i.Machine != "master-1" }) {
+				return fmt.Sprintf("%d lanes, %d replacements", len(r.Lanes), len(r.Replacements))
+			}
+			return ""
+		}},
+		"one user": {Wanted{Item: func(i *Item) bool { return i.User == "alice" }}, func(r *Report) string {
+			if len(r.Lanes) != len(all.Lanes) || r.Replacements[0].User != "alice" || len(r.Items) == 0 || len(r.Items) >= len(all.Items) {
+				return fmt.Sprintf("%d lanes, %d items, %+v", len(r.Lanes), len(r.Items), r.Replacements[0])
+			}
+			return ""
+		}},
+		"the second half": {Wanted{From: half}, func(r *Report) string {
+			if r.Items[0].At.Before(half) || r.Lanes[0].Member[0].From.Before(half) || slices.ContainsFunc(r.Replacements, func(p Replacement) bool { return p.Machine == "master-1" }) {
+				return fmt.Sprintf("%+v, %+v", r.Items[0], r.Replacements)
+			}
+			return ""
+		}},
+		"the first half": {Wanted{To: half}, func(r *Report) string {
+			if r.Items[len(r.Items)-1].At.After(half) || slices.ContainsFunc(r.Lanes, func(l Lane) bool { return l.Member[len(l.Member)-1].To.After(half) }) {
+				return "later items or lanes"
+			}
+			return ""
+		}},
+		"nothing": {Wanted{From: all.To.Add(time.Hour), To: all.To.Add(2 * time.Hour)}, func(r *Report) string {
+			if len(r.Items) != 0 || len(r.Replacements) != 0 {
+				return fmt.Sprintf("%d items, %+v", len(r.Items), r.Replacements)
+			}
+			return ""
+		}},
+	} {
+		if wrong := c.check(New(demo(t), c.wanted)); wrong != "" {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+}
+
+// entry is a record with the members that were seen.
+func entry(at time.Time, verb, machine, user string, annotations map[string]string, said string) audit.Entry {
+	var e audit.Entry
+	e.Verb, e.User.Username, e.Annotations = verb, user, annotations
+	e.RequestReceivedTimestamp = metav1.NewMicroTime(at)
+	e.ResponseStatus = &metav1.Status{Message: said}
+	e.ObjectRef = &auditv1.ObjectReference{Name: machine}
+	return e
+}
+
+// TestGoesOn: a Machine is deleted, its member does not answer, and nobody has come for it.
+func TestGoesOn(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	look := func(after time.Duration, members string) audit.Entry {
+		at := start.Add(after)
+		return entry(at, "observe", "", "holdfast", map[string]string{
+			audit.StepAnnotation:     "Changed",
+			audit.EvidenceAnnotation: fmt.Sprintf(`{"at":%q,%s}`, at.Format(time.RFC3339Nano), members),
+		}, "")
+	}
+	entries := []audit.Entry{
+		look(0, `"members":[{"id":"a","machine":"master-0","healthy":true},{"id":"b","machine":"master-1","healthy":true}]`),
+		look(time.Second, `"unknown":"no answer"`), // says nothing
+		look(2*time.Second, `"members":[{"id":"a","machine":"master-0","healthy":true},{"id":"b","machine":"master-1","healthy":false}],"deleting":["master-1"]`),
+		look(3*time.Second, `"members":[{"id":"a","machine":"master-0","healthy":true},{"id":"b","machine":"master-1","healthy":false},{"id":"c","name":"lost","learner":true,"healthy":false}],"deleting":["master-1"]`),
+	}
+	r := New(entries, Wanted{To: start.Add(10 * time.Second)})
+	want := []Lane{
+		{Machine: "master-0", Member: []Span{{start, start.Add(10 * time.Second), StateVoter}}},
+		{
+			Machine:  "master-1",
+			Member:   []Span{{start, start.Add(2 * time.Second), StateVoter}, {start.Add(2 * time.Second), start.Add(10 * time.Second), StateUnhealthy}},
+			Deleting: []Span{{From: start.Add(2 * time.Second), To: start.Add(10 * time.Second)}},
+		},
+		{Machine: "lost", Member: []Span{{start.Add(3 * time.Second), start.Add(10 * time.Second), StateLearner}}},
+	}
+	if diff := cmp.Diff(want, r.Lanes); diff != "" {
+		t.Error(diff)
+	}
+	if p := r.Replacements[0]; len(r.Replacements) != 1 || p.Replaced() || p.By != "lost" || !p.Gone.IsZero() || !p.Left.IsZero() || !p.Votes.IsZero() {
+		t.Errorf("%+v", r.Replacements)
+	}
+}
+
+// TestEvents: what the records tell of already is not told twice, and what an Event of whole seconds tells of comes after its cause.
+func TestEvents(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, int(300*time.Millisecond), time.UTC)
+	entries := []audit.Entry{
+		entry(at, "promote", "master-3", audit.StepUser, map[string]string{audit.StepAnnotation: "LearnerPromoted"}, "Holdfast: promote learner master-3: it has caught up"),
+		entry(at, "delete", "master-0", "alice", map[string]string{audit.RuleAnnotation: "one-too-many", audit.VerdictAnnotation: "denied"}, "Refused (one-too-many): not now.\nWait."),
+	}
+	second := metav1.NewTime(at.Truncate(time.Second))
+	told := func(machine, by, reason, kind, note string) corev1.Event {
+		return corev1.Event{
+			InvolvedObject: corev1.ObjectReference{Name: machine}, ReportingController: by, Reason: reason, Type: kind, Message: note,
+			FirstTimestamp: second, LastTimestamp: second,
+		}
+	}
+	series := told("master-0", "holdfast", "HookRestored", "Warning", "UPDATE by argocd: Holdfast (keep-hook) put it back.")
+	series.FirstTimestamp, series.LastTimestamp, series.EventTime = metav1.Time{}, metav1.Time{}, metav1.NewMicroTime(at.Add(-time.Minute))
+	series.Series = &corev1.EventSeries{Count: 7, LastObservedTime: metav1.NewMicroTime(at.Add(time.Minute))}
+	r := New(entries, Wanted{Events: []corev1.Event{
+		told("master-3", "holdfast", "LearnerPromoted", "Normal", "Holdfast: promote learner master-3: it has caught up"),
+		told("master-0", "holdfast", "DeletionBlocked", "Warning", "DELETE by alice: Refused (one-too-many): not now. Wait."),
+		told("master-0", "machine-drain-controller", "DrainBlocked", "Normal", "Drain blocked by pre-drain hook"),
+		series,
+	}})
+	var got []string
+	for i := range r.Items {
+		it := &r.Items[i]
+		got = append(got, fmt.Sprintf("%s %s %s %s x%d", it.Class(), it.Machine, it.What, it.User, it.Count))
+	}
+	want := []string{
+		"step master-3 LearnerPromoted holdfast x0", "denied master-0 DELETE alice x0",
+		"event master-0 DrainBlocked machine-drain-controller x0", "warning master-0 HookRestored holdfast x7",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestHostile: what users wrote is text on the page, whatever they wrote.
+func TestHostile(t *testing.T) {
+	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(1)>"'`
+	var out bytes.Buffer
+	r := New([]audit.Entry{entry(time.Now(), evil, evil, evil, map[string]string{
+		audit.RuleAnnotation: evil, audit.VerdictAnnotation: evil, audit.ReleaseReasonAnnotation: evil,
+		audit.EvidenceAnnotation: `{"members":[{"id":"a","machine":"</script><script>alert(1)</script>","healthy":true}]}`,
+	}, evil)}, Wanted{Missing: []string{evil}})
+	if err := r.HTML(&out, evil); err != nil {
+		t.Fatal(err)
+	}
+	page := out.String()
+	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") || strings.Count(page, "<script>") != 1 {
+		t.Error("it is not escaped:\n" + page)
+	}
+	for _, load := range []string{"http://", "https://", "src=", "@import", "url("} {
+		if strings.Contains(strings.ReplaceAll(page, "&lt;img src=x", ""), load) {
+			t.Errorf("the page loads something: it holds %s", load)
+		}
+	}
+}
