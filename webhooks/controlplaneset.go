@@ -3,7 +3,6 @@ package webhooks
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
@@ -57,7 +56,7 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		})
 		response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
 		if denial := d.Denial(); denial != nil {
-			response = ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
+			response = denied(denial)
 		}
 		response.AuditAnnotations = annotations(&req, &d)
 		return response

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -42,7 +41,7 @@ func (g *Handlers) Home() ctrladmission.Handler {
 			Admission: &req.AdmissionRequest, Decision: d, Received: received,
 			Request: admission.Request{Operation: request.Operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}},
 		})
-		response := ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
+		response := denied(denial)
 		response.AuditAnnotations = annotations(&req, &d)
 		return response
 	})

@@ -398,7 +398,7 @@ func (f *fixture) answered(t *testing.T, c *verdictCase, dryRun bool, err error,
 			t.Errorf("dry run %t: recorded as dry run %t", dryRun, f.dryRun)
 		}
 		if f.Verdict == admission.VerdictDenied {
-			denial = append(denial, f.Lines...)
+			denial = append(denial, append(f.Lines, "The rule: "+f.Rule.Page())...)
 		} else {
 			warnings = append(warnings, f.Lines...)
 		}

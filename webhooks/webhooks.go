@@ -318,7 +318,12 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
 	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
 	g.record(ctx, r, func(admission.Verdict) bool { return true })
-	return ctrladmission.Denied(strings.Join(denial.Lines, "\n"))
+	return denied(denial)
+}
+
+// denied is the refusal as the user reads it.
+func denied(f *admission.Finding) ctrladmission.Response {
+	return ctrladmission.Denied(strings.Join(f.Lines, "\n") + "\nThe rule: " + f.Rule.Page())
 }
 
 // undone denies an object that lacks a repair: either another webhook took it out again, or the

@@ -3,6 +3,11 @@ package quorum
 // Rule is the name of an admission rule: the same in denials, warnings, metrics and tests.
 type Rule string
 
+// Page is where the rule is explained.
+func (r Rule) Page() string {
+	return "https://github.com/holdfast-dev/holdfast/blob/main/docs/rules.md#" + string(r)
+}
+
 const (
 	RuleClaim             Rule = "claim"
 	RuleAdopt             Rule = "adopt"

@@ -76,9 +76,9 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 			Expression: all("(request.resource.resource == 'configmaps')", operation("DELETE"), "namespaceObject.?metadata.?deletionTimestamp.hasValue()"),
 			MessageExpression: "request.resource.resource == 'pods' ? " +
 				quote("Refused (own-records): the budget of Holdfast's quorum guard counts every pod with label "+machineapi.GuardLabel+"="+machineapi.GuardName+
-					", so nobody else makes or changes one. Give pod ") + " + " + record + " + " + quote(" another label; to have the guard's pod made anew, delete it.") + " : " +
+					", so nobody else makes or changes one. Give pod ") + " + " + record + " + " + quote(" another label; to have the guard's pod made anew, delete it."+more("own-records")) + " : " +
 				quote("Refused (own-records): ConfigMap ") + " + " + record + " + " +
-				quote(" is Holdfast's own record, by which it decides what may be released. Leave it as it is; a person may delete it, and Holdfast makes it anew."),
+				quote(" is Holdfast's own record, by which it decides what may be released. Leave it as it is; a person may delete it, and Holdfast makes it anew."+more("own-records")),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
 	p.Spec.MatchConstraints.ResourceRules = rules
@@ -232,10 +232,13 @@ func status(field, none string) func(object string) string {
 func validation(rule quorum.Rule, denied, before, after string) admissionregistrationv1.Validation {
 	return admissionregistrationv1.Validation{
 		Expression:        not(denied),
-		MessageExpression: quote(fmt.Sprintf("Refused (%s): %s", rule, before)) + " + oldObject.metadata.name + " + quote(after),
+		MessageExpression: quote(fmt.Sprintf("Refused (%s): %s", rule, before)) + " + oldObject.metadata.name + " + quote(after+more(rule)),
 		Reason:            new(metav1.StatusReasonForbidden),
 	}
 }
+
+// more ends a refusal with where its rule is explained.
+func more(rule quorum.Rule) string { return " (" + rule.Page() + ")" }
 
 // policy is a policy for the updates of a resource of the Machine namespace.
 func (o *Options) policy(name, resource string, conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable, validations []admissionregistrationv1.Validation) *admissionregistrationv1.ValidatingAdmissionPolicy {
