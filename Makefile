@@ -165,7 +165,10 @@ verify: format ## Check formatting and go.mod files
 RELEASE  := $(BIN)/release
 IMAGE    ?= holdfast
 TAG      ?= $(shell git describe --tags --always --dirty)
-PLATFORMS := linux-amd64 linux-arm64
+PLATFORMS := linux-amd64 linux-arm64 linux-ppc64le linux-s390x
+PLUGIN_PLATFORMS := linux-amd64 linux-arm64 linux-ppc64le linux-s390x darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
+# Where the plugin's archives will be downloaded from, for the manifests that name them.
+DOWNLOAD ?= https://github.com/holdfast-dev/holdfast/releases/download/$(TAG)
 
 .PHONY: manifests
 manifests: binaries ## Render deploy's overlays into bin/release (IMAGE=, TAG=)
@@ -178,7 +181,7 @@ define build-image
 endef
 
 .PHONY: image
-image: ## Pack holdfast into an OCI archive for amd64 and arm64, always with the same digest (skopeo copy oci-archive:...)
+image: ## Pack holdfast into an OCI archive for amd64, arm64, ppc64le and s390x, always with the same digest (skopeo copy oci-archive:...)
 	$(call build-image,.,$(RELEASE)/image)
 
 .PHONY: image-again
@@ -188,14 +191,20 @@ image-again: image ## Build the image again from a copy of the commit elsewhere,
 	cmp $(RELEASE)/image/digest $(BIN)/again/image/digest
 	rm -rf $(BIN)/again
 
+.PHONY: plugins
+plugins: ## Pack the kubectl plugin for Linux, macOS and Windows, with a manifest for krew and OpenShift's console (DOWNLOAD=)
+	@for p in $(PLUGIN_PLATFORMS); do mkdir -p $(RELEASE)/plugins/$$p && \
+	  (set -x; GOOS=$${p%-*} GOARCH=$${p#*-} go build -trimpath -ldflags='-s -w -buildid=' -o $(RELEASE)/plugins/$$p/ ./cmd/kubectl-holdfast) || exit 1; done
+	cd deploy/image && go run ./plugin -binaries $(RELEASE)/plugins -license $(CURDIR)/LICENSE -out $(RELEASE) -version $(TAG) -url $(DOWNLOAD) -created $$(git log -1 --format=%ct)
+
 .PHONY: sbom
 sbom: ## Write the software bill of materials of holdfast into bin/release (CycloneDX)
 	@mkdir -p $(RELEASE)
 	cd deploy/image && go tool cyclonedx-gomod app -json -noserial -main cmd/holdfast -output $(RELEASE)/holdfast.cdx.json $(CURDIR)
 
 .PHONY: release
-release: manifests image sbom ## Make all that a release is made of: manifests, image, bill of materials
-	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json image/holdfast-image.tar | tee SHA256SUMS
+release: manifests image plugins sbom ## Make all that a release is made of: manifests, image, plugin, bill of materials
+	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json *.tar.gz image/holdfast-image.tar | tee SHA256SUMS
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox
