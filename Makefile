@@ -10,7 +10,7 @@ TAGS     := grpcnotrace
 HOLDFAST := -trimpath -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
-MODULES  := test/machineapi test/monitoring test/certmanager deploy/image $(GITOPS)
+MODULES  := test/machineapi test/monitoring test/certmanager deploy/image deploy/bundle $(GITOPS)
 # Prints one line for a build, with the time that it took.
 PROGRESS := $(CURDIR)/test/binaries/progress.sh
 SANDBOX_FLAGS ?=
@@ -37,15 +37,17 @@ sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDB
 LONGEST := ./test/waysin ./test/scenario ./test/install ./test/custodian
 .PHONY: test
 test: binaries parts ## Run the tests: decisions, webhooks on a real API server, etcd on real rings, scenarios on the sandbox
-	@$(MAKE) --no-print-directory -j3 test-main test-machine-api test-image
+	@$(MAKE) --no-print-directory -j4 test-main test-machine-api test-image test-bundle
 
-.PHONY: test-main test-machine-api test-image
+.PHONY: test-main test-machine-api test-image test-bundle
 test-main:
 	go test -vet=off -timeout 30m -p 6 $(LONGEST) ./...
 test-machine-api:
 	cd test/machineapi && go test -timeout 10m ./...
 test-image:
 	cd deploy/image && go test -timeout 10m ./...
+test-bundle:
+	cd deploy/bundle && go test -timeout 10m ./...
 
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
@@ -174,6 +176,12 @@ DOWNLOAD ?= https://github.com/holdfast-dev/holdfast/releases/download/$(TAG)
 manifests: binaries ## Render deploy's overlays into bin/release (IMAGE=, TAG=)
 	deploy/render.sh $(firstword $(wildcard $(KUBEBUILDER_ASSETS:%=%/kubectl)) $(BIN)/kubectl) $(RELEASE) $(IMAGE) $(TAG)
 
+# The overlay that the bundle is made of: openshift or self-signed, which differ in the webhooks' certificate and in monitoring.
+BUNDLE_OVERLAY ?= openshift
+.PHONY: bundle
+bundle: manifests ## Make the bundle for OLM, and what OLM does not take, in bin/release (IMAGE=, TAG=; docs/install.md)
+	cd deploy/bundle && go run . -manifests $(RELEASE)/holdfast-$(BUNDLE_OVERLAY).yaml -tag $(TAG) -out $(RELEASE)/bundle -beside $(RELEASE)/holdfast-beside-olm.yaml
+
 # Needs no container runtime. $(1) is the folder of the sources, $(2) of what comes out, $(3) the builds' environment.
 define build-image
 	$(foreach p,$(PLATFORMS),cd $(1) && $(3) GOOS=$(word 1,$(subst -, ,$(p))) GOARCH=$(word 2,$(subst -, ,$(p))) go build -trimpath -tags $(TAGS) -ldflags='-s -w -buildid=' -o $(2)/$(p)/holdfast ./cmd/holdfast
@@ -203,8 +211,8 @@ sbom: ## Write the software bill of materials of holdfast into bin/release (Cycl
 	cd deploy/image && go tool cyclonedx-gomod app -json -noserial -main cmd/holdfast -output $(RELEASE)/holdfast.cdx.json $(CURDIR)
 
 .PHONY: release
-release: manifests image plugins sbom ## Make all that a release is made of: manifests, image, plugin, bill of materials
-	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json *.tar.gz image/holdfast-image.tar | tee SHA256SUMS
+release: manifests bundle image plugins sbom ## Make all that a release is made of: manifests, bundle for OLM, image, plugin, bill of materials
+	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json *.tar.gz bundle/Containerfile bundle/*/* image/holdfast-image.tar | tee SHA256SUMS
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox
