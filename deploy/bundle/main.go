@@ -88,14 +88,14 @@ func build(o options) error {
 	}
 	for name, content := range files {
 		path := filepath.Join(o.out, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // it is to be read by everybody
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // the same
+		if err := os.WriteFile(path, content, 0o644); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(o.beside, beside, 0o644) //nolint:gosec // the same
+	return os.WriteFile(o.beside, beside, 0o644)
 }
 
 // load reads the objects of a file.
