@@ -60,8 +60,8 @@ func (p *parts) put(o *unstructured.Unstructured) error {
 	// OLM puts whatever is in a bundle into the namespace that it installs in.
 	case slices.Contains([]string{"Service", "PodDisruptionBudget", "PrometheusRule", "ServiceMonitor"}, kind) && ours:
 		p.manifests = append(p.manifests, o)
-	// A bundle may have no Namespace. NetworkPolicies OLM takes since OpenShift 4.20 only, and before that installs nothing
-	// of a bundle that has one. The dashboard is a ConfigMap in a namespace of the console's.
+	// A bundle may have no Namespace. OLM before OpenShift 4.20 may not know NetworkPolicies, and then installs nothing of a
+	// bundle that has one. The dashboard is a ConfigMap in a namespace of the console's.
 	case kind == "Namespace", kind == "NetworkPolicy", kind == "ConfigMap" && !ours:
 		p.beside = append(p.beside, o)
 	default:
