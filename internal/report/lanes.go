@@ -35,19 +35,15 @@ type Lane struct {
 
 // Replacement is a Machine that was deleted, and the one that came for it. Times are zero where that was not seen.
 type Replacement struct {
-	Machine  string    `json:"machine"`
-	User     string    `json:"user,omitempty"` // who deleted it
-	By       string    `json:"by,omitempty"`
-	Deleted  time.Time `json:"deleted"`
-	Learner  time.Time `json:"learner,omitzero"` // the new one's member joined
-	Votes    time.Time `json:"votes,omitzero"`
-	Left     time.Time `json:"left,omitzero"` // the old one's member left etcd
-	Gone     time.Time `json:"gone,omitzero"` // the old Machine
-	replaced bool
+	Machine string    `json:"machine"`
+	User    string    `json:"user,omitempty"` // who deleted it
+	By      string    `json:"by,omitempty"`
+	Deleted time.Time `json:"deleted"`
+	Learner time.Time `json:"learner,omitzero"` // the new one's member joined
+	Votes   time.Time `json:"votes,omitzero"`
+	Left    time.Time `json:"left,omitzero"` // the old one's member left etcd
+	Gone    time.Time `json:"gone,omitzero"` // the old Machine
 }
-
-// Replaced says whether the new member votes and the old Machine is gone.
-func (p *Replacement) Replaced() bool { return p.replaced }
 
 // sight is one look at the control plane.
 type sight struct {
@@ -160,7 +156,6 @@ func replacements(all []Lane, items []Item) []Replacement {
 				}
 			}
 		}
-		p.replaced = !p.Votes.IsZero() && !p.Gone.IsZero()
 	}
 	return out
 }

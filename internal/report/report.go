@@ -134,33 +134,31 @@ func fromEntry(e *audit.Entry) Item {
 	return i
 }
 
-// others are the Events that no item tells of already.
+// others are the Events that no item tells of already. Another controller's never is: only Holdfast's own have records.
 func others(items []Item, events []corev1.Event) (out []Item) {
-	said := map[string]bool{}
+	said := map[string][]string{} // by Machine
 	for i := range items {
-		said[items[i].Machine+" "+essence(strings.Join(items[i].Said, " "))] = true
+		said[items[i].Machine] = append(said[items[i].Machine], oneLine(strings.Join(items[i].Said, " ")))
 	}
 	for i := range events {
-		e := &events[i]
-		it := fromEvent(e)
-		text := e.Message
-		if it.User == audit.StepUser { // an admission's Event says first who asked for what
-			if _, after, ok := strings.Cut(text, ": "); ok && !said[it.Machine+" "+essence(text)] {
-				text = after
-			}
+		it := fromEvent(&events[i])
+		// An admission's Event is about one finding, where the record has all, and says first who asked for what.
+		_, finding, _ := strings.Cut(events[i].Message, ": ")
+		if it.User == audit.StepUser && slices.ContainsFunc(said[it.Machine], func(text string) bool { return strings.Contains(text, essence(finding)) }) {
+			continue
 		}
-		if !said[it.Machine+" "+essence(text)] {
-			out = append(out, it)
-		}
+		out = append(out, it)
 	}
 	return out
 }
 
-// essence is what two tellings of the same have in common: an Event's note may be cut.
-func essence(text string) string {
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// essence is the beginning of a note, which may have been cut.
+func essence(note string) string {
 	const enough = 200
-	text = strings.Join(strings.Fields(text), " ")
-	return text[:min(len(text), enough)]
+	note = oneLine(note)
+	return note[:min(len(note), enough)]
 }
 
 func fromEvent(e *corev1.Event) Item {

@@ -75,8 +75,8 @@ func TestDemo(t *testing.T) {
 	}
 	for i := range r.Replacements {
 		p := &r.Replacements[i]
-		fmt.Fprintf(&out, "%s deleted %s by %s, replaced by %s: learner %s, votes %s, left %s, gone %s, replaced %t\n",
-			p.Machine, since(p.Deleted), p.User, p.By, since(p.Learner), since(p.Votes), since(p.Left), since(p.Gone), p.Replaced())
+		fmt.Fprintf(&out, "%s deleted %s by %s, replaced by %s: learner %s, votes %s, left %s, gone %s\n",
+			p.Machine, since(p.Deleted), p.User, p.By, since(p.Learner), since(p.Votes), since(p.Left), since(p.Gone))
 		var sum time.Duration
 		for _, phase := range p.Phases() {
 			sum += phase.Took
@@ -171,7 +171,7 @@ func TestGoesOn(t *testing.T) {
 	if diff := cmp.Diff(want, r.Lanes); diff != "" {
 		t.Error(diff)
 	}
-	if p := r.Replacements[0]; len(r.Replacements) != 1 || p.Replaced() || p.By != "lost" || !p.Gone.IsZero() || !p.Left.IsZero() || !p.Votes.IsZero() {
+	if p := r.Replacements[0]; len(r.Replacements) != 1 || p.By != "lost" || !p.Gone.IsZero() || !p.Left.IsZero() || !p.Votes.IsZero() {
 		t.Errorf("%+v", r.Replacements)
 	}
 }
@@ -182,6 +182,7 @@ func TestEvents(t *testing.T) {
 	entries := []audit.Entry{
 		entry(at, "promote", "master-3", audit.StepUser, map[string]string{audit.StepAnnotation: "LearnerPromoted"}, "Holdfast: promote learner master-3: it has caught up"),
 		entry(at, "delete", "master-0", "alice", map[string]string{audit.RuleAnnotation: "one-too-many", audit.VerdictAnnotation: "denied"}, "Refused (one-too-many): not now.\nWait."),
+		entry(at, "delete", "master-1", "bob", map[string]string{audit.RuleAnnotation: "one-too-many,held", audit.VerdictAnnotation: "overridden,allowed"}, "Lifted by bob.\nIt is held."),
 	}
 	second := metav1.NewTime(at.Truncate(time.Second))
 	told := func(machine, by, reason, kind, note string) corev1.Event {
@@ -197,6 +198,9 @@ func TestEvents(t *testing.T) {
 		told("master-3", "holdfast", "LearnerPromoted", "Normal", "Holdfast: promote learner master-3: it has caught up"),
 		told("master-0", "holdfast", "DeletionBlocked", "Warning", "DELETE by alice: Refused (one-too-many): not now. Wait."),
 		told("master-0", "machine-drain-controller", "DrainBlocked", "Normal", "Drain blocked by pre-drain hook"),
+		told("master-1", "holdfast", "OverrideUsed", "Warning", "DELETE by bob: Lifted by bob."), // a record has both, an Event each
+		told("master-1", "holdfast", "DeletionHeld", "Normal", "DELETE by bob: It is held."),
+		told("master-1", "machine-drain-controller", "Held", "Normal", "held"), // another's is shown, whatever it says
 		series,
 	}})
 	var got []string
@@ -205,8 +209,8 @@ func TestEvents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s %s x%d", it.Class(), it.Machine, it.What, it.User, it.Count))
 	}
 	want := []string{
-		"step master-3 LearnerPromoted holdfast x0", "denied master-0 DELETE alice x0",
-		"event master-0 DrainBlocked machine-drain-controller x0", "warning master-0 HookRestored holdfast x7",
+		"step master-3 LearnerPromoted holdfast x0", "denied master-0 DELETE alice x0", "overridden master-1 DELETE bob x0",
+		"event master-0 DrainBlocked machine-drain-controller x0", "event master-1 Held machine-drain-controller x0", "warning master-0 HookRestored holdfast x7",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
