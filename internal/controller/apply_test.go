@@ -179,7 +179,10 @@ func TestTellWanted(t *testing.T) {
 			{Name: "live", Hook: quorum.EntryOurs}, {Name: "held", Hook: quorum.EntryOurs, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},
 		}})
 	}
-	if got := <-said.Events; len(said.Events) > 0 || !strings.Contains(got, "VotersWantedChanged") || !strings.Contains(got, "wanted is 1 now, and was 3") {
-		t.Errorf("%q, and %d more", got, len(said.Events))
+	if n := len(said.Events); n != 1 {
+		t.Fatalf("%d Events", n)
+	}
+	if got := <-said.Events; !strings.Contains(got, "VotersWantedChanged") || !strings.Contains(got, "wanted is 1 now, and was 3") {
+		t.Errorf("%q", got)
 	}
 }

@@ -17,6 +17,7 @@ func ask(ctx context.Context, t terminal, word, question, instead string) error 
 		return usage("there is no terminal to ask at; to go ahead: %s", instead)
 	}
 	fmt.Fprint(t.out, question)
+	flush(t.out)
 	answer := make(chan string, 1)
 	go func() { // a read of a terminal cannot be interrupted: Ctrl-C leaves it behind, and the process ends
 		line, err := bufio.NewReader(t.in).ReadString('\n')

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -260,8 +259,6 @@ func (o *auditOptions) ofFiles(ctx context.Context, t terminal, args []string) (
 
 // stdin is the FILE that means standard input.
 const stdin = "-"
-
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // files are the logs that the arguments name.
 func (o *auditOptions) files(args []string) ([]string, error) {

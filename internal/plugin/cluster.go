@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -89,7 +88,9 @@ type clusterFlags struct {
 }
 
 // bindAPI adds the flags of the connection to the API server, but for those with the names of others.
-func (c *clusterFlags) bindAPI(f *pflag.FlagSet, taken ...string) {
+func (c *clusterFlags) bindAPI(all *pflag.FlagSet, taken ...string) {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defer join(all, f, connectionFlags)
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ContextOverrideFlags.Namespace.Description = "namespace of the Machines (default " + defaultNamespace + ")"
@@ -101,8 +102,10 @@ func (c *clusterFlags) bindAPI(f *pflag.FlagSet, taken ...string) {
 	clientcmd.BindOverrideFlags(&c.overrides, f, names)
 }
 
-func (c *clusterFlags) bind(f *pflag.FlagSet) {
-	c.bindAPI(f)
+func (c *clusterFlags) bind(all *pflag.FlagSet) {
+	c.bindAPI(all)
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defer join(all, f, holdfastFlags)
 	f.StringVar(&c.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast runs in, where it tells the ring (ConfigMap "+snapshotfile.RingName+")")
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
@@ -286,10 +289,4 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	}
 	w.seen[text] = true
 	fmt.Fprintf(w.out, "Warning: %s\n", plain(text))
-}
-
-// live says whether somebody sits at what is written to.
-func live(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && isTerminal(f)
 }

@@ -269,15 +269,19 @@ func TestCluster(t *testing.T) {
 		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},
 		"release-dry-run":     {args: "release master-1 --reason ticket --dry-run" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: held},
 		"replace-dry-run":     {args: "replace master-0 --instance-type m5.2xlarge --set blockDevices[0].ebs.volumeSize=200 --set placement.tenancy=dedicated --dry-run"},
+		"release-placeholder": {args: "release master-1 --reason ... --confirm master-1", status: 2, then: held},
 		"replace-denied":      {args: "replace master-0", funcs: interceptor.Funcs{Delete: denied}, status: 1},
-		"replace-failed":      {args: "replace master-0 --name new-0", funcs: interceptor.Funcs{Create: fails}, status: 1},
+		"replace-failed":      {args: "replace master-0 --name new-0 --yes", funcs: interceptor.Funcs{Create: fails}, status: 1},
 		"replace-owned":       {args: "replace master-0", owned: true, status: 1},
-		"replace-interrupted": {args: "replace master-0 --name new-0 --timeout 500ms", status: 1},
+		"replace-interrupted": {args: "replace master-0 --name new-0 --yes --timeout 500ms", status: 1},
 		"replace-same-name":   {args: "replace master-0 --name master-0", status: 2},
 		"replace-bad-name":    {args: "replace master-0 --name Master_0", status: 2},
 		"replace-bad-path":    {args: "replace master-0 --set blockDevices[1].ebs=x", status: 2},
 		"replace-bad-set":     {args: "replace master-0 --set blockDevices", status: 2},
-		"replace-taken":       {args: "replace master-0 --name master-2", status: 1},
+		"replace-taken":       {args: "replace master-0 --name master-2 --yes", status: 1},
+		"replace-no":          {args: "replace master-0 --name new-0", in: "yes\n", status: 1, then: alone},
+		"replace-placeholder": {args: "replace master-0 --instance-type ... --yes", status: 2, then: alone},
+		"replace-json":        {args: "replace master-0 --name new-0 --yes -o json", funcs: interceptor.Funcs{Create: fails}, status: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := controlPlane()
@@ -310,6 +314,14 @@ func released(t *testing.T, c client.Client) {
 	m := machine(t, c, "master-1")
 	if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent || m.Annotations[releaseReasonAnnotation] != "ticket" {
 		t.Errorf("it is not released: %+v, %v", m.Spec.LifecycleHooks, m.Annotations)
+	}
+}
+
+// alone: nothing was created, and nothing deleted.
+func alone(t *testing.T, c client.Client) {
+	var all machinev1beta1.MachineList
+	if err := c.List(t.Context(), &all); err != nil || len(all.Items) != 3 || machine(t, c, "master-0").DeletionTimestamp != nil {
+		t.Errorf("%d Machines, %v", len(all.Items), err)
 	}
 }
 
@@ -347,6 +359,28 @@ func TestWatch(t *testing.T) {
 	if status != 0 || strings.Count(out.String(), "master-2") != 1 {
 		t.Errorf("status %d:\n%s", status, out.String())
 	}
+}
+
+// TestWatched: what --watch shows below: the margin, how far a replacement is, and the last Events, those of the control plane alone.
+func TestWatched(t *testing.T) {
+	v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := func(name, about string, minute int) client.Object {
+		return &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: defaultNamespace, Name: name},
+			InvolvedObject: corev1.ObjectReference{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine", Name: about},
+			Reason:         name, Message: "it did", LastTimestamp: metav1.NewTime(noon().Add(time.Duration(minute) * time.Minute)),
+		}
+	}
+	objects := []client.Object{event("worker", "worker-0", 9)}
+	for i := range 6 {
+		objects = append(objects, event(fmt.Sprintf("step-%d", i), "master-1", i))
+	}
+	var out bytes.Buffer
+	v.watched(t.Context(), &cluster{Client: memory(t, "alice", interceptor.Funcs{}, objects...), namespace: defaultNamespace}, &out)
+	golden(t, "watched.txt", out.String())
 }
 
 // stopper is a screen before which somebody presses Ctrl-C once there is something on it.
@@ -393,6 +427,7 @@ func TestNoCluster(t *testing.T) {
 		"release master-0":                 {2, "--reason"},
 		"release a --reason x --confirm b": {2, "--confirm"},
 		"replace master-0 --timeout 0s":    {2, "--timeout"},
+		"replace master-0 -o json":         {2, "--yes"},
 	} {
 		status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(args)...)
 		if status != want.status || stdout != "" || !strings.Contains(stderr, want.words) || strings.Count(stderr, "\n") != 1 {

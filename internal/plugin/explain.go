@@ -3,11 +3,14 @@ package plugin
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -30,6 +33,9 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 
   # For a script: would a deletion have its way now?
   kubectl holdfast explain master-0 -o json | jq .if.passes
+
+  # How many more voters may fail
+  kubectl holdfast explain master-0 -o json | jq .voters.mayFail
 
   # In a support case, without the cluster
   kubectl holdfast explain master-0 -f snapshot.yaml`,
@@ -123,26 +129,55 @@ func (v *view) answer(m *quorum.Machine) (admission.Decision, string) {
 
 // explanation is what explain says, as data.
 type explanation struct {
-	Machine  string            `json:"machine"`
-	Standing string            `json:"standing"` // follows the name in a sentence
-	Hosts    []string          `json:"hosts"`
-	Hook     string            `json:"hook"`
-	Latch    string            `json:"latch"`
-	WaitsFor string            `json:"waitsFor,omitempty"`
-	Etcd     string            `json:"etcd"`
-	Source   string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
-	Actions  []simulatedAction `json:"actions"`
-	Notes    []simulatedNote   `json:"notes"`
-	If       *explainedAnswer  `json:"if,omitempty"`
+	Machine       string            `json:"machine"`
+	Standing      string            `json:"standing"`                // follows the name in a sentence
+	DeletingSince *time.Time        `json:"deletingSince,omitempty"` // null while it is live
+	Hosts         []string          `json:"hosts"`
+	Members       []explainedMember `json:"members"`
+	Hook          string            `json:"hook"` // on, off or foreign, as latch
+	Latch         string            `json:"latch"`
+	WaitsFor      string            `json:"waitsFor,omitempty"`
+	Etcd          string            `json:"etcd"`
+	Voters        *explainedVoters  `json:"voters"`               // null where etcd is not known
+	Source        string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
+	Actions       []simulatedAction `json:"actions"`
+	Notes         []simulatedNote   `json:"notes"`
+	If            *explainedAnswer  `json:"if,omitempty"`
+}
+
+// explainedMember is an etcd member that the Machine hosts.
+type explainedMember struct {
+	ID      string     `json:"id"` // in hex
+	Name    string     `json:"name,omitempty"`
+	Role    string     `json:"role"` // leader, voter or learner
+	Healthy bool       `json:"healthy"`
+	Why     string     `json:"why,omitempty"`
+	Since   *time.Time `json:"since,omitempty"` // since when it is healthy or not, as far as that is known
+}
+
+// explainedVoters are etcd's voters.
+type explainedVoters struct {
+	All     int `json:"all"`
+	Healthy int `json:"healthy"`
+	Desired int `json:"desired"` // 0 where it is not known
+	Quorum  int `json:"quorum"`
+	MayFail int `json:"mayFail"` // how many more; below 0, quorum is lost
 }
 
 type explainedAnswer struct {
-	Request string      `json:"request"` // deleted or released
-	User    string      `json:"user,omitempty"`
-	Passes  *bool       `json:"passes"` // it would have its way: it is neither denied nor put back; null where etcd is not known
-	Rule    quorum.Rule `json:"rule,omitempty"`
-	Says    []string    `json:"says,omitempty"`
-	Type    []string    `json:"type,omitempty"` // commands
+	Request  string             `json:"request"` // deleted or released
+	User     string             `json:"user,omitempty"`
+	Passes   *bool              `json:"passes"` // it would have its way: it is neither denied nor put back; null where etcd is not known
+	Rule     quorum.Rule        `json:"rule,omitempty"`
+	Says     []string           `json:"says,omitempty"`
+	Findings []explainedFinding `json:"findings,omitempty"` // by each rule that has a say
+	Type     []string           `json:"type,omitempty"`     // commands
+}
+
+type explainedFinding struct {
+	Rule    quorum.Rule `json:"rule"`
+	Verdict string      `json:"verdict"` // as in the audit's records
+	Says    []string    `json:"says"`
 }
 
 func (v *view) explainData(out io.Writer, format, name string) error {
@@ -151,8 +186,17 @@ func (v *view) explainData(out io.Writer, format, name string) error {
 		return err
 	}
 	data := explanation{
-		Machine: name, Standing: v.standing(m), Hosts: v.hosts(m), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch),
-		WaitsFor: v.waits(m), Etcd: v.etcdLine(), Source: v.source,
+		Machine: name, Standing: v.standing(m), DeletingSince: known(m.DeletedAt), Hosts: v.hosts(m), Members: []explainedMember{},
+		Hook: entryWord(m.Hook), Latch: entryWord(m.Latch), WaitsFor: v.waits(m), Etcd: v.etcdLine(), Source: v.source,
+	}
+	for _, member := range v.join.Members(m) {
+		data.Members = append(data.Members, explainedMember{
+			ID: member.ID.Hex(), Name: member.Name, Role: v.role(member), Healthy: member.Healthy, Why: member.Why, Since: known(member.Since),
+		})
+	}
+	if v.Ring.Known {
+		all, healthy := v.Ring.Voters()
+		data.Voters = &explainedVoters{All: all, Healthy: healthy, Desired: v.Desired, Quorum: quorum.Size(all), MayFail: healthy - quorum.Size(all)}
 	}
 	data.Actions, data.Notes = v.planData()
 	if d, what := v.answer(m); what != "" {
@@ -163,8 +207,19 @@ func (v *view) explainData(out io.Writer, format, name string) error {
 		if denial := d.Denial(); denial != nil {
 			data.If.Rule = denial.Rule
 		}
+		for _, f := range d.Findings {
+			data.If.Findings = append(data.If.Findings, explainedFinding{Rule: f.Rule, Verdict: f.Verdict.String(), Says: f.Lines})
+		}
 	}
 	return printData(out, format, data)
+}
+
+// known is a time, nil where it is not known.
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 // standing is whether the Machine is held, and why, in words that follow its name.
@@ -225,39 +280,52 @@ func (v *view) hosts(m *quorum.Machine) []string {
 	return out
 }
 
-// commands are what a person may want to type next.
+// commands are what a person may want to type next: what helps first, what costs something last.
 func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 	n := ""
 	if v.namespace != defaultNamespace {
 		n = " -n " + v.namespace
 	}
+	follow := "kubectl holdfast status" + n + " --watch"
+	replace := "kubectl holdfast replace" + n + " " + m.Name
+	release := "kubectl holdfast release" + n + " " + m.Name + " --reason '...'"
 	switch denied := refused(d); {
-	case m.Deleting() && denied:
-		return []string{"kubectl holdfast status" + n + " --watch"}
-	case m.Deleting() && !quorum.NewJoin(v.Snapshot).MayRelease(m):
-		return []string{
-			"kubectl holdfast status" + n + " --watch",
-			"kubectl -n " + v.namespace + " annotate machine " + m.Name + " --overwrite " + quorum.OverrideAnnotation + "='" + string(quorum.RuleEscapeHatch) + ": ...'   # etcd cannot do without it: only if it must go all the same, and then",
-			"kubectl holdfast release" + n + " " + m.Name + " --reason '...'",
-		}
 	case m.Deleting():
-		return []string{
-			"kubectl holdfast status" + n + " --watch",
-			"kubectl holdfast release" + n + " " + m.Name + " --reason '...'   # only if it must go without a replacement",
+		typed := []string{follow}
+		if v.alone(m) {
+			typed = []string{replace + "   # create its replacement, and follow", follow}
 		}
+		switch {
+		case denied:
+		case !quorum.NewJoin(v.Snapshot).MayRelease(m):
+			typed = append(typed,
+				"kubectl -n "+v.namespace+" annotate machine "+m.Name+" --overwrite "+quorum.OverrideAnnotation+"='"+string(quorum.RuleEscapeHatch)+": ...'   # etcd cannot do without it: only if it must go all the same, and then",
+				release)
+		default:
+			typed = append(typed, release+"   # only if it must go without a replacement")
+		}
+		return typed
 	case denied:
 		return nil // the refusal says what to type
 	case v.kept(m):
 		return []string{
-			"kubectl holdfast replace" + n + " " + m.Name + "   # delete it; the set creates another",
-			"kubectl holdfast replace" + n + " " + m.Name + " --instance-type ...   # change the set's template: all its Machines are replaced, one after the other",
+			replace + "   # delete it; the set creates another",
+			replace + " --instance-type ...   # change the set's template: all its Machines are replaced, one after the other",
 		}
 	default:
 		return []string{
-			"kubectl holdfast replace" + n + " " + m.Name + " --instance-type ...   # a replacement first, then the deletion",
+			replace + "   # a replacement first, then the deletion",
+			replace + " --instance-type ...   # the same, with another instance type",
 			"kubectl -n " + v.namespace + " delete machine " + m.Name + "   # only the deletion",
 		}
 	}
+}
+
+// alone says whether a Machine that is being deleted waits for a replacement that nobody has created.
+func (v *view) alone(m *quorum.Machine) bool {
+	return !v.kept(m) && slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
+		return r.Machine == m.Name && r.Phase == membership.PhaseAwaitNode
+	}) && !slices.ContainsFunc(v.Machines, func(other quorum.Machine) bool { return !other.Deleting() && v.join.Node(&other) == nil })
 }
 
 // refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.

@@ -98,9 +98,16 @@ func (o *replaceOptions) changed(t terminal, of string, spec *runtime.RawExtensi
 // settings are the changes of a providerSpec, each PATH=VALUE.
 func (o *replaceOptions) settings(of string, spec *runtime.RawExtension) ([]string, error) {
 	for _, change := range o.set {
-		if path, _, ok := strings.Cut(change, "="); !ok || path == "" {
+		path, value, ok := strings.Cut(change, "=")
+		if !ok || path == "" {
 			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
 		}
+		if value != "" && quorum.Reason(value) == "" {
+			return nil, usage("--set %s sets a placeholder; give the value itself", change)
+		}
+	}
+	if o.instanceType != "" && quorum.Reason(o.instanceType) == "" {
+		return nil, usage("--instance-type is %q, a placeholder; give an instance type of the platform", o.instanceType)
 	}
 	if !o.changes() {
 		return nil, nil

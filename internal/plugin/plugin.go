@@ -40,10 +40,11 @@ func Main() int {
 	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains, with a stack trace, that it has none
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now, network{}})
+	return execute(ctx, os.Args[1:], terminal{os.Stdin, shown(os.Stdout), shown(os.Stderr), time.Now, network{}})
 }
 
-// execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line.
+// execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line, and as shells have it 130
+// where it was interrupted.
 func execute(ctx context.Context, args []string, t terminal) int {
 	root := &cobra.Command{
 		Use:         "kubectl-holdfast",
@@ -70,6 +71,7 @@ releases Machines the way that it expects.`,
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(checkCommand(t), statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), reportCommand(t), completionCommand(t), uninstallCommand(t), versionCommand())
+	helpFlags(root)
 	root.SetArgs(args)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
@@ -78,8 +80,11 @@ releases Machines the way that it expects.`,
 		return 0
 	}
 	fmt.Fprintf(t.err, "kubectl holdfast: %v\n", err)
-	if errors.As(err, new(usageError)) {
+	switch {
+	case errors.As(err, new(usageError)):
 		return 2
+	case ctx.Err() != nil:
+		return 130
 	}
 	return 1
 }

@@ -188,7 +188,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	if status := execute(ctx, []string{"audit", "-"}, terminal{endless{}, &out, &errs, time.Now, network{}}); status != 1 {
+	if status := execute(ctx, []string{"audit", "-"}, terminal{endless{}, &out, &errs, time.Now, network{}}); status != 130 {
 		t.Errorf("status %d: %s", status, errs.String())
 	}
 }

@@ -325,19 +325,21 @@ func printRows(out io.Writer, rows [][]string) error {
 }
 
 func printData(out io.Writer, format string, data any) error {
-	raw, err := json.MarshalIndent(data, "", "  ")
-	if err != nil {
+	var written bytes.Buffer
+	e := json.NewEncoder(&written)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(data); err != nil {
 		return err
 	}
-	raw = escaped(raw)
+	raw := escaped(written.Bytes())
 	if format == "yaml" {
+		var err error
 		if raw, err = yaml.JSONToYAML(raw); err != nil {
 			return err
 		}
-	} else {
-		raw = append(raw, '\n')
 	}
-	_, err = out.Write(raw)
+	_, err := out.Write(raw)
 	return err
 }
 
@@ -375,4 +377,13 @@ func shorten(text string, most int) string {
 		return text
 	}
 	return strings.TrimSpace(string(runes[:most-1])) + "…"
+}
+
+// tail cuts off the beginning of a text that is longer than a number of characters: an error's cause is at its end.
+func tail(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return "…" + strings.TrimSpace(string(runes[len(runes)-most+1:]))
 }

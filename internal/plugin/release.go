@@ -63,7 +63,10 @@ It is for a Machine whose replacement cannot come. A live Machine is not release
 }
 
 func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error {
-	switch o.reason = strings.Join(strings.Fields(o.reason), " "); {
+	given := o.reason
+	switch o.reason = quorum.Reason(strings.Join(strings.Fields(o.reason), " ")); {
+	case o.reason == "" && given != "":
+		return usage("--reason is %q, a placeholder: say why Machine %s must go without a replacement", given, name)
 	case o.reason == "":
 		return usage("--reason is missing: say why Machine %s must go without a replacement", name)
 	case len(o.reason) > longest || !utf8.ValidString(o.reason):

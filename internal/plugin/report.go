@@ -180,14 +180,19 @@ func (o *reportOptions) ofAPI(ctx context.Context, t terminal, entries []audit.E
 			ours[machines.Items[i].Name] = true
 		}
 	}
+	return eventsAbout(ctx, api, namespace, func(machine string) bool { return ours[machine] })
+}
+
+// eventsAbout are the Events about Machines with these names, and about a ControlPlaneMachineSet.
+func eventsAbout(ctx context.Context, api client.Client, namespace string, machine func(name string) bool) ([]corev1.Event, error) {
 	var events corev1.EventList
 	if err := api.List(ctx, &events, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list Events in namespace %s: %s", namespace, oneLine(err))
 	}
 	return slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
 		about := e.InvolvedObject.GroupVersionKind()
-		machine := about.Group == machinev1beta1.GroupName && about.Kind == "Machine" && ours[e.InvolvedObject.Name]
-		return !machine && (about.Group != machinev1.GroupName || about.Kind != "ControlPlaneMachineSet")
+		ours := about.Group == machinev1beta1.GroupName && about.Kind == "Machine" && machine(e.InvolvedObject.Name)
+		return !ours && (about.Group != machinev1.GroupName || about.Kind != "ControlPlaneMachineSet")
 	}), nil
 }
 

@@ -114,13 +114,18 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
 	}
-	r := replacing{cluster: c, t: t, old: old}
+	r := o.replacing(t, c, old)
 	if wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded)); wrong != nil && wrong.Status == metav1.ConditionTrue && !o.changes() {
 		return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine; nothing is begun: %s", set.Name, cmp.Or(wrong.Message, wrong.Reason))
 	}
 	if !o.changes() {
 		if o.dryRun {
-			return r.trial(ctx)
+			warned, err := r.trial(ctx)
+			if err == nil {
+				fmt.Fprintf(t.out, "A trial: Machine %s could be deleted now, and ControlPlaneMachineSet %s would create another.\n", old.Name, set.Name)
+				r.wouldSay(t.out, warned)
+			}
+			return err
 		}
 		return o.inTime(ctx, old.Name, r.another)
 	}
@@ -145,6 +150,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		if err := ask(ctx, t, set.Name, question, "--yes"); err != nil {
 			return err
 		}
+		r.yes = true // an answer is for the Machine's deletion, too
 	}
 	if err := c.Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("change the template of ControlPlaneMachineSet %s: %s", set.Name, saidBy(err))
@@ -176,47 +182,46 @@ func (o *replaceOptions) template(t terminal, set *machinev1.ControlPlaneMachine
 
 // another deletes the Machine, and follows until the set has replaced it.
 func (r *replacing) another(ctx context.Context) error {
-	if err := r.trial(ctx); err != nil {
+	owner := metav1.GetControllerOf(r.old)
+	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is deleted, which cannot be taken back, and %s %s creates another.", r.old.Name, owner.Kind, owner.Name)); err != nil {
 		return err
 	}
-	there, err := r.kept(ctx)
+	before, err := r.kept(ctx)
 	if err != nil {
 		return err
 	}
 	if err := r.remove(ctx); err != nil {
 		return err
 	}
-	return r.gone(ctx, func() string {
-		for uid, name := range r.keptOrNone(ctx) {
-			if _, before := there[uid]; !before {
-				return name
+	return r.replaced(ctx, func() string {
+		now, err := r.kept(ctx)
+		if err != nil {
+			return "" // it is asked again with the next look
+		}
+		for uid, m := range now {
+			// A command that goes on with a deletion finds the other Machine there already.
+			if _, there := before[uid]; !there || r.old.DeletionTimestamp != nil && !m.CreationTimestamp.Before(r.old.DeletionTimestamp) {
+				return m.Name
 			}
 		}
 		return ""
 	})
 }
 
-// kept are the names of the Machines that the old one's controller controls, by UID.
-func (r *replacing) kept(ctx context.Context) (map[types.UID]string, error) {
+// kept are the Machines that the old one's controller controls, by UID.
+func (r *replacing) kept(ctx context.Context) (map[types.UID]*machinev1beta1.Machine, error) {
 	var machines machinev1beta1.MachineList
 	if err := r.List(ctx, &machines, client.InNamespace(r.namespace)); err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", r.namespace, err)
 	}
-	names := map[types.UID]string{}
+	kept := map[types.UID]*machinev1beta1.Machine{}
 	for i := range machines.Items {
-		if owner := metav1.GetControllerOf(&machines.Items[i]); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
-			names[machines.Items[i].UID] = machines.Items[i].Name
+		m := &machines.Items[i]
+		if owner := metav1.GetControllerOf(m); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
+			kept[m.UID] = m
 		}
 	}
-	return names, nil
-}
-
-func (r *replacing) keptOrNone(ctx context.Context) map[types.UID]string {
-	names, err := r.kept(ctx)
-	if err != nil {
-		return nil
-	}
-	return names
+	return kept, nil
 }
 
 // rolledOut follows until every Machine of the set is as the template says.

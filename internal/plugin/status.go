@@ -1,13 +1,11 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -80,50 +78,6 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	}
 	defer c.close()
 	return o.follow(ctx, t, c)
-}
-
-// follow shows the cluster until the context ends. On a terminal each look replaces the one before;
-// elsewhere those that differ follow each other.
-func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) error {
-	again := time.NewTicker(2 * time.Second)
-	defer again.Stop()
-	var before string
-	for {
-		var screen bytes.Buffer
-		if v, err := c.look(ctx); err == nil {
-			if err := o.print(&screen, v); err != nil {
-				return err
-			}
-		} else {
-			fmt.Fprintf(&screen, "Not seen: %s\n", plain(err.Error())) // it may well answer the next time
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		text := screen.String()
-		switch {
-		case live(t.out):
-			text = redrawn(at(t.now()) + "\n" + text)
-		case text == before:
-			text = ""
-		default:
-			before, text = text, at(t.now())+"\n"+text+"\n"
-		}
-		if _, err := fmt.Fprint(t.out, text); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-		}
-	}
-}
-
-// redrawn is a text that takes the place of the one before it on a terminal. Nothing is cleared first, so
-// that nothing flickers: each line ends with the clearing of its rest, the last one with that of the screen's.
-func redrawn(text string) string {
-	return "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
 }
 
 func (o *statusOptions) print(out io.Writer, v *view) error {
@@ -218,17 +172,26 @@ func (v *view) memberCells(m *quorum.Member) []string {
 		}
 		return []string{"", "", "", ""}
 	}
-	name, health := m.Name, "healthy"
+	name := m.Name
 	if !m.Started() {
 		name = "(not started)"
 	}
-	if !m.Healthy {
-		health = "unhealthy"
-		if m.Why != "" {
-			health += ": " + shorten(m.Why, 40)
-		}
+	return []string{name, m.ID.Hex(), v.role(m), v.healthOf(m)}
+}
+
+// healthOf is a member's health, for how long it has been so where that is known, and why.
+func (v *view) healthOf(m *quorum.Member) string {
+	if m.Healthy {
+		return "healthy"
 	}
-	return []string{name, m.ID.Hex(), v.role(m), health}
+	health := "unhealthy"
+	if !m.Since.IsZero() {
+		health += " for " + v.age(m.Since)
+	}
+	if m.Why != "" {
+		health += ": " + tail(m.Why, 40)
+	}
+	return health
 }
 
 func nodeCell(n *quorum.Node) string {

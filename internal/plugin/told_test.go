@@ -124,13 +124,6 @@ func FuzzTold(f *testing.F) {
 	})
 }
 
-// TestRedrawn: on a terminal a screen takes the place of the one before it, whatever stood there.
-func TestRedrawn(t *testing.T) {
-	if got := redrawn("a\nb\n"); got != "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J" {
-		t.Errorf("%q", got)
-	}
-}
-
 // TestCompletion: names of Machines, values of flags, and a script for each shell.
 func TestCompletion(t *testing.T) {
 	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")

@@ -25,11 +25,17 @@ func ParseOverride(value string) (rules []Rule, reason string) {
 		}
 		rules = append(rules, rule)
 	}
-	reason = strings.TrimSpace(reason)
-	if strings.HasPrefix(reason, "<") && strings.HasSuffix(reason, ">") || !strings.ContainsFunc(reason, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
-		reason = ""
+	return rules, Reason(reason)
+}
+
+// Reason is a text without the space around it, or "" if nobody wrote it: the placeholder of a text that was copied, such as
+// <reason> or "...".
+func Reason(text string) string {
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "<") && strings.HasSuffix(text, ">") || !strings.ContainsFunc(text, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+		return ""
 	}
-	return rules, reason
+	return text
 }
 
 // Stamp is OverrideByAnnotation as admission writes it: the user's name and the time, "alice 2026-11-22T10:00:00Z".

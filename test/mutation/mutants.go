@@ -320,6 +320,7 @@ func plan() []mutant {
 		{"report: member that the operator sees", "membership/observe.go", "\tif quorum.PeerHostsOf(member.PeerURLs).Meets(m.Addresses, nil) {\n\t\treturn\n\t}\n", ""},
 		{"report: voters without the unseen one", "membership/observe.go", "remain >= p.s.Desired {", "true {"},
 		{"report: too few voters", "membership/observe.go", "	case voters < p.s.Desired:\n", "	case false:\n"},
+		{"report: too few voters in guard mode", "membership/observe.go", "	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:\n", "	case false:\n"},
 		{"report: too many voters", "membership/observe.go", "\tdefault:\n\t\tp.note(ReasonEtcdVotersTooMany", "\tcase false:\n\t\tp.note(ReasonEtcdVotersTooMany"},
 		{"report: too many voters, one of them on no Machine", "membership/observe.go", "	case !stays:\n", "	case false:\n"},
 		{"report: too few voters, one on its way", "membership/observe.go", "	case voters < p.s.Desired && p.hasLearner():\n", "	case voters < p.s.Desired && p.hasLearner() && false:\n"},

@@ -1,7 +1,9 @@
 package scenario_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,11 +47,19 @@ func TestScale(t *testing.T) {
 		c.atRest(t)
 	})
 	t.Run("3 to 1", func(t *testing.T) {
+		// It is held while 3 are wanted; who deleted it learns that fewer are by now.
+		must(t, c.remove(t.Context(), "second"))
 		c.want(t, 1)
-		for _, name := range []string{"second", "fourth"} {
-			must(t, c.remove(t.Context(), name))
-			c.gone(t, slowly, name)
-		}
+		eventually(t, slowly, "the Event of another number of voters", func(ctx context.Context) error {
+			said, err := c.events(ctx, "second")
+			if err == nil && !slices.Contains(said, "VotersWantedChanged") {
+				err = fmt.Errorf("there are %q", said)
+			}
+			return err
+		})
+		c.gone(t, slowly, "second")
+		must(t, c.remove(t.Context(), "fourth"))
+		c.gone(t, slowly, "fourth")
 		c.atRest(t)
 	})
 }

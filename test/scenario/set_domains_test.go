@@ -145,7 +145,7 @@ func TestSetFailures(t *testing.T) {
 		now := c.machineNames(t)
 		c.says(t, 0, []string{"kept by Holdfast", "3 wanted, 3 there, 3 ready, 3 as the template says"}, "status")
 		c.says(t, 0, []string{"It is kept by ControlPlaneMachineSet cluster", "it is as the template says"}, "explain", now[0])
-		c.says(t, 0, []string{"is held", "is gone. Machine sandbox-master-"}, "replace", now[0])
+		c.says(t, 0, []string{"is held", "is gone. Machine sandbox-master-", "votes"}, "replace", now[0], "--yes")
 		c.setSettles(t, 3, sandbox.InstanceType)
 	})
 

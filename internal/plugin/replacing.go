@@ -1,0 +1,304 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// heartbeat is after how long a line that has not changed is told again.
+const heartbeat = 15 * time.Second
+
+// replacing is a replacement under way.
+type replacing struct {
+	*cluster
+	t    terminal
+	old  *machinev1beta1.Machine
+	data bool // an object a line
+	yes  bool // nobody is asked
+
+	line        string    // what was told last
+	since, told time.Time // when it was told first and last
+	sourced     bool      // where etcd's part comes from was told
+	unseen      time.Time // since when the old Machine is gone and etcd's part is not known
+}
+
+// say tells how it goes: what is new at once, the same again as a heartbeat, with for how long it has been so.
+func (r *replacing) say(format string, args ...any) {
+	line, now := fmt.Sprintf(format, args...), r.t.now()
+	switch {
+	case line != r.line:
+		r.line, r.since, r.told = line, now, now
+	case now.Sub(r.told) < heartbeat:
+		return
+	default:
+		r.told = now
+		line = fmt.Sprintf("%s (for %s so far)", strings.TrimSuffix(line, "."), now.Sub(r.since).Round(time.Second))
+	}
+	if r.data {
+		_ = json.NewEncoder(r.t.out).Encode(map[string]any{"time": now.UTC().Format(time.RFC3339), "machine": r.old.Name, "message": plain(line)}) // nobody reads it then
+		return
+	}
+	fmt.Fprintf(r.t.out, "%s  %s\n", now.UTC().Format("15:04:05"), plain(line))
+}
+
+func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
+	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
+		return err
+	}
+	next, err := r.create(ctx, next)
+	if err != nil {
+		return err
+	}
+	if r.old.DeletionTimestamp == nil {
+		if err := r.running(ctx, next); err != nil {
+			return err
+		}
+	}
+	if err := r.remove(ctx); err != nil {
+		return err
+	}
+	return r.replaced(ctx, func() string { return next.Name })
+}
+
+// trial asks the server whether the old Machine could be deleted now, and returns what the server warned of.
+func (r *replacing) trial(ctx context.Context) (warned []string, err error) {
+	if r.old.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	uid := r.old.UID
+	warned, err = r.warnings.keep(func() error {
+		return r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid}, client.DryRunAll)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
+	}
+	return warned, nil
+}
+
+// agreed asks the server, by a trial, and then the person whether the old Machine may be deleted. what happens is told first.
+func (r *replacing) agreed(ctx context.Context, what string) error {
+	warned, err := r.trial(ctx)
+	if err != nil || r.yes || r.old.DeletionTimestamp != nil {
+		return err
+	}
+	fmt.Fprintln(r.t.out, plain(what))
+	r.wouldSay(r.t.out, warned)
+	return ask(ctx, r.t, r.old.Name, "To go ahead, type the Machine's name: ", "--yes")
+}
+
+// wouldSay prints the Warnings of a trial.
+func (r *replacing) wouldSay(out io.Writer, warned []string) {
+	if len(warned) > 0 {
+		fmt.Fprintln(out, "To the deletion the server would say:")
+		indented(out, warned...)
+	}
+}
+
+// create makes the replacement, or finds the one that was made before.
+func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
+	var found machinev1beta1.MachineList
+	if err := r.List(ctx, &found, client.InNamespace(r.namespace), client.MatchingLabels{replacesLabel: string(r.old.UID)}); err != nil {
+		return nil, fmt.Errorf("look for the replacement of Machine %s: %w", r.old.Name, err)
+	}
+	for i := range found.Items {
+		if m := &found.Items[i]; m.DeletionTimestamp == nil {
+			r.say("Machine %s is there already to replace %s; going on with it as it is.", m.Name, r.old.Name)
+			return m, nil
+		}
+	}
+	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
+	} else if err != nil {
+		return nil, fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+	}
+	r.say("Machine %s is created.", next.Name)
+	return next, nil
+}
+
+// running waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
+func (r *replacing) running(ctx context.Context, next *machinev1beta1.Machine) error {
+	return r.each(ctx, func() (bool, error) {
+		m, err := r.machine(ctx, next.Name)
+		if errors.Is(err, errGone) {
+			return false, fmt.Errorf("Machine %s was deleted meanwhile; Machine %s is as it was", next.Name, r.old.Name)
+		}
+		if err != nil {
+			return false, err
+		}
+		phase := ""
+		if m.Status.Phase != nil {
+			phase = *m.Status.Phase
+		}
+		switch phase {
+		case machinev1beta1.PhaseRunning:
+			r.say("Machine %s is Running.", m.Name)
+			return true, nil
+		case machinev1beta1.PhaseFailed:
+			why := ""
+			if m.Status.ErrorMessage != nil {
+				why = ": " + strings.Join(strings.Fields(*m.Status.ErrorMessage), " ")
+			}
+			return false, fmt.Errorf("Machine %s has failed%s; Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine %s",
+				m.Name, why, r.old.Name, r.namespace, m.Name)
+		}
+		r.say("Machine %s: %s", m.Name, cmp.Or(phase, "waiting for the Machine API"))
+		return false, nil
+	})
+}
+
+// remove deletes the old Machine, if it is still that one.
+func (r *replacing) remove(ctx context.Context) error {
+	if r.old.DeletionTimestamp != nil {
+		return nil
+	}
+	uid := r.old.UID
+	err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid})
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("Machine %s is another one by now; look again", r.old.Name)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Machine %s: %s. Its replacement stays; the same command tries again", r.old.Name, strings.TrimRight(saidBy(err), "."))
+	}
+	r.say("Machine %s is deleted, and held until its replacement votes.", r.old.Name)
+	return nil
+}
+
+// replaced follows until the old Machine is gone and what replaces it votes. next names that, "" while it is not known.
+func (r *replacing) replaced(ctx context.Context, next func() string) error {
+	return r.each(ctx, func() (bool, error) {
+		m, err := r.machine(ctx, r.old.Name)
+		gone := errors.Is(err, errGone) || err == nil && m.UID != r.old.UID
+		if err != nil && !gone {
+			return false, err
+		}
+		v, err := r.look(ctx)
+		if err != nil {
+			return false, err
+		}
+		if !r.sourced && v.source != "" && !v.silent {
+			r.sourced = true
+			r.say("Etcd is %s.", v.source)
+		}
+		if gone {
+			return r.voting(v, next())
+		}
+		if seen, err := v.machine(r.old.Name); err == nil { // else it went in between, which the next look tells
+			r.held(v, seen)
+		}
+		return false, nil
+	})
+}
+
+// held tells what the old Machine waits for.
+func (r *replacing) held(v *view, old *quorum.Machine) {
+	switch {
+	case old.Hook == quorum.EntryAbsent && old.Latch != quorum.EntryOurs:
+		r.say("Machine %s is released: it is drained and terminated.", old.Name)
+	case !v.Ring.Known:
+		r.say("Machine %s is held (etcd: %s).", old.Name, shorten(v.Ring.Why, 200))
+	default:
+		for _, one := range membership.Replacements(v.Snapshot) {
+			if one.Machine == old.Name {
+				r.say("Machine %s is held: it waits for %s.", old.Name, phaseWords(one.Phase))
+			}
+		}
+	}
+}
+
+// voting says whether a Machine's etcd member votes, or, whichever Machine it is, etcd has all the voters that are wanted. The old
+// Machine is gone by then.
+func (r *replacing) voting(v *view, by string) (bool, error) {
+	if !v.Ring.Known {
+		if r.unseen.IsZero() {
+			r.unseen = r.t.now()
+		}
+		if r.t.now().Sub(r.unseen) >= time.Minute {
+			return false, fmt.Errorf("Machine %s is gone, but whether its replacement votes in etcd is not known here: %s", r.old.Name, cmp.Or(v.source, v.Ring.Why))
+		}
+		r.say("Machine %s is gone. Whether its replacement votes in etcd is not known (%s).", r.old.Name, shorten(v.Ring.Why, 200))
+		return false, nil
+	}
+	r.unseen = time.Time{}
+	voters, healthy := v.Ring.Voters()
+	etcd := fmt.Sprintf("etcd has %d of %d voters healthy, %d wanted", healthy, voters, v.Desired)
+	if by == "" {
+		if v.Desired > 0 && healthy >= v.Desired {
+			r.say("Machine %s is gone. %s%s.", r.old.Name, strings.ToUpper(etcd[:1]), etcd[1:])
+			return true, nil
+		}
+		r.say("Machine %s is gone. Its set has yet to create another; %s.", r.old.Name, etcd)
+		return false, nil
+	}
+	next := v.Machine(by)
+	if next == nil {
+		return false, fmt.Errorf("Machine %s is gone, and so is Machine %s that was to replace it; %s. See kubectl holdfast status", r.old.Name, by, etcd)
+	}
+	does := "has no etcd member yet"
+	for _, member := range v.join.Members(next) {
+		switch {
+		case !member.Learner && member.Healthy:
+			r.say("Machine %s is gone. Machine %s has replaced it, and its etcd member votes: %s.", r.old.Name, by, etcd)
+			return true, nil
+		default:
+			does = "hosts etcd " + v.role(member) + " " + member.String() + ", " + v.healthOf(member)
+		}
+	}
+	if v.Desired > 0 && healthy >= v.Desired {
+		r.say("Machine %s is gone. Machine %s has replaced it. It %s, and none is missing: %s.", r.old.Name, by, does, etcd)
+		return true, nil
+	}
+	r.say("Machine %s is gone. Machine %s does not vote yet: it %s; %s.", r.old.Name, by, does, etcd)
+	return false, nil
+}
+
+// each looks every second until it is done. What the API server fails to answer now and then is no
+// reason to stop: while etcd's leader moves it answers late.
+func (r *replacing) each(ctx context.Context, look func() (done bool, err error)) error {
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	failures := 0
+	for {
+		done, err := look()
+		switch {
+		case done:
+			return nil
+		case err == nil:
+			failures = 0
+		case ctx.Err() != nil:
+		case !transient(err):
+			return err
+		default:
+			if failures++; failures >= 30 {
+				return err
+			}
+			r.say("Not seen, trying again: %s", shorten(err.Error(), 200))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+		}
+	}
+}
+
+// transient says whether an error is the API server's or the network's of the moment.
+func transient(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return errors.As(err, new(interface{ Timeout() bool })) || errors.Is(err, context.DeadlineExceeded)
+	}
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+}

@@ -1,0 +1,102 @@
+package plugin
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// following is the replacement of master-1 at a screen, and a clock for it.
+func following(out *bytes.Buffer) (*replacing, *time.Time) {
+	now := noon()
+	return &replacing{t: terminal{out: out, now: func() time.Time { return now }}, old: &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "master-1"}}}, &now
+}
+
+// TestVoting: a Machine is replaced once it is gone and the new one's member votes, and not before.
+func TestVoting(t *testing.T) {
+	for name, c := range map[string]struct {
+		by     string
+		change func(s *quorum.Snapshot)
+		done   bool
+		says   string
+	}{
+		"a learner yet": {by: "master-3", says: "does not vote yet: it hosts etcd learner"},
+		"it votes":      {by: "master-3", change: func(s *quorum.Snapshot) { voter(s).Learner = false }, done: true, says: "Machine master-3 has replaced it, and its etcd member votes: etcd has 3 of 3 voters healthy, 3 wanted"},
+		"it votes and is not well": {by: "master-3", change: func(s *quorum.Snapshot) {
+			voter(s).Learner, voter(s).Healthy = false, false
+		}, says: "does not vote yet: it hosts etcd voter node-3 (a3), unhealthy"},
+		"no member":            {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members = s.Ring.Members[:2] }, says: "it has no etcd member yet"},
+		"none is missing":      {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members, s.Desired = s.Ring.Members[:2], 2 }, done: true, says: "none is missing"},
+		"the set is slow":      {says: "has yet to create another; etcd has 2 of 2 voters healthy, 3 wanted"},
+		"whichever it is":      {change: func(s *quorum.Snapshot) { voter(s).Learner = false }, done: true, says: "3 of 3 voters healthy"},
+		"etcd does not answer": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer"} }, says: "is not known (no answer)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := v.Snapshot
+			s.Machines = slices.DeleteFunc(s.Machines, func(m quorum.Machine) bool { return m.Name == "master-1" })
+			s.Ring.Members = slices.DeleteFunc(s.Ring.Members, func(m quorum.Member) bool { return m.ID == 0xa1 })
+			if c.change != nil {
+				c.change(s)
+			}
+			v.decide(s)
+			var out bytes.Buffer
+			r, _ := following(&out)
+			if done, err := r.voting(v, c.by); done != c.done || err != nil || !strings.Contains(out.String(), c.says) {
+				t.Errorf("done %v, %v: %s", done, err, out.String())
+			}
+		})
+	}
+}
+
+// voter is node-3's member.
+func voter(s *quorum.Snapshot) *quorum.Member { return s.Ring.Member(0xa3) }
+
+// TestUnseen: the old Machine is gone, and nobody tells of etcd: that ends the command after a minute, and the new one's end at once.
+func TestUnseen(t *testing.T) {
+	v, err := readFile(terminal{}, "testdata/snapshots/unknown.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	r, now := following(&out)
+	if _, err := r.voting(v, "master-0"); err != nil {
+		t.Error(err)
+	}
+	*now = now.Add(time.Minute)
+	if _, err := r.voting(v, "master-0"); err == nil || !strings.Contains(err.Error(), "is gone, but whether its replacement votes in etcd is not known here") {
+		t.Error(err)
+	}
+	if v, err = readFile(terminal{}, "testdata/snapshots/rest.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	v.Desired = 5
+	if _, err := r.voting(v, "master-9"); err == nil || !strings.Contains(err.Error(), "so is Machine master-9") {
+		t.Error(err)
+	}
+}
+
+// TestHeartbeat: what is new is told at once, and the same again every 15 s, with for how long it has been so.
+func TestHeartbeat(t *testing.T) {
+	var out bytes.Buffer
+	r, now := following(&out)
+	for range 40 {
+		r.say("Machine a: Provisioning.")
+		*now = now.Add(time.Second)
+	}
+	r.say("Machine a is Running.")
+	want := "12:00:00  Machine a: Provisioning.\n12:00:15  Machine a: Provisioning (for 15s so far)\n12:00:30  Machine a: Provisioning (for 30s so far)\n12:00:40  Machine a is Running.\n"
+	if out.String() != want {
+		t.Errorf("it says\n%s", out.String())
+	}
+}
