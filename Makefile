@@ -78,7 +78,7 @@ browser: ## Open the report's page in headless Chromium (Debian: apt-get install
 	go test -tags browser -timeout 10m ./internal/report
 
 .PHONY: upgrade
-upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/install.md)
+upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/upgrade.md)
 	test/install/from.sh $(FROM) $(BIN)/from
 	HOLDFAST_FROM=$(BIN)/from go test -count 1 -timeout 10m -run '^TestInstall$$/^(guard_mode|(up|down)grade_under_load.*)$$' -v ./test/install
 
@@ -136,10 +136,10 @@ fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in test
 	  done || exit 1; \
 	done
 
-# One table, and bin/bench.json. Take the numbers with nothing else running: docs/bench.md.
+# One table, and bin/bench.json. Take the numbers with nothing else running: docs/proof/bench.md.
 BENCH_FLAGS ?=
 .PHONY: bench
-bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/bench.md)
+bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
 	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
 	go build -trimpath -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
@@ -147,11 +147,11 @@ bench: binaries parts ## Measure what the guard costs, against none, a webhook t
 CHAOS_SEED   ?= $(shell date +%s)
 CHAOS_ROUNDS ?= 20
 .PHONY: chaos
-chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hostile requests by a schedule made of CHAOS_SEED (docs/chaos.md)
+chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hostile requests by a schedule made of CHAOS_SEED (docs/proof/chaos.md)
 	CHAOS_SEED=$(CHAOS_SEED) CHAOS_ROUNDS=$(CHAOS_ROUNDS) go test -count 1 -timeout 6h -run '^TestChaos$$' -v ./test/scenario
 
 .PHONY: model
-model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/model.md)
+model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/proof/model.md)
 	go run ./test/model
 	go run ./test/model -mutants
 

@@ -192,12 +192,12 @@ func (v *vocabulary) missing(t *testing.T, run, plugin *help) []string {
 	}
 	for flag := range run.flags {
 		if strings.HasPrefix(flag, "--") && flag != "--help" {
-			want("docs/install.md", "flag", flag+" of holdfast run", "\n| `"+flag+"`", ", `"+flag+"`")
+			want("docs/flags.md", "flag", flag+" of holdfast run", "\n| `"+flag+"`", ", `"+flag+"`")
 		}
 	}
-	for _, found := range flagRow.FindAllStringSubmatch(read(t, "docs/install.md"), -1) {
+	for _, found := range flagRow.FindAllStringSubmatch(read(t, "docs/flags.md"), -1) {
 		if told, is := strings.Trim(found[2], "`"), run.defaults[found[1]]; told != "" && !same(told, is) {
-			problems = append(problems, fmt.Sprintf("docs/install.md: the default of %s is %q, not %q", found[1], is, told))
+			problems = append(problems, fmt.Sprintf("docs/flags.md: the default of %s is %q, not %q", found[1], is, told))
 		}
 	}
 	for _, pattern := range []string{"deploy/overlays/*", "deploy/components/*"} {
@@ -212,7 +212,7 @@ func (v *vocabulary) missing(t *testing.T, run, plugin *help) []string {
 	for _, file := range []string{"deploy/base/rbac.yaml", "deploy/components/full-mode/rbac.yaml", "deploy/overlays/self-signed/rbac.yaml"} {
 		for _, found := range regexp.MustCompile(`resourceNames: \[(.*)\]`).FindAllStringSubmatch(read(t, file), -1) {
 			for _, name := range strings.Split(found[1], ", ") {
-				want("docs/install.md", "right to", name+" of "+file, "`"+name+"`")
+				want("docs/rights.md", "right to", name+" of "+file, "`"+name+"`")
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func (v *vocabulary) missing(t *testing.T, run, plugin *help) []string {
 		}
 	}
 	for n := 1; n <= 9; n++ {
-		want("docs/invariants.md", "invariant", fmt.Sprint("I", n), fmt.Sprintf("\n## I%d", n))
+		want("docs/proof/invariants.md", "invariant", fmt.Sprint("I", n), fmt.Sprintf("\n## I%d", n))
 	}
 	slices.Sort(problems)
 	return problems
@@ -276,7 +276,7 @@ func (v *vocabulary) wrong(p *page) []string {
 			}
 		}
 		for _, name := range ours.FindAllString(text, -1) {
-			if !v.strings[name] && name != auditAnnotation {
+			if !v.strings[strings.TrimSuffix(name, "-")] && name != auditAnnotation { // kubectl annotate KEY- removes it
 				add(at, "the code knows no %s", name)
 			}
 		}

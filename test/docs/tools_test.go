@@ -228,8 +228,11 @@ func (k *tools) all(ctx context.Context, name string, command ...string) map[str
 	return out
 }
 
-// plainly are programs whose arguments are not looked at.
-var plainly = []string{".", "cat", "cd", "cmctl", "curl", "base64", "diff", "echo", "grep", "jq", "oc", "openssl", "operator-sdk", "podman", "sed", "skopeo", "tar"}
+// plainly are programs and words of the shell whose arguments are not looked at.
+var plainly = []string{
+	".", "cat", "cd", "cmctl", "cosign", "curl", "base64", "diff", "echo", "grep", "jq", "oc", "openssl", "operator-sdk", "podman", "sed", "sha256sum", "skopeo", "sleep", "tar", "test",
+	"for", "do", "done", "if", "then", "fi",
+}
 
 // check says what is wrong with a command line, "" if nothing is. Words that stand for others end it: ..., <name>, NAME.
 func (k *tools) check(ctx context.Context, command []string) string {

@@ -139,10 +139,10 @@ func (f *fixture) must(name string, stdin []byte, args ...string) string {
 	return out
 }
 
-// documented does what docs/install.md says under a heading: its scripts, by the administrator.
-func (f *fixture) documented(heading string) {
+// documented does what a page of docs says under a heading: its scripts, by the administrator.
+func (f *fixture) documented(page, heading string) {
 	f.t.Helper()
-	scripts, err := install.Documented(heading)
+	scripts, err := install.Documented(page, heading)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -9,15 +9,14 @@ import (
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
-// Documented are the scripts under that heading of docs/install.md, in order, as a person would type them: what
-// stands between ```sh and ```. The heading is without its number signs. There is one at least.
-func Documented(heading string) ([]string, error) {
+// Documented are the scripts under a heading of a page of docs, in order, as a person would type them: what
+// stands between ```sh and ```. The page is such as upgrade.md, the heading without its number signs. There is one script at least.
+func Documented(page, heading string) ([]string, error) {
 	root, err := assets.Root()
 	if err != nil {
 		return nil, err
 	}
-	const page = "docs/install.md"
-	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(page)))
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
 	if err != nil {
 		return nil, err
 	}

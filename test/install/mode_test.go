@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// TestMode changes the mode of an installation under load, as docs/install.md says, and back.
+// TestMode changes the mode of an installation under load, as docs/upgrade.md says, and back.
 func TestMode(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -69,7 +69,7 @@ func TestMode(t *testing.T) {
 	})
 	part("what full mode left is deleted", func() {
 		since := f.logged()
-		f.documented("Changing the mode")
+		f.documented("upgrade.md", "Changing the mode")
 		f.only(guard, full)
 		f.upset()
 		f.leads()
@@ -77,6 +77,12 @@ func TestMode(t *testing.T) {
 		f.Expect(forbidden).To(gomega.BeEmpty())
 	})
 	part("guard mode leaves the hook to its owner", f.owner)
+	part("it is uninstalled without the plugin", func() {
+		f.must("kubectl", nil, "wait", "--for=delete", "machine/master-1", "-n", sandbox.MachineNamespace, "--timeout=60s")
+		f.documented("uninstall.md", "Without the plugin")
+		f.nothingLeft()
+		f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))
+	})
 }
 
 // mode waits until the elected replica tells that mode.

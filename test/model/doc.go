@@ -9,5 +9,5 @@
 //
 // In every state and at every step I1 to I7 are judged, by own arithmetic; from every state that is
 // within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
-// printed as a scenario for test/decisions/testdata/plan. See docs/model.md.
+// printed as a scenario for test/decisions/testdata/plan. See docs/proof/model.md.
 package main

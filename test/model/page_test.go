@@ -10,13 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPage: the tables of docs/model.md have exactly the configurations and the planted bugs.
+// TestPage: the tables of docs/proof/model.md have exactly the configurations and the planted bugs.
 func TestPage(t *testing.T) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(root)), "docs", "model.md"))
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(root)), "docs", "proof", "model.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestPage(t *testing.T) {
 		want   []string
 	}{{"| configuration |", explored}, {"| planted |", planted}} {
 		if diff := cmp.Diff(table.want, firstCells(string(text), table.header)); diff != "" {
-			t.Errorf("the table %s of docs/model.md is not that of the code (- the code, + the page):\n%s", table.header, diff)
+			t.Errorf("the table %s of docs/proof/model.md is not that of the code (- the code, + the page):\n%s", table.header, diff)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 //
 //	go run ./test/mutation          all of them
 //	go run ./test/mutation -run dead  those whose name holds "dead"
-//	go run ./test/mutation -table docs/mutation.md  and writes what it saw into the page's tables
+//	go run ./test/mutation -table docs/proof/mutation.md  and writes what it saw into the page's tables
 //
 // A mutant is compiled with an overlay, so the tree is never changed.
 package main

@@ -9,7 +9,7 @@ import (
 )
 
 // marker stands in the page above the tables, which are made anew below it.
-const marker = "<!-- Below: go run ./test/mutation -table docs/mutation.md -->\n"
+const marker = "<!-- Below: go run ./test/mutation -table docs/proof/mutation.md -->\n"
 
 // row is a mutant in the table. The test holds the first two columns against the mutants.
 type row struct{ name, edit, caught string }

@@ -15,7 +15,7 @@ import (
 )
 
 // page is where the tables stand.
-const page = "docs/mutation.md"
+const page = "docs/proof/mutation.md"
 
 func root(t *testing.T) string {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Bool("update", false, "write docs/ways-in.md")
+	flag.Bool("update", false, "write docs/proof/ways-in.md")
 	m.Run()
 }
 
@@ -40,7 +40,7 @@ while it stands; a third DELETE is refused.
 
 `
 
-// document is docs/ways-in.md.
+// document is docs/proof/ways-in.md.
 func document() string {
 	out := &strings.Builder{}
 	out.WriteString("<!-- Made by go test ./test/waysin -run TestDocument -update. -->\n\n" + preface)

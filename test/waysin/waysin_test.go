@@ -131,13 +131,13 @@ func (c *cluster) webhooksOfMachineAPI(t *testing.T) {
 	}).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
 }
 
-// TestDocument keeps docs/ways-in.md as the table has it; -update writes it.
+// TestDocument keeps docs/proof/ways-in.md as the table has it; -update writes it.
 func TestDocument(t *testing.T) {
 	root, err := assets.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, "docs", "ways-in.md")
+	path := filepath.Join(root, "docs", "proof", "ways-in.md")
 	want := document()
 	if flag.Lookup("update").Value.String() == "true" {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -149,6 +149,6 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("docs/ways-in.md is not what the table says; go test ./test/waysin -run TestDocument -update\n%s", diff)
+		t.Errorf("docs/proof/ways-in.md is not what the table says; go test ./test/waysin -run TestDocument -update\n%s", diff)
 	}
 }
