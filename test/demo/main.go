@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -40,6 +42,8 @@ const (
 	second      = "master-2"
 	replacement = "master-3"
 	larger      = "m5.2xlarge"
+
+	holdfast = "Holdfast"
 )
 
 // stallLimit is the longest that a write may take: an election, which a planned move of leadership
@@ -53,6 +57,7 @@ type demo struct {
 	etcd    *clientv3.Client
 	files   string // the manifests that are applied
 	kubectl string
+	hooks   string                   // who puts etcd's hook on and releases it: Holdfast in full mode
 	phases  map[string]time.Duration // since the replacement was created
 	picture picture
 }
@@ -60,21 +65,32 @@ type demo struct {
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	dir := flags.String("dir", "", "folder for the sandbox and its logs; without it a temporary one, kept only after a failure")
-	drawing := flags.String("picture", "", "SVG file to draw what happened into")
+	drawing := flags.String("picture", "", "SVG file to draw what happened into (full mode)")
+	mode := flags.String("mode", "full", "full, or guard: the same attack on two control planes, without Holdfast and with it beside cluster-etcd-operator (a stand-in)")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "demo replaces a Machine of a real control plane on this computer, and tells what happens.")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		return
-	} else if err != nil || flags.NArg() > 0 {
-		if err == nil {
+	} else if err != nil || flags.NArg() > 0 || *mode != "full" && *mode != "guard" {
+		switch {
+		case err != nil:
+		case flags.NArg() > 0:
 			fmt.Fprintf(os.Stderr, "demo: it takes flags only, not %q\n", flags.Args())
+		default:
+			fmt.Fprintf(os.Stderr, "demo: --mode is %q; it is full or guard\n", *mode)
 		}
 		os.Exit(2)
 	}
+	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains that it has none
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *dir, *drawing)
+	err := run(*dir, func(dir string) error {
+		if *mode == "guard" {
+			return guardMode(ctx, newNarrator(os.Stdout), dir)
+		}
+		return fullMode(ctx, newNarrator(os.Stdout), dir, *drawing)
+	})
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
@@ -82,67 +98,86 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, dir, drawing string) (err error) {
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "holdfast-demo-"); err != nil {
-			return err
-		}
-		defer func() {
-			if err == nil {
-				err = os.RemoveAll(dir)
-			} else {
-				err = fmt.Errorf("%w\nThe logs of every process are in %s", err, filepath.Join(dir, "logs"))
-			}
-		}()
+// run has something done in a folder: the one that is given, else a temporary one, which is kept only after a failure.
+func run(dir string, do func(dir string) error) (err error) {
+	if dir != "" {
+		return do(dir)
 	}
-	d := &demo{narrator: newNarrator(os.Stdout), phases: map[string]time.Duration{}, files: filepath.Join(dir, "demo")}
-	if d.kubectl, err = assets.Path("kubectl"); err != nil {
+	if dir, err = os.MkdirTemp("", "holdfast-demo-"); err != nil {
 		return err
 	}
-	d.line(d.paint(bold, "Holdfast: Machines of a real control plane are replaced, and quorum never shakes"))
-	d.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock. It takes a minute or two.")
-	d.line("")
-	d.sandbox, err = sandbox.Start(ctx, sandbox.Options{
-		Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true, HoldfastReplicas: 2,
-		Progress: func(l string) { d.say("%s", l) },
-	})
+	if err := do(dir); err != nil {
+		return fmt.Errorf("%w\nThe logs of every process are below %s", err, dir)
+	}
+	return os.RemoveAll(dir)
+}
+
+// begin starts a control plane.
+func begin(ctx context.Context, n *narrator, o sandbox.Options, hooks string) (d *demo, end func() error, err error) {
+	d = &demo{narrator: n, hooks: hooks, phases: map[string]time.Duration{}, files: filepath.Join(o.Dir, "demo")}
+	if d.kubectl, err = assets.Path("kubectl"); err != nil {
+		return nil, nil, err
+	}
+	o.Progress = func(l string) { d.say("%s", l) }
+	if d.sandbox, err = sandbox.Start(ctx, o); err != nil {
+		return nil, nil, err
+	}
+	stop := func() error {
+		d.wait("stopping everything")
+		err := d.sandbox.Stop()
+		d.wait("")
+		return err
+	}
+	if err := d.connect(); err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return d, func() error { return errors.Join(d.etcd.Close(), stop()) }, nil
+}
+
+// fullMode replaces a Machine, then all by one edit of their set.
+func fullMode(ctx context.Context, n *narrator, dir, drawing string) (err error) {
+	n.line(n.paint(bold, "Holdfast: Machines of a real control plane are replaced, and quorum never shakes"))
+	n.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock. It takes a minute or two.")
+	n.line("")
+	d, end, err := begin(ctx, n, sandbox.Options{Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true, HoldfastReplicas: 2}, holdfast)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		d.wait("stopping everything")
-		err = errors.Join(err, d.sandbox.Stop())
-		d.wait("")
-	}()
-	if err := d.connect(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.etcd.Close()) }()
+	defer func() { err = errors.Join(err, end()) }()
+	return d.proven(ctx, "four Machines were replaced, and quorum never shook", d.adopt, d.gitops, func(ctx context.Context) error {
+		return d.remove(ctx, 3)
+	}, func(ctx context.Context) error {
+		return d.replace(ctx, 4, "Its Node comes up, Holdfast adds a learner there, promotes it once it caught up, moves leadership if it must,\nremoves the old member, and only then lets the old Machine go.")
+	}, d.set, func(context.Context) error {
+		if drawing == "" {
+			return nil
+		}
+		return os.WriteFile(drawing, []byte(d.picture.svg()), 0o600)
+	})
+}
 
+// proven tells chapters while a writer writes and the API server is asked whether it is ready, and then the last one: what became of
+// every request, and what these two saw.
+func (d *demo) proven(ctx context.Context, done string, chapters ...func(context.Context) error) error {
 	var work sync.WaitGroup
 	proofCtx, end := context.WithCancel(ctx)
+	defer work.Wait()
 	defer end()
 	w := writer.New(d.etcd)
 	work.Go(func() { w.Run(proofCtx) })
 	ready := &readiness{config: d.sandbox.Config(sandbox.Admin)}
 	work.Go(func() { ready.watch(proofCtx) })
-
-	for _, chapter := range []func(context.Context) error{d.adopt, d.gitops, d.remove, d.replace, d.set} {
+	for _, chapter := range chapters {
 		if err := chapter(ctx); err != nil {
 			return err
 		}
 	}
 	end()
 	work.Wait()
-	if drawing != "" {
-		if err := os.WriteFile(drawing, []byte(d.picture.svg()), 0o600); err != nil {
-			return err
-		}
-	}
 	if err := d.audit(ctx); err != nil {
 		return err
 	}
-	return d.prove(ctx, w, ready)
+	return d.prove(ctx, w, ready, done)
 }
 
 func (d *demo) connect() (err error) {
@@ -194,31 +229,51 @@ func (d *demo) adopt(ctx context.Context) error {
 func (d *demo) gitops(ctx context.Context) error {
 	d.chapter(2, "A GitOps tool writes a Machine as it stands in Git: without hooks",
 		"The hook stays, the tool gets no error, and the Warning says why.")
-	var m machinev1beta1.Machine
-	key := client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: leaving}
-	if err := d.client.Get(ctx, key, &m); err != nil {
+	file, err := d.inGit(ctx, leaving)
+	if err != nil {
 		return err
+	}
+	if err := d.synced(ctx, file, quorum.RuleKeepHook); err != nil {
+		return err
+	}
+	return d.kept(ctx, leaving)
+}
+
+// inGit is the file of a Machine as it stands in Git.
+func (d *demo) inGit(ctx context.Context, name string) (file string, err error) {
+	var m machinev1beta1.Machine
+	if err := d.client.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: name}, &m); err != nil {
+		return "", err
 	}
 	m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
 	m.Annotations = nil
 	m.ManagedFields = nil
+	m.ResourceVersion = ""
 	m.Status = machinev1beta1.MachineStatus{}
-	file, err := d.save(leaving+"-from-git.yaml", &m)
-	if err != nil {
-		return err
-	}
+	return d.save(name+"-from-git.yaml", &m)
+}
+
+// synced has the GitOps tool apply the file, to which Holdfast says by a rule that the hook stays.
+func (d *demo) synced(ctx context.Context, file string, rule quorum.Rule) error {
 	out, failed := d.run(ctx, sandbox.GitOps, "replace", "-f", file)
-	if failed != nil || !says(out, quorum.RuleKeepHook) {
-		return fmt.Errorf("the replace was to pass with a Warning of rule %s, and kubectl ended with %w", quorum.RuleKeepHook, ended(failed))
+	if failed != nil || !says(out, rule) {
+		return fmt.Errorf("the replace was to pass with a Warning of rule %s, and kubectl ended with %w", rule, ended(failed))
 	}
+	return nil
+}
+
+// kept wants Machines to have hook and latch.
+func (d *demo) kept(ctx context.Context, names ...string) error {
 	s, err := d.look(ctx)
 	if err != nil {
 		return err
 	}
-	if got := s.machine(leaving); got == nil || !got.Protected() {
-		return fmt.Errorf("Machine %s lost its hook or latch to the replace", leaving)
+	for _, name := range names {
+		if got := s.machine(name); got == nil || !got.Protected() {
+			return fmt.Errorf("Machine %s lost its hook or latch to the replace", name)
+		}
+		d.say("Machine %s has its hook and latch still.", name)
 	}
-	d.say("Machine %s has its hook and latch still.", leaving)
 	return nil
 }
 
@@ -233,9 +288,9 @@ func ended(err error) error {
 	return err
 }
 
-// remove is chapter 3.
-func (d *demo) remove(ctx context.Context) error {
-	d.chapter(3, "A Machine is deleted, then a second one",
+// remove is the chapter of two deletions.
+func (d *demo) remove(ctx context.Context, chapter int) error {
+	d.chapter(chapter, "A Machine is deleted, then a second one",
 		"The first is held: neither drained nor terminated before a replacement votes. The second would be one too many.")
 	out, failed := d.run(ctx, sandbox.Alice, "delete", "machine", leaving, "--wait=false")
 	if failed != nil || !says(out, quorum.RuleHeld) {
@@ -249,10 +304,9 @@ func (d *demo) remove(ctx context.Context) error {
 	return nil
 }
 
-// replace is chapter 4.
-func (d *demo) replace(ctx context.Context) error {
-	d.chapter(4, "A larger replacement is created: copy the Machine, rename it, give it another type, create it",
-		"Its Node comes up, Holdfast adds a learner there, promotes it once it caught up, moves leadership if it must,\nremoves the old member, and only then lets the old Machine go.")
+// replace is the chapter of the replacement, and the one of the control plane afterwards.
+func (d *demo) replace(ctx context.Context, chapter int, what string) error {
+	d.chapter(chapter, "A larger replacement is created: copy the Machine, rename it, give it another type, create it", what)
 	var old machinev1beta1.Machine
 	if err := d.client.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: leaving}, &old); err != nil {
 		return err
@@ -277,7 +331,7 @@ func (d *demo) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.chapter(5, "The control plane afterwards", "Three voters again, on three hooked Machines, one of them larger.")
+	d.chapter(chapter+1, "The control plane afterwards", "Three voters again, on three hooked Machines, one of them larger.")
 	d.table(s)
 	got := s.machine(replacement)
 	switch {
@@ -293,9 +347,9 @@ func (d *demo) replace(ctx context.Context) error {
 	return nil
 }
 
-// audit is chapter 7.
+// audit is the last chapter.
 func (d *demo) audit(ctx context.Context) error {
-	d.chapter(7, "Who asked for what, and what became of it", "Every decision is on record before its answer is given.")
+	d.chapter(d.told+1, "Who asked for what, and what became of it", "Every decision is on record before its answer is given.")
 	plugin, err := assets.Path("kubectl-holdfast")
 	if err != nil {
 		return err
@@ -320,7 +374,7 @@ func (d *demo) audit(ctx context.Context) error {
 }
 
 // prove ends the demo with what a writer and the API server's readiness say of it.
-func (d *demo) prove(ctx context.Context, w *writer.Writer, ready *readiness) error {
+func (d *demo) prove(ctx context.Context, w *writer.Writer, ready *readiness, done string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	lost, err := w.Lost(ctx)
@@ -346,7 +400,7 @@ func (d *demo) prove(ctx context.Context, w *writer.Writer, ready *readiness) er
 		return fmt.Errorf("the API server was not ready all along: %w", ready.last)
 	}
 	d.line("")
-	d.line(d.paint(green, fmt.Sprintf("Done in %.0f s: four Machines were replaced, and quorum never shook.", time.Since(d.begun).Seconds())))
+	d.line(d.paint(green, fmt.Sprintf("Done in %.0f s: %s.", time.Since(d.begun).Seconds(), done)))
 	return nil
 }
 

@@ -18,6 +18,7 @@ type narrator struct {
 	out      io.Writer
 	terminal bool
 	begun    time.Time
+	told     int    // the last chapter's number
 	status   string // the line that stands below the transcript, "" without one
 }
 
@@ -76,6 +77,7 @@ func (n *narrator) wait(what string) {
 // chapter begins a part of the demo.
 func (n *narrator) chapter(number int, title, why string) {
 	n.wait("")
+	n.told = number
 	n.line("")
 	n.line(n.paint(bold, fmt.Sprintf("%d. %s", number, title)))
 	for _, l := range strings.Split(why, "\n") {

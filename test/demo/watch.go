@@ -152,11 +152,18 @@ func (d *demo) tell(before, now sight, from time.Time) {
 		}
 		switch hooked, hooks := was.Hook == quorum.EntryOurs, m.Hook == quorum.EntryOurs; {
 		case hooks && !hooked:
-			d.event(from, "Holdfast put hook%s on Machine %s", map[bool]string{true: " and latch"}[m.Latch == quorum.EntryOurs], m.Name)
+			d.event(from, "%s put hook%s on Machine %s", d.hooks, map[bool]string{true: " and latch"}[d.hooks == holdfast && m.Latch == quorum.EntryOurs], m.Name)
 			d.stamp("hooked", from)
 		case hooked && !hooks:
-			d.event(from, "Holdfast released hook and latch of Machine %s", m.Name)
+			d.event(from, "%s released hook%s of Machine %s", d.hooks, map[bool]string{true: " and latch"}[d.hooks == holdfast], m.Name)
 			d.stamp("released", from)
+		}
+		switch latched, latches := was.Latch == quorum.EntryOurs, m.Latch == quorum.EntryOurs; {
+		case d.hooks == holdfast: // both at once
+		case latches && !latched:
+			d.event(from, "%s put latch and evidence on Machine %s", holdfast, m.Name)
+		case latched && !latches:
+			d.event(from, "%s took the latch off Machine %s", holdfast, m.Name)
 		}
 	}
 	for _, m := range before.machines {
