@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	configv1 "github.com/openshift/api/config/v1"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,14 +43,19 @@ type cluster struct {
 
 // start starts a sandbox of three, and waits until the guard has its hooks everywhere. More flags are etcd's.
 func (b *bench) start(ctx context.Context, name, mode string, etcd ...string) (*cluster, error) {
+	return b.startWith(ctx, name, sandbox.Options{Mode: mode, EtcdArgs: etcd})
+}
+
+func (b *bench) startWith(ctx context.Context, name string, o sandbox.Options) (*cluster, error) {
 	log.SetLogger(logr.Discard())
-	progress("%s: starting a control plane of three, Holdfast in mode %s", name, mode)
-	s, err := sandbox.Start(ctx, sandbox.Options{Dir: filepath.Join(b.dir, name), Mode: mode, EtcdArgs: etcd})
+	progress("%s: starting a control plane of three, Holdfast in mode %s", name, o.Mode)
+	o.Dir = filepath.Join(b.dir, name)
+	s, err := sandbox.Start(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	c := &cluster{Sandbox: s, http: map[sandbox.Identity]*http.Client{}, plain: &http.Client{Timeout: 10 * time.Second}}
-	if err := c.connect(ctx, mode); err != nil {
+	if err := c.connect(ctx, o.Mode); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return c, nil
@@ -56,7 +63,7 @@ func (b *bench) start(ctx context.Context, name, mode string, etcd ...string) (*
 
 func (c *cluster) connect(ctx context.Context, mode string) error {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme), machinev1.Install(scheme), configv1.Install(scheme)); err != nil {
 		return err
 	}
 	config := c.Config(sandbox.Admin)

@@ -112,16 +112,32 @@ func TestSetScales(t *testing.T) {
 	c.atRest(t)
 	must(t, c.as(sandbox.Alice).Create(t.Context(), controlPlaneSet(t)))
 	c.setSettles(t, 3, sandbox.InstanceType)
-	for _, replicas := range []int{5, 7, 5, 3, 1, 3} {
+	for i, replicas := range []int{5, 7, 5, 3, 1, 3} {
 		began := time.Now()
 		c.desired.Store(int64(replicas))
 		must(t, c.scale(t, replicas))
 		c.setSettles(t, replicas, sandbox.InstanceType)
 		t.Logf("%d Machines after %.1f s", replicas, time.Since(began).Seconds())
+		if i == 0 {
+			t.Run("two of five hosts die, and are replaced", c.twoOfFiveDie)
+		}
 	}
 	if err := c.scale(t, 4); err == nil || !strings.Contains(err.Error(), "must be odd") {
 		t.Errorf("scaled to 4: %v", err)
 	}
+}
+
+// twoOfFiveDie: the set's MachineHealthCheck deletes both Machines, and the set replaces them.
+func (c *cluster) twoOfFiveDie(t *testing.T) {
+	c.shortenHealthCheck(t)
+	dead := c.machineNames(t)[:2]
+	for _, name := range dead {
+		must(t, c.Power(name, false))
+	}
+	for _, name := range dead {
+		c.gone(t, 3*slowly, name)
+	}
+	c.setSettles(t, 5, sandbox.InstanceType)
 }
 
 // scale runs kubectl scale as a person.
