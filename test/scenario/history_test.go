@@ -28,6 +28,7 @@ type history struct {
 	most     int                       // voters at one time
 	least    int
 	samples  int
+	leaders  *leaders
 	wrong    []string
 }
 
@@ -41,11 +42,12 @@ func (h *history) fail(format string, args ...any) {
 // than desired where a dead voter has to go before its replacement can come.
 func (c *cluster) watch(t *testing.T, fewest int) {
 	t.Helper()
-	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load())}
+	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load()), leaders: newLeaders()}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	work.Go(func() { h.sample(ctx, c, fewest) })
 	work.Go(func() { h.follow(ctx, c) })
+	work.Go(func() { h.count(ctx, c) })
 	w := writer.New(c.etcd)
 	work.Go(func() { w.Run(ctx) })
 	t.Cleanup(func() {
@@ -57,6 +59,9 @@ func (c *cluster) watch(t *testing.T, fewest int) {
 		if h.samples == 0 || len(h.machines) == 0 {
 			t.Errorf("the history saw %d samples of the ring and %d Machines", h.samples, len(h.machines))
 		}
+		if len(h.leaders.of) == 0 {
+			t.Error("the history saw no leader of etcd")
+		}
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		lost, err := w.Lost(reading)
@@ -64,8 +69,8 @@ func (c *cluster) watch(t *testing.T, fewest int) {
 		if err != nil || lost > 0 || wrote.Acked == 0 {
 			t.Errorf("I9: %d of %d acknowledged writes are lost: %v", lost, wrote.Acked, err)
 		}
-		t.Logf("%d samples of the ring: %d to %d voters; %d writes acknowledged, longest stall %s, %d attempts failed: %v",
-			h.samples, h.least, h.most, wrote.Acked, wrote.Longest.Round(time.Millisecond), wrote.Failed, wrote.Last)
+		t.Logf("%d samples of the ring: %d to %d voters; leaders of %d terms; %d writes acknowledged, longest stall %s, %d attempts failed: %v",
+			h.samples, h.least, h.most, len(h.leaders.of), wrote.Acked, wrote.Longest.Round(time.Millisecond), wrote.Failed, wrote.Last)
 	})
 }
 
