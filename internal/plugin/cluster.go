@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,7 @@ type clusterFlags struct {
 	etcd       etcdflags.Flags
 	mode       string
 	desired    int
+	patience   time.Duration // with the API server's first answer; 0 is the default
 }
 
 // bindAPI adds the flags of the connection to the API server, but for those with the names of others.
@@ -141,6 +143,12 @@ func (c *clusterFlags) config() (*rest.Config, error) {
 	return config, nil
 }
 
+// asksEtcd says whether the command was told how to reach etcd.
+func (c *clusterFlags) asksEtcd() bool {
+	e := &c.etcd
+	return len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != ""
+}
+
 // open connects to the cluster, and finds out who is asking.
 func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
 	out := &cluster{
@@ -169,8 +177,8 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	if out.Client, err = t.dial.api(config); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	if e := &c.etcd; len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != "" {
-		if out.ring, out.close, err = t.dial.etcd(e); err != nil {
+	if c.asksEtcd() {
+		if out.ring, out.close, err = t.dial.etcd(&c.etcd); err != nil {
 			return nil, err
 		}
 	}
@@ -179,11 +187,11 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 			out.close()
 		}
 	}()
-	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.patience, 20*time.Second))
 	defer cancel()
 	var who authenticationv1.SelfSubjectReview
 	if err := out.Create(limited, &who); err != nil {
-		return nil, fmt.Errorf("ask the API server who you are: %w", err)
+		return nil, noAnswer{fmt.Errorf("ask the API server who you are: %w", err)}
 	}
 	out.user = admission.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
 	out.clock.set(who.CreationTimestamp.Time)

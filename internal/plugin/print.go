@@ -62,7 +62,7 @@ func entryRow(format string, e *audit.Entry) []string {
 	}
 	row := []string{at(e.Last()), verdict, e.Annotations[audit.RuleAnnotation], strings.ToUpper(e.Verb), e.Name(), e.User.Username}
 	if format == "wide" {
-		healthy, wanted, deleting := etcd(e)
+		healthy, wanted, deleting := evidenceCells(e)
 		return append(row, e.Annotations[audit.FieldManagerAnnotation], healthy, wanted, deleting,
 			e.Annotations[audit.OverrideByAnnotation], string(e.AuditID), e.ReleaseReason(), reason(e))
 	}
@@ -147,8 +147,8 @@ func reason(e *audit.Entry) string {
 	return said[0]
 }
 
-// etcd is what a record's evidence says, in a cell each.
-func etcd(e *audit.Entry) (healthy, wanted, deleting string) {
+// evidenceCells are what a record's evidence says, in a cell each.
+func evidenceCells(e *audit.Entry) (healthy, wanted, deleting string) {
 	seen := e.Evidence()
 	if seen == nil {
 		return "", "", ""

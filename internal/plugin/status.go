@@ -42,7 +42,7 @@ keeps up) shows with --watch.
 
   # While Holdfast is down: ask etcd itself
   export ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.crt ETCDCTL_CERT=client.crt ETCDCTL_KEY=client.key
-  kubectl holdfast status
+  kubectl holdfast status     # without an API server, too: then it shows what etcd's members say
 
   # For a support case
   kubectl holdfast status -o yaml > snapshot.yaml`,
@@ -62,10 +62,13 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	if err := oneOf(o.output, "table", "wide", "json", "yaml"); err != nil {
 		return err
 	}
+	if o.file == "" && o.asksEtcd() {
+		o.patience = impatient // etcd's half is shown without the API server
+	}
 	if !o.watch {
 		v, err := o.take(ctx, t)
 		if err != nil {
-			return err
+			return o.withoutAPI(ctx, t, err)
 		}
 		return o.print(t.out, v)
 	}
@@ -74,7 +77,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {
-		return err
+		return o.withoutAPI(ctx, t, err)
 	}
 	defer c.close()
 	return o.follow(ctx, t, c)
@@ -189,7 +192,7 @@ func (v *view) healthOf(m *quorum.Member) string {
 		health += " for " + v.age(m.Since)
 	}
 	if m.Why != "" {
-		health += ": " + tail(m.Why, 40)
+		health += ": " + tail(m.Why, 60)
 	}
 	return health
 }

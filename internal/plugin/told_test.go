@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -182,4 +184,33 @@ func TestHelp(t *testing.T) {
 		}
 		golden(t, name+".txt", "$ kubectl holdfast "+strings.Join(args, " ")+"\n"+stdout)
 	}
+}
+
+// TestWithoutAPI: where the API server does not answer, status shows etcd's half, names the runbook, and fails.
+func TestWithoutAPI(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	away := interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+		return context.DeadlineExceeded
+	}}
+	for name, ring := range map[string]string{"alone-known": "sick", "alone-unknown": "unknown"} {
+		api, err := kinds()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		c := fake.NewClientBuilder().WithScheme(api).WithInterceptorFuncs(away).Build()
+		if status := execute(t.Context(), []string{"status", "--endpoints", "https://10.0.0.1:2379"}, terminal{nil, &out, &errs, noon, fakes{c, ring}}); status != 1 {
+			t.Errorf("status %d", status)
+		}
+		golden(t, name+".txt", out.String()+errs.String())
+	}
+	var out bytes.Buffer
+	if err := printContacts(terminal{out: &out}, []etcd.Contact{
+		{URL: "https://10.0.0.1:2379", Status: etcd.Status{Member: 0xa0, Term: 7}},
+		{URL: "https://10.0.0.2:2379", Err: errors.New("connection refused"), Silent: true},
+		{URL: "https://10.0.0.3:2379", Err: errors.New("x509: certificate signed by unknown authority")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "alone-contacts.txt", out.String())
 }
