@@ -199,6 +199,8 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
 	if err := out.List(limited, machines, client.InNamespace(out.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
 		return nil, errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io)")
+	} else if transient(err) { // who you are it knows by itself, Machines are in etcd
+		return nil, noAnswer{fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)}
 	} else if err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)
 	}

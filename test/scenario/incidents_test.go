@@ -1,0 +1,78 @@
+package scenario_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/install"
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestIncidents does what docs/incidents.md says, as a person would type it.
+func TestIncidents(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	c.watch(t, 2)
+	c.atRest(t)
+
+	t.Run("etcd has no quorum", func(t *testing.T) {
+		must(t, c.Power("master-1", false))
+		must(t, c.Power("master-2", false))
+		eventually(t, slowly, "status without an API server", func(context.Context) error {
+			status, out, errs := c.plugin(t, true, "status")
+			if status != 1 || !strings.Contains(out, "The API server does not answer") || !strings.Contains(out, "of 3 endpoints answer") || !strings.Contains(errs, "incidents.md#etcd-has-no-quorum") {
+				return fmt.Errorf("status %d: %s%s", status, out, errs)
+			}
+			return nil
+		})
+		must(t, c.Power("master-1", true))
+		must(t, c.Power("master-2", true))
+		c.atRest(t)
+	})
+
+	t.Run("a member is dead", func(t *testing.T) {
+		must(t, c.Power("master-2", false))
+		c.comesToSay(t, []string{"2 of 3 voters healthy", "unhealthy"}, "status")
+		out, err := c.documented(t, "incidents.md", "A member is dead")
+		if err != nil || !strings.Contains(out, "has replaced it, and its etcd member votes") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		c.gone(t, quickly, "master-2")
+		c.atRest(t)
+	})
+
+	t.Run("a GitOps tool fights over the hook", func(t *testing.T) {
+		must(t, c.strip(t.Context(), sandbox.GitOps, "master-0"))
+		log := c.AuditLogs()[0]
+		out := c.says(t, 0, nil, "audit", "--by", "user", log)
+		if !strings.Contains(out, string(sandbox.GitOps)) {
+			t.Errorf("the tool is not named:\n%s", out)
+		}
+	})
+}
+
+// documented does what a page of docs says under a heading, by a person.
+func (c *cluster) documented(t *testing.T, page, heading string) (string, error) {
+	t.Helper()
+	scripts, err := install.Documented(page, heading)
+	must(t, err)
+	return c.shell(t, strings.Join(scripts, "\n"))
+}
+
+func (c *cluster) shell(t *testing.T, script string) (string, error) {
+	t.Helper()
+	kubectl, err := assets.Path("kubectl")
+	must(t, err)
+	plugin, err := assets.Path("kubectl-holdfast")
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", script)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(sandbox.Alice), "PATH="+filepath.Dir(kubectl)+":"+filepath.Dir(plugin)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
