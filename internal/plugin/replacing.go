@@ -236,7 +236,7 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 	etcd := fmt.Sprintf("etcd has %d of %d voters healthy, %d wanted", healthy, voters, v.Desired)
 	if by == "" {
 		if v.Desired > 0 && healthy >= v.Desired {
-			r.say("Machine %s is gone. %s%s.", r.old.Name, strings.ToUpper(etcd[:1]), etcd[1:])
+			r.say("Machine %s is gone, and no voter is missing: %s.", r.old.Name, etcd)
 			return true, nil
 		}
 		r.say("Machine %s is gone. Its set has yet to create another; %s.", r.old.Name, etcd)
@@ -248,13 +248,11 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 	}
 	does := "has no etcd member yet"
 	for _, member := range v.join.Members(next) {
-		switch {
-		case !member.Learner && member.Healthy:
+		if !member.Learner && member.Healthy {
 			r.say("Machine %s is gone. Machine %s has replaced it, and its etcd member votes: %s.", r.old.Name, by, etcd)
 			return true, nil
-		default:
-			does = "hosts etcd " + v.role(member) + " " + member.String() + ", " + v.healthOf(member)
 		}
+		does = "hosts etcd " + v.role(member) + " " + member.String() + ", " + v.healthOf(member)
 	}
 	if v.Desired > 0 && healthy >= v.Desired {
 		r.say("Machine %s is gone. Machine %s has replaced it. It %s, and none is missing: %s.", r.old.Name, by, does, etcd)

@@ -32,6 +32,7 @@ type options struct {
 	machines     int
 	idle         time.Duration
 	json         string
+	chart        string
 }
 
 // bench is one run of it.
@@ -62,6 +63,7 @@ func main() {
 	flags.IntVar(&o.machines, "machines", 10000, "worker Machines to create for the footprint")
 	flags.DurationVar(&o.idle, "idle", time.Minute, "how long the manager is watched doing nothing")
 	flags.StringVar(&o.json, "json", "", "file for the numbers; none if empty")
+	flags.StringVar(&o.chart, "chart", "", "SVG file for a chart of the requests' medians; none if empty")
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		return
 	} else if err != nil || flags.NArg() > 0 {
@@ -125,6 +127,11 @@ func run(ctx context.Context, o options) (err error) {
 func (b *bench) tell() error {
 	b.report.LoadAfter = load()
 	b.report.print(os.Stdout)
+	if b.chart != "" {
+		if err := os.WriteFile(b.chart, []byte(b.report.chart()), 0o644); err != nil {
+			return err
+		}
+	}
 	if b.json == "" {
 		return nil
 	}
