@@ -203,6 +203,8 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 		return nil, noAnswer{fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)}
 	} else if err != nil {
 		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)
+	} else if len(machines.Items) == 0 && out.namespace != defaultNamespace {
+		return nil, usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
 	}
 	out.observer = &observe.Observer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil

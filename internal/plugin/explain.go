@@ -321,11 +321,16 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 	}
 }
 
-// alone says whether a Machine that is being deleted waits for a replacement that nobody has created.
+// alone says whether a Machine that is being deleted waits for a replacement that nobody has created: no live Machine is without a Node.
 func (v *view) alone(m *quorum.Machine) bool {
+	for i := range v.Machines {
+		if other := &v.Machines[i]; !other.Deleting() && v.join.Node(other) == nil {
+			return false
+		}
+	}
 	return !v.kept(m) && slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
 		return r.Machine == m.Name && r.Phase == membership.PhaseAwaitNode
-	}) && !slices.ContainsFunc(v.Machines, func(other quorum.Machine) bool { return !other.Deleting() && v.join.Node(&other) == nil })
+	})
 }
 
 // refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.

@@ -140,7 +140,7 @@ func (c checks) print(out io.Writer) {
 		case one.unknown != "":
 			mark, text = "?", "not known: "+one.unknown
 		}
-		fmt.Fprintf(out, "%-6s%-14s %s\n", mark, one.what, plain(text))
+		fmt.Fprintf(out, "%-6s%-14s %s\n", mark, one.what, plain(strings.Join(strings.Fields(text), " ")))
 	}
 	if c.inForce() {
 		fmt.Fprintln(out, "\nThe guard is in force.")
@@ -272,12 +272,7 @@ func (c *cluster) checkMachines(ctx context.Context) check {
 		out.unknown = oneLine(err)
 		return out
 	}
-	var bare []string
-	for i := range v.Machines {
-		if m := &v.Machines[i]; m.ControlPlane() && !m.Mirrored && !m.Deleting() && !m.Protected() {
-			bare = append(bare, m.Name)
-		}
-	}
+	bare := v.bare(func(*quorum.Machine) bool { return true })
 	switch {
 	case len(v.Machines) == 0:
 		out.wrong = fmt.Sprintf("there is no control-plane Machine in namespace %s", c.namespace)

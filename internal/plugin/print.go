@@ -385,5 +385,9 @@ func tail(text string, most int) string {
 	if len(runes) <= most {
 		return text
 	}
-	return "…" + strings.TrimSpace(string(runes[len(runes)-most+1:]))
+	end := string(runes[len(runes)-most+1:])
+	if _, words, found := strings.Cut(end, " "); found {
+		end = words
+	}
+	return "… " + strings.TrimSpace(strings.TrimRight(end, `"`))
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,7 +41,7 @@ type replacing struct {
 func (r *replacing) say(format string, args ...any) {
 	line, now := fmt.Sprintf(format, args...), r.t.now()
 	switch {
-	case line != r.line:
+	case ageless(line) != ageless(r.line):
 		r.line, r.since, r.told = line, now, now
 	case now.Sub(r.told) < heartbeat:
 		return
@@ -55,7 +57,7 @@ func (r *replacing) say(format string, args ...any) {
 }
 
 func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
-	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
+	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is to be created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
 		return err
 	}
 	next, err := r.create(ctx, next)
@@ -113,11 +115,24 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 	if err := r.List(ctx, &found, client.InNamespace(r.namespace), client.MatchingLabels{replacesLabel: string(r.old.UID)}); err != nil {
 		return nil, fmt.Errorf("look for the replacement of Machine %s: %w", r.old.Name, err)
 	}
+	v, err := r.look(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for i := range found.Items {
-		if m := &found.Items[i]; m.DeletionTimestamp == nil {
-			r.say("Machine %s is there already to replace %s; going on with it as it is.", m.Name, r.old.Name)
-			return m, nil
+		m := &found.Items[i]
+		if m.DeletionTimestamp != nil {
+			continue
 		}
+		if v.elsewhere(r.old.Name, m.Name) {
+			r.say("Machine %s was created to replace %s, and votes in place of another Machine by now.", m.Name, r.old.Name)
+			continue
+		}
+		r.say("Machine %s is there already to replace %s; going on with it as it is.", m.Name, r.old.Name)
+		return m, nil
+	}
+	if slices.ContainsFunc(found.Items, func(m machinev1beta1.Machine) bool { return m.Name == next.Name }) {
+		next.Name += "-" + strconv.Itoa(len(found.Items)+1) // that one is taken by a copy that serves another Machine
 	}
 	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
@@ -126,6 +141,15 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 	}
 	r.say("Machine %s is created.", next.Name)
 	return next, nil
+}
+
+// elsewhere says whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
+func (v *view) elsewhere(old, copied string) bool {
+	m := v.Machine(copied)
+	return m != nil && slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner }) &&
+		slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
+			return r.Machine == old && r.Phase == membership.PhaseAwaitNode
+		})
 }
 
 // running waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
@@ -195,6 +219,9 @@ func (r *replacing) replaced(ctx context.Context, next func() string) error {
 		if gone {
 			return r.voting(v, next())
 		}
+		if by := next(); by != "" && v.elsewhere(r.old.Name, by) {
+			return false, fmt.Errorf("Machine %s votes in place of another Machine that is being deleted, and Machine %s is still held: the same command creates one more", by, r.old.Name)
+		}
 		if seen, err := v.machine(r.old.Name); err == nil { // else it went in between, which the next look tells
 			r.held(v, seen)
 		}
@@ -234,8 +261,9 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 	r.unseen = time.Time{}
 	voters, healthy := v.Ring.Voters()
 	etcd := fmt.Sprintf("etcd has %d of %d voters healthy, %d wanted", healthy, voters, v.Desired)
+	complete := v.Desired > 0 && v.staying() >= v.Desired
 	if by == "" {
-		if v.Desired > 0 && healthy >= v.Desired {
+		if complete {
 			r.say("Machine %s is gone, and no voter is missing: %s.", r.old.Name, etcd)
 			return true, nil
 		}
@@ -254,12 +282,23 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 		}
 		does = "hosts etcd " + v.role(member) + " " + member.String() + ", " + v.healthOf(member)
 	}
-	if v.Desired > 0 && healthy >= v.Desired {
+	if complete {
 		r.say("Machine %s is gone. Machine %s has replaced it. It %s, and none is missing: %s.", r.old.Name, by, does, etcd)
 		return true, nil
 	}
 	r.say("Machine %s is gone. Machine %s does not vote yet: it %s; %s.", r.old.Name, by, does, etcd)
 	return false, nil
+}
+
+// staying counts the healthy voters whose Machine is not being deleted.
+func (v *view) staying() (n int) {
+	for i := range v.Ring.Members {
+		m := &v.Ring.Members[i]
+		if host := v.join.Host(m).Machine(); !m.Learner && m.Healthy && host != nil && !host.Deleting() {
+			n++
+		}
+	}
+	return n
 }
 
 // each looks every second until it is done. What the API server fails to answer now and then is no

@@ -10,6 +10,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -32,8 +33,12 @@ func TestVoting(t *testing.T) {
 		"it votes and is not well": {by: "master-3", change: func(s *quorum.Snapshot) {
 			voter(s).Learner, voter(s).Healthy = false, false
 		}, says: "does not vote yet: it hosts etcd voter node-3 (a3), unhealthy"},
-		"no member":            {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members = s.Ring.Members[:2] }, says: "it has no etcd member yet"},
-		"none is missing":      {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members, s.Desired = s.Ring.Members[:2], 2 }, done: true, says: "none is missing"},
+		"no member":       {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members = s.Ring.Members[:2] }, says: "it has no etcd member yet"},
+		"none is missing": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring.Members, s.Desired = s.Ring.Members[:2], 2 }, done: true, says: "none is missing"},
+		"a voter that goes, too, is no voter that stays": {by: "master-3", change: func(s *quorum.Snapshot) {
+			s.Desired = 2
+			s.Machine("master-0").DeletedAt = noon()
+		}, says: "does not vote yet"},
 		"the set is slow":      {says: "has yet to create another; etcd has 2 of 2 voters healthy, 3 wanted"},
 		"whichever it is":      {change: func(s *quorum.Snapshot) { voter(s).Learner = false }, done: true, says: "3 of 3 voters healthy"},
 		"etcd does not answer": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer"} }, says: "is not known (no answer)"},
@@ -61,6 +66,26 @@ func TestVoting(t *testing.T) {
 
 // voter is node-3's member.
 func voter(s *quorum.Snapshot) *quorum.Member { return s.Ring.Member(0xa3) }
+
+// TestElsewhere: a copy that votes in place of another Machine is none for the one that still waits for a Node.
+func TestElsewhere(t *testing.T) {
+	v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	voter(v.Snapshot).Learner = false
+	first, second := v.Machine("master-0"), v.Machine("master-1")
+	second.DeletedAt = noon().Add(time.Minute)
+	v.decide(v.Snapshot)
+	if v.elsewhere("master-1", "master-3") {
+		t.Error("it votes in place of the only one that is being deleted")
+	}
+	first.DeletedAt = noon()
+	v.decide(v.Snapshot)
+	if !v.elsewhere("master-1", "master-3") || v.elsewhere("master-0", "master-3") {
+		t.Errorf("the replacements: %v", membership.Replacements(v.Snapshot))
+	}
+}
 
 // TestUnseen: the old Machine is gone, and nobody tells of etcd: that ends the command after a minute, and the new one's end at once.
 func TestUnseen(t *testing.T) {

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -15,7 +16,7 @@ import (
 // are coloured. What is written elsewhere, to a file or another program, is as it was.
 type screen struct {
 	out    io.Writer
-	width  func() int // in columns, 0 where it is not known
+	size   func() (columns, lines int) // 0 where it is not known
 	colour bool
 	rest   []byte // the beginning of a line that has yet to end
 }
@@ -25,14 +26,14 @@ func shown(f *os.File) io.Writer {
 	if !isTerminal(f) {
 		return f
 	}
-	width := func() int {
-		columns, _, err := term.GetSize(int(f.Fd()))
+	size := func() (columns, lines int) {
+		columns, lines, err := term.GetSize(int(f.Fd()))
 		if err != nil {
-			return 0
+			return 0, 0
 		}
-		return columns
+		return columns, lines
 	}
-	return &screen{out: f, width: width, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	return &screen{out: f, size: size, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
@@ -58,19 +59,34 @@ func flush(out io.Writer) {
 	}
 }
 
-// redraw shows a text in the place of the one before it, with the lines bold that are new. Nothing is cleared first, so that nothing
+// narrow says whether a table of ten columns has no room.
+func narrow(out io.Writer) bool {
+	s, ok := out.(*screen)
+	if !ok {
+		return false
+	}
+	columns, _ := s.size()
+	return columns > 0 && columns < 130
+}
+
+// redraw shows a text in the place of the one before it, as far as it fits, with the lines bold that are new. Nothing is cleared first, so that nothing
 // flickers: each line ends with the clearing of its rest, the last one with that of the screen's.
 func (s *screen) redraw(text string, isNew func(line string) bool) error {
-	_, err := io.WriteString(s.out, "\x1b[H"+strings.ReplaceAll(s.drawn(text, isNew), "\n", "\x1b[K\n")+"\x1b[J")
+	shown := strings.Split(strings.TrimSuffix(s.drawn(text, isNew), "\n"), "\n")
+	if _, lines := s.size(); lines > 2 && len(shown) >= lines {
+		more := len(shown) - (lines - 2)
+		shown = append(shown[:lines-2], fmt.Sprintf("... and %d lines more, which kubectl holdfast status shows", more))
+	}
+	_, err := io.WriteString(s.out, "\x1b[H"+strings.Join(shown, "\x1b[K\n")+"\x1b[K\n\x1b[J")
 	return err
 }
 
 // drawn is a text of whole lines as the screen shows it.
 func (s *screen) drawn(text string, bold func(line string) bool) string {
 	var out strings.Builder
-	width := s.width()
+	width, _ := s.size()
 	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
+		line = strings.TrimRight(line, " \n")
 		shown := wrapped(line, width)
 		if s.colour {
 			shown = coloured(shown)

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// narrow is a screen of 60 columns.
-func narrow(out *bytes.Buffer, colour bool) *screen {
-	return &screen{out: out, width: func() int { return 60 }, colour: colour}
+// small is a screen of 60 columns and five lines.
+func small(out *bytes.Buffer, colour bool) *screen {
+	return &screen{out: out, size: func() (int, int) { return 60, 5 }, colour: colour}
 }
 
 // TestScreen: a terminal gets its lines broken between words, a command never, and words of weight in colour; a question shows
@@ -18,7 +18,7 @@ func TestScreen(t *testing.T) {
 	long := strings.Repeat("word ", 20)
 	command := "  kubectl -n openshift-machine-api annotate machine master-0 --overwrite holdfast.dev/override='x: y'"
 	var out bytes.Buffer
-	s := narrow(&out, false)
+	s := small(&out, false)
 	fmt.Fprintf(s, "short\n  %s\n%s\n", long, command)
 	for line := range strings.Lines(out.String()) {
 		if !strings.Contains(line, "kubectl") && len(strings.TrimRight(line, " \n")) > 60 {
@@ -39,7 +39,7 @@ func TestScreen(t *testing.T) {
 	}
 
 	out.Reset()
-	fmt.Fprintln(narrow(&out, true), "voter b is unhealthy, Machine a is held, all is healthy")
+	fmt.Fprintln(small(&out, true), "voter b is unhealthy, Machine a is held, all is healthy")
 	if got, want := out.String(), "voter b is \x1b[31munhealthy\x1b[39m, Machine a is \x1b[33mheld\x1b[39m, all is healthy\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -50,7 +50,11 @@ func TestScreen(t *testing.T) {
 func TestRedraw(t *testing.T) {
 	var out bytes.Buffer
 	isNew := news("a for 3s\nb\n")
-	if err := narrow(&out, false).redraw("a for 5s\nc\n", isNew); err != nil || out.String() != "\x1b[Ha for 5s\x1b[K\n\x1b[1mc\x1b[22m\x1b[K\n\x1b[J" {
+	if err := small(&out, false).redraw("a for 5s\nc\n", isNew); err != nil || out.String() != "\x1b[Ha for 5s\x1b[K\n\x1b[1mc\x1b[22m\x1b[K\n\x1b[J" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	out.Reset()
+	if err := small(&out, false).redraw("1\n2\n3\n4\n5\n6\n", nil); err != nil || !strings.Contains(out.String(), "3\x1b[K\n... and 3 lines more") || strings.Contains(out.String(), "\n4") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	for _, same := range []string{"held for 10m", "held for 2h3m", "seen 30 s ago", "for 3 days"} {

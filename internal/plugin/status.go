@@ -70,7 +70,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 		if err != nil {
 			return o.withoutAPI(ctx, t, err)
 		}
-		return o.print(t.out, v)
+		return o.print(t.out, v, narrow(t.out))
 	}
 	if o.file != "" || o.output == "json" || o.output == "yaml" {
 		return usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
@@ -83,7 +83,8 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	return o.follow(ctx, t, c)
 }
 
-func (o *statusOptions) print(out io.Writer, v *view) error {
+// print writes what is seen; slim is a table for a narrow terminal.
+func (o *statusOptions) print(out io.Writer, v *view, slim bool) error {
 	if o.output == "json" || o.output == "yaml" {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
@@ -94,7 +95,7 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 	fmt.Fprintf(out, "Mode: %s\n", v.modeLine())
 	v.setLines(out)
 	fmt.Fprintln(out)
-	if err := printRows(out, v.rows(o.output == "wide")); err != nil {
+	if err := printRows(out, v.rows(o.output, slim)); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -102,8 +103,20 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 	return nil
 }
 
-// rows are the Machines, then the members and the Nodes that belong to none.
-func (v *view) rows(wide bool) [][]string {
+// rows are the Machines, then the members and the Nodes that belong to none. A slim table has fewer columns.
+func (v *view) rows(output string, slim bool) [][]string {
+	wide := output == "wide"
+	rows := v.allRows(wide)
+	if !slim || wide {
+		return rows
+	}
+	for i, row := range rows { // MACHINE, PHASE, ROLE, HEALTH, HOOK, LATCH, WAITS FOR
+		rows[i] = append([]string{row[0], row[1], row[5], row[6]}, row[7:]...)
+	}
+	return rows
+}
+
+func (v *view) allRows(wide bool) [][]string {
 	head := []string{"MACHINE", "PHASE", "NODE", "MEMBER", "ID", "ROLE", "HEALTH", "HOOK", "LATCH", "WAITS FOR"}
 	if wide {
 		head = append(head, "ZONE", "ADDRESSES", "EVIDENCE", "INSTANCE", "OVERRIDE")

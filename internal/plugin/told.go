@@ -122,7 +122,9 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.memory.Recall(s)
+	if c.ring != nil { // else Holdfast told since when each member is as it is
+		c.memory.Recall(s)
+	}
 	if fresh && c.desired == 0 {
 		s.Desired, s.DesiredWhy, s.Surge = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy, heard.ring.Snapshot.Surge
 	}
@@ -130,7 +132,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		s.OtherDriver, s.Lock, s.Failures = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock, heard.ring.Snapshot.Failures
 	}
 	if fresh && c.ring == nil {
-		s.Ring = heard.ring.Snapshot.Ring // with since when each member is as it is, which Holdfast knows
+		s.Ring = heard.ring.Snapshot.Ring
 	}
 	v.decide(s)
 	v.guard = c.guardLine(ctx)

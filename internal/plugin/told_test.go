@@ -214,3 +214,19 @@ func TestWithoutAPI(t *testing.T) {
 	}
 	golden(t, "alone-contacts.txt", out.String())
 }
+
+// TestToldSince: since when a member is unhealthy is what Holdfast told, not what this command saw.
+func TestToldSince(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(10 * time.Minute)
+	told := telling(t, "sick", now.Add(-3*time.Second), func(s *quorum.Snapshot) {
+		for i := range s.Ring.Members {
+			s.Ring.Members[i].Since = noon()
+		}
+	})
+	api := memory(t, "alice", interceptor.Funcs{}, append(controlPlane(), told)...)
+	var out, errs bytes.Buffer
+	if status := execute(t.Context(), []string{"status"}, terminal{nil, &out, &errs, func() time.Time { return now }, fakes{api, ""}}); status != 0 || !strings.Contains(out.String(), "unhealthy for 10m") {
+		t.Errorf("status %d: %s%s", status, out.String(), errs.String())
+	}
+}

@@ -245,8 +245,18 @@ func (v *view) next(out io.Writer) {
 		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd's members are not.")
 		return
 	}
-	if len(v.plan.Actions)+len(v.plan.Notes) == 0 {
+	bare := v.bare(func(m *quorum.Machine) bool {
+		return slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner })
+	})
+	if len(v.plan.Actions)+len(v.plan.Notes)+len(bare) == 0 {
 		fmt.Fprintln(out, "Nothing is to be done.")
+	}
+	if len(bare) > 0 {
+		who := "Holdfast puts both on within seconds; see whether it runs"
+		if v.Mode == quorum.ModeGuard {
+			who = "cluster-etcd-operator puts the hook on, and Holdfast the latch then; see whether both run"
+		}
+		fmt.Fprintf(out, "Not protected: %s: hook or latch is missing on a voter's Machine, so a deletion would take its member. %s.\n", plain(strings.Join(bare, ", ")), who)
 	}
 	for _, a := range v.plan.Actions {
 		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))
@@ -257,6 +267,16 @@ func (v *view) next(out io.Writer) {
 	for _, n := range v.plan.Notes {
 		fmt.Fprintf(out, "%s: %s\n", n.Reason, plain(n.Message))
 	}
+}
+
+// bare are the live control-plane Machines, of those that are asked for, without hook, latch or finalizer.
+func (v *view) bare(which func(*quorum.Machine) bool) (names []string) {
+	for i := range v.Machines {
+		if m := &v.Machines[i]; m.ControlPlane() && !m.Mirrored && !m.Deleting() && !m.Protected() && which(m) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,

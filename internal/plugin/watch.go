@@ -24,7 +24,7 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 	for {
 		var seen bytes.Buffer
 		if v, err := c.look(ctx); err == nil {
-			if err := o.print(&seen, v); err != nil {
+			if err := o.print(&seen, v, narrow(t.out)); err != nil {
 				return err
 			}
 			v.watched(ctx, c, &seen)

@@ -60,7 +60,7 @@ func Start(t *testing.T) *Cluster {
 		t.Fatal(err)
 	}
 	c := &Cluster{bin: bin, dir: filepath.Join(t.TempDir(), "sandbox"), files: t.TempDir(), done: make(chan struct{})}
-	command := exec.Command(c.Binary("sandbox"), "up", "--replicas=1", "--mode=guard", "--dir="+c.dir)
+	command := exec.Command(c.Binary("sandbox"), "up", "--replicas=1", "--mode=guard", "--etcd-operator=false", "--dir="+c.dir)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	reader, writer, err := os.Pipe()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -55,6 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&options.PlatformSets, "cpms", false, "run the platform's control plane machine set operator as well")
 	flags.IntVar(&options.HoldfastReplicas, "holdfast-replicas", 1, "replicas of Holdfast, which elect one: 1 to 5")
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
+	operator := flags.Bool("etcd-operator", true, "in guard mode, play cluster-etcd-operator: put on and release the hook, and move etcd's members")
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
 
 	err := flags.Parse(args)
@@ -65,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		err = errUsage{err}
 	default:
-		err = dispatch(flags.Args(), options, out)
+		err = dispatch(flags.Args(), options, *operator, out)
 	}
 	if err == nil {
 		return 0
@@ -77,13 +79,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-func dispatch(args []string, options sandbox.Options, out console) error {
+func dispatch(args []string, options sandbox.Options, operator bool, out console) error {
 	switch {
 	case len(args) == 1 && args[0] == "up":
 		if err := options.Validate(); err != nil {
 			return errUsage{err}
 		}
-		return up(options, out)
+		return up(options, operator, out)
 	case len(args) == 3 && args[0] == "power" && (args[1] == "on" || args[1] == "off"):
 		return power(options.Dir, args[2], args[1] == "on", out)
 	default:
@@ -92,7 +94,7 @@ func dispatch(args []string, options sandbox.Options, out console) error {
 }
 
 // up starts a sandbox and keeps it until a signal or a failure.
-func up(options sandbox.Options, out console) error {
+func up(options sandbox.Options, operator bool, out console) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	started := time.Now()
@@ -108,6 +110,14 @@ func up(options sandbox.Options, out console) error {
 		return err
 	}
 	out.say("%6.1fs  ready\n", time.Since(started).Seconds())
+	if operator && options.Mode == "guard" {
+		end, err := operate(ctx, s, options.Replicas)
+		if err != nil {
+			return errors.Join(err, s.Stop())
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		out.say("%6.1fs  a stand-in plays cluster-etcd-operator\n", time.Since(started).Seconds())
+	}
 	explain(out, s, options)
 
 	var failure error
@@ -121,6 +131,29 @@ func up(options sandbox.Options, out console) error {
 	err = errors.Join(failure, s.Stop())
 	out.say("stopped; the logs stay in %s\n", s.Logs)
 	return err
+}
+
+// operate plays cluster-etcd-operator until it is ended.
+func operate(ctx context.Context, s *sandbox.Sandbox, voters int) (end func() error, err error) {
+	etcd, err := s.EtcdClient(s.Endpoints()...)
+	if err != nil {
+		return nil, err
+	}
+	o, err := custodian.New(s.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: voters})
+	if err != nil {
+		return nil, errors.Join(err, etcd.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = o.Run(ctx, time.Second) // what it cannot do shows in the cluster
+	}()
+	return func() error {
+		cancel()
+		<-ended
+		return etcd.Close()
+	}, nil
 }
 
 func explain(out console, s *sandbox.Sandbox, options sandbox.Options) {
@@ -138,6 +171,13 @@ In another terminal:
   etcdctl member list -w table
   kubectl delete machine %[3]s --wait=false
   sandbox power off %[3]s --dir %[1]s     # and: power on
+
+What Holdfast says to that:
+
+  kubectl holdfast status --watch
+  kubectl holdfast explain %[3]s
+  kubectl holdfast replace %[3]s
+  kubectl holdfast audit %[1]s/logs/holdfast*-audit.log
 
 Others you may be: kubectl --kubeconfig %[1]s/kubeconfig/NAME, with NAME one of
 alice (a person), argocd-application-controller, machine-api-controllers,
