@@ -134,7 +134,7 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}
 	if err := u.Get(ctx, key, &d); apierrors.IsNotFound(err) {
 		u.say("Deployment %s is not there", key)
-		return nil
+		return u.silent(ctx)
 	} else if err != nil {
 		return fmt.Errorf("read Deployment %s: %w", key, err)
 	}
@@ -164,6 +164,26 @@ func (u *uninstalling) halt(ctx context.Context) error {
 		return errors.New(lingering(pods.Items))
 	}
 	return err
+}
+
+// silent waits until Holdfast tells nothing any more, where there is no Deployment to stop: one that runs elsewhere would put back what is
+// taken off. It tells every 30 s, and what it told counts for a minute.
+func (u *uninstalling) silent(ctx context.Context) error {
+	first := u.told(ctx)
+	if u.dryRun || first.ring == nil || first.why != "" {
+		return nil
+	}
+	u.say("Holdfast told of itself %s ago (%s); waiting for a minute of silence", ago(u.clock.Since(first.ring.Snapshot.Now)), orNobody(first.ring.By))
+	return u.until(ctx, "Holdfast tells of itself", func(ctx context.Context) (bool, error) {
+		now := u.told(ctx)
+		if now.ring == nil || now.why != "" {
+			return true, nil
+		}
+		if now.ring.Snapshot.Now.After(first.ring.Snapshot.Now) {
+			return false, fmt.Errorf("Holdfast runs elsewhere (%s), and would put back what is taken off: stop it there first", orNobody(now.ring.By))
+		}
+		return false, nil
+	})
 }
 
 // remove deletes those of the parts that exist, and waits until they are gone.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
 // TestUninstall: what uninstall refuses, when somebody acts meanwhile as well. test/install has it take a whole
@@ -168,5 +171,37 @@ func stillHeld(t *testing.T, c client.Client) {
 	seen := machineapi.Machine(machine(t, c, "master-0"))
 	if !seen.Deleting() || !seen.Protected() {
 		t.Errorf("master-0 is let go: %+v", seen)
+	}
+}
+
+// TestUninstallElsewhere: where there is no Deployment and Holdfast tells of itself, it would put back what is taken off: nothing is.
+func TestUninstallElsewhere(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	objects := controlPlane()
+	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: holdfastNamespace}})
+	for _, o := range objects {
+		if m, ok := o.(*machinev1beta1.Machine); ok {
+			m.DeletionTimestamp, m.Finalizers = nil, []string{quorum.Finalizer}
+		}
+	}
+	var tells atomic.Int32
+	renewed := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if cm, ok := o.(*corev1.ConfigMap); ok && key.Name == snapshotfile.RingName { // a look later each time
+			telling(t, "rest", noon().Add(time.Duration(tells.Add(1))*time.Second), nil).DeepCopyInto(cm)
+			return nil
+		}
+		return c.Get(ctx, key, o, options...)
+	}
+	api := memory(t, "alice", interceptor.Funcs{Get: renewed}, objects...)
+	var out, errs bytes.Buffer
+	now := func() time.Time { return noon().Add(10 * time.Second) }
+	status := execute(t.Context(), strings.Fields("uninstall --yes --mode guard"), terminal{strings.NewReader(""), &out, &errs, now, fakes{api, "rest"}})
+	if status != 1 || !strings.Contains(errs.String(), "Holdfast runs elsewhere") {
+		t.Errorf("status %d: %s%s", status, out.String(), errs.String())
+	}
+	for _, name := range []string{"master-0", "master-1", "master-2"} {
+		if seen := machineapi.Machine(machine(t, api, name)); seen.Latch != quorum.EntryOurs {
+			t.Errorf("%s lost its latch", name)
+		}
 	}
 }
