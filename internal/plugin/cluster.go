@@ -187,8 +187,10 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 			out.close()
 		}
 	}()
-	limited, cancel := context.WithTimeout(ctx, cmp.Or(c.patience, 20*time.Second))
+	patience := cmp.Or(c.patience, 20*time.Second)
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	defer time.AfterFunc(2*time.Second, func() { fmt.Fprintf(t.err, "The API server has not answered yet; it is given %s.\n", patience) }).Stop()
 	var who authenticationv1.SelfSubjectReview
 	if err := out.Create(limited, &who); err != nil {
 		return nil, noAnswer{fmt.Errorf("ask the API server who you are: %w", err)}
