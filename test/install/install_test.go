@@ -129,12 +129,12 @@ func (f *fixture) uninstall() {
 	out = f.must("kubectl-holdfast", nil, "uninstall", "--yes")
 	f.t.Log(out)
 	f.Expect(out).To(gomega.ContainSubstring("Nothing of Holdfast is left."))
-	f.nothingLeft()
+	f.nothingLeft("master-1", "master-2")
 	f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))
 }
 
-// nothingLeft looks at all objects of all kinds for Holdfast's name, which is not how uninstall looks.
-func (f *fixture) nothingLeft() {
+// nothingLeft looks at all objects of all kinds for Holdfast's name, which is not how uninstall looks, and at Machines for the latch.
+func (f *fixture) nothingLeft(machines ...string) {
 	var kinds []string
 	for kind := range strings.FieldsSeq(f.must("kubectl", nil, "api-resources", "--verbs=list", "-o", "name")) {
 		if kind != "events" && !strings.HasPrefix(kind, "events.") { // they end by themselves
@@ -149,7 +149,7 @@ func (f *fixture) nothingLeft() {
 		}
 	}
 	f.Expect(left).To(gomega.BeEmpty())
-	for _, name := range []string{"master-1", "master-2"} {
+	for _, name := range machines {
 		f.Expect(machineapi.Machine(f.machine(name)).Latch).To(gomega.Equal(quorum.EntryAbsent), name)
 	}
 }

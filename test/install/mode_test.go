@@ -80,7 +80,7 @@ func TestMode(t *testing.T) {
 	part("it is uninstalled without the plugin", func() {
 		f.must("kubectl", nil, "wait", "--for=delete", "machine/master-1", "-n", sandbox.MachineNamespace, "--timeout=60s")
 		f.documented("uninstall.md", "Without the plugin")
-		f.nothingLeft()
+		f.nothingLeft("master-2", "master-3")
 		f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))
 	})
 }

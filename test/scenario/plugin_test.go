@@ -133,7 +133,7 @@ func TestPlugin(t *testing.T) {
 		}
 		// It is interrupted before it can be done, and goes on where it was.
 		c.says(t, 1, []string{"Machine bigger is created", "the same command goes on"}, "replace", "master-0", "--instance-type=m5.2xlarge", "--name=bigger", "--yes", "--timeout=1500ms")
-		c.says(t, 0, []string{"Machine bigger is there already", "Machine bigger has replaced it, and its etcd member votes"}, "replace", "master-0", "--instance-type=m5.2xlarge", "--name=bigger")
+		c.says(t, 0, []string{"Machine bigger is there already", "Machine bigger has replaced it, and its etcd member votes"}, "replace", "master-0", "--instance-type=m5.2xlarge", "--name=bigger", "--yes")
 		m, err := c.machine(t.Context(), "bigger")
 		must(t, err)
 		if m == nil || !strings.Contains(string(m.Spec.ProviderSpec.Value.Raw), `"m5.2xlarge"`) {
