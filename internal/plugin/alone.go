@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -16,13 +18,21 @@ const runbook = "https://github.com/holdfast-dev/holdfast/blob/main/docs/inciden
 // impatient is how long the API server may take where etcd's half can be shown without it.
 const impatient = 3 * time.Second
 
-// noAnswer is the error of a first request to the API server.
+// noAnswer is the error of a first request to the API server that was not answered. A refusal is an answer.
 type noAnswer struct{ error }
+
+// unanswered makes it one, unless the API server answered.
+func unanswered(err error) error {
+	if errors.As(err, new(apierrors.APIStatus)) && !transient(err) {
+		return err
+	}
+	return noAnswer{err}
+}
 
 func (n noAnswer) Unwrap() error { return n.error }
 
 func (n noAnswer) Error() string {
-	return oneLine(n.error) + "; without a quorum of etcd it does not answer: " + runbook
+	return oneLine(n.error) + "; if etcd has no quorum: " + runbook
 }
 
 // withoutAPI shows what etcd alone tells, where the API server does not answer and the command was told how to reach etcd. The error is

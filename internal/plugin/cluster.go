@@ -190,10 +190,10 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	patience := cmp.Or(c.patience, 20*time.Second)
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	defer time.AfterFunc(2*time.Second, func() { fmt.Fprintf(t.err, "The API server has not answered yet; it is given %s.\n", patience) }).Stop()
+	defer out.warnings.after(2*time.Second, fmt.Sprintf("The API server has not answered yet; it is given %s.", patience))()
 	var who authenticationv1.SelfSubjectReview
 	if err := out.Create(limited, &who); err != nil {
-		return nil, noAnswer{fmt.Errorf("ask the API server who you are: %w", err)}
+		return nil, unanswered(fmt.Errorf("ask the API server who you are: %w", err))
 	}
 	out.user = admission.User{Name: who.Status.UserInfo.Username, Groups: who.Status.UserInfo.Groups}
 	out.clock.set(who.CreationTimestamp.Time)
@@ -285,6 +285,22 @@ func (w *warnings) keep(do func() error) (sent []string, err error) {
 	defer w.mu.Unlock()
 	w.kept = nil
 	return sent, err
+}
+
+// after prints a line once that time is over, unless it is stopped before. Stopping it waits for a line that is being printed.
+func (w *warnings) after(d time.Duration, line string) (stop func()) {
+	printed := make(chan struct{})
+	timer := time.AfterFunc(d, func() {
+		defer close(printed)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		fmt.Fprintln(w.out, line)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-printed
+		}
+	}
 }
 
 // HandleWarningHeader is called by client-go.

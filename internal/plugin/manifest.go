@@ -102,11 +102,11 @@ func (o *replaceOptions) settings(of string, spec *runtime.RawExtension) ([]stri
 		if !ok || path == "" {
 			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
 		}
-		if value != "" && quorum.Reason(value) == "" {
+		if placeholder(value) {
 			return nil, usage("--set %s sets a placeholder; give the value itself", change)
 		}
 	}
-	if o.instanceType != "" && quorum.Reason(o.instanceType) == "" {
+	if placeholder(o.instanceType) {
 		return nil, usage("--instance-type is %q, a placeholder; give an instance type of the platform", o.instanceType)
 	}
 	if !o.changes() {
@@ -128,6 +128,11 @@ func (o *replaceOptions) settings(of string, spec *runtime.RawExtension) ([]stri
 		}
 	}
 	return nil, usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", of)
+}
+
+// placeholder says whether a value is what stands for one in a text that was copied.
+func placeholder(value string) bool {
+	return value == "..." || strings.HasPrefix(value, "<") && strings.HasSuffix(value, ">")
 }
 
 // nextName is the old name with five characters that follow from the old UID, so that the command makes

@@ -14,6 +14,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -144,9 +145,10 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 }
 
 // elsewhere says whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
+// Without the number of voters that is wanted nobody can tell, and it is taken for the Machine's own.
 func (v *view) elsewhere(old, copied string) bool {
 	m := v.Machine(copied)
-	return m != nil && slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner }) &&
+	return v.Desired > 0 && m != nil && slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner }) &&
 		slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
 			return r.Machine == old && r.Phase == membership.PhaseAwaitNode
 		})
@@ -219,7 +221,7 @@ func (r *replacing) replaced(ctx context.Context, next func() string) error {
 		if gone {
 			return r.voting(v, next())
 		}
-		if by := next(); by != "" && v.elsewhere(r.old.Name, by) {
+		if by := next(); by != "" && !keeps(metav1.GetControllerOf(r.old)) && v.elsewhere(r.old.Name, by) { // a set creates one more by itself
 			return false, fmt.Errorf("Machine %s votes in place of another Machine that is being deleted, and Machine %s is still held: the same command creates one more", by, r.old.Name)
 		}
 		if seen, err := v.machine(r.old.Name); err == nil { // else it went in between, which the next look tells
@@ -276,11 +278,14 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 	}
 	does := "has no etcd member yet"
 	for _, member := range v.join.Members(next) {
-		if !member.Learner && member.Healthy {
+		if !member.Learner && member.Healthy && !next.Deleting() {
 			r.say("Machine %s is gone. Machine %s has replaced it, and its etcd member votes: %s.", r.old.Name, by, etcd)
 			return true, nil
 		}
 		does = "hosts etcd " + v.role(member) + " " + member.String() + ", " + v.healthOf(member)
+	}
+	if next.Deleting() {
+		does += ", and is being deleted itself"
 	}
 	if complete {
 		r.say("Machine %s is gone. Machine %s has replaced it. It %s, and none is missing: %s.", r.old.Name, by, does, etcd)

@@ -39,6 +39,10 @@ func TestVoting(t *testing.T) {
 			s.Desired = 2
 			s.Machine("master-0").DeletedAt = noon()
 		}, says: "does not vote yet"},
+		"it votes, and is being deleted itself": {by: "master-3", change: func(s *quorum.Snapshot) {
+			voter(s).Learner = false
+			s.Machine("master-3").DeletedAt = noon()
+		}, says: "is being deleted itself"},
 		"the set is slow":      {says: "has yet to create another; etcd has 2 of 2 voters healthy, 3 wanted"},
 		"whichever it is":      {change: func(s *quorum.Snapshot) { voter(s).Learner = false }, done: true, says: "3 of 3 voters healthy"},
 		"etcd does not answer": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer"} }, says: "is not known (no answer)"},
@@ -84,6 +88,10 @@ func TestElsewhere(t *testing.T) {
 	v.decide(v.Snapshot)
 	if !v.elsewhere("master-1", "master-3") || v.elsewhere("master-0", "master-3") {
 		t.Errorf("the replacements: %v", membership.Replacements(v.Snapshot))
+	}
+	v.Desired = 0
+	if v.elsewhere("master-1", "master-3") {
+		t.Error("how many voters are wanted is not known, and it takes the copy for another Machine's")
 	}
 }
 

@@ -34,6 +34,8 @@ type told struct {
 	ring *snapshotfile.Ring
 	// why the ring is not to be gone by; "" if it is.
 	why string
+	// quiet: nothing was told, or it is older than what a running Holdfast tells. What could not be read is not quiet.
+	quiet bool
 	// mend is what to do about that, a sentence without its full stop.
 	mend string
 }
@@ -47,7 +49,7 @@ func (c *cluster) told(ctx context.Context) told {
 	var cm corev1.ConfigMap
 	switch err := c.Get(ctx, key, &cm); {
 	case apierrors.IsNotFound(err):
-		return told{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running}
+		return told{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running, quiet: true}
 	case apierrors.IsForbidden(err):
 		return told{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
 	case err != nil:
@@ -59,9 +61,9 @@ func (c *cluster) told(ctx context.Context) told {
 	}
 	switch age := c.clock.Since(ring.Snapshot.Now); {
 	case age > oldest:
-		return told{ring, fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), running + ". If it is, does etcd take writes? etcdctl alarm list"}
+		return told{ring: ring, why: fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), mend: running + ". If it is, does etcd take writes? etcdctl alarm list", quiet: true}
 	case age < -oldest:
-		return told{ring, fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), "See whether the clocks of the cluster's hosts are right"}
+		return told{ring: ring, why: fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), mend: "See whether the clocks of the cluster's hosts are right"}
 	}
 	return told{ring: ring}
 }

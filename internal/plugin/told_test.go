@@ -230,3 +230,23 @@ func TestToldSince(t *testing.T) {
 		t.Errorf("status %d: %s%s", status, out.String(), errs.String())
 	}
 }
+
+// TestUnanswered: a refusal is an answer, so it is no reason to show etcd alone.
+func TestUnanswered(t *testing.T) {
+	for err, want := range map[error]bool{
+		apierrors.NewUnauthorized("who are you"):                            false,
+		apierrors.NewForbidden(corev1.Resource("x"), "x", errors.New("no")): false,
+		apierrors.NewTimeoutError("etcd", 1):                                true,
+		context.DeadlineExceeded:                                            true,
+		errors.New("connection refused"):                                    true,
+	} {
+		if got := errors.As(unanswered(err), new(noAnswer)); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
+	for value, want := range map[string]bool{"...": true, "<type>": true, "[]": false, "{}": false, "": false, "m5.large": false} {
+		if placeholder(value) != want {
+			t.Errorf("%q: %t", value, !want)
+		}
+	}
+}

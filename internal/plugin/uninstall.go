@@ -167,22 +167,22 @@ func (u *uninstalling) halt(ctx context.Context) error {
 }
 
 // silent waits until Holdfast tells nothing any more, where there is no Deployment to stop: one that runs elsewhere would put back what is
-// taken off. It tells every 30 s, and what it told counts for a minute.
+// taken off. It tells every 30 s, and what it told counts for a minute. Where that cannot be read, nothing is taken off.
 func (u *uninstalling) silent(ctx context.Context) error {
 	first := u.told(ctx)
-	if u.dryRun || first.ring == nil || first.why != "" {
+	if u.dryRun || first.quiet {
 		return nil
+	}
+	if first.ring == nil {
+		return fmt.Errorf("whether Holdfast runs elsewhere is not known: %s", first.why)
 	}
 	u.say("Holdfast told of itself %s ago (%s); waiting for a minute of silence", ago(u.clock.Since(first.ring.Snapshot.Now)), orNobody(first.ring.By))
 	return u.until(ctx, "Holdfast tells of itself", func(ctx context.Context) (bool, error) {
 		now := u.told(ctx)
-		if now.ring == nil || now.why != "" {
-			return true, nil
-		}
-		if now.ring.Snapshot.Now.After(first.ring.Snapshot.Now) {
+		if now.ring != nil && now.ring.Snapshot.Now.After(first.ring.Snapshot.Now) {
 			return false, fmt.Errorf("Holdfast runs elsewhere (%s), and would put back what is taken off: stop it there first", orNobody(now.ring.By))
 		}
-		return false, nil
+		return now.quiet, nil
 	})
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // TestUninstall: what uninstall refuses, when somebody acts meanwhile as well. test/install has it take a whole
@@ -203,5 +205,16 @@ func TestUninstallElsewhere(t *testing.T) {
 		if seen := machineapi.Machine(machine(t, api, name)); seen.Latch != quorum.EntryOurs {
 			t.Errorf("%s lost its latch", name)
 		}
+	}
+}
+
+// TestUninstallUnknown: where nobody can tell whether Holdfast runs elsewhere, nothing is taken off.
+func TestUninstallUnknown(t *testing.T) {
+	forbidden := func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+		return apierrors.NewForbidden(corev1.Resource("configmaps"), key.Name, errors.New("no"))
+	}
+	u := &uninstalling{cluster: &cluster{Client: memory(t, "alice", interceptor.Funcs{Get: forbidden}), holdfast: holdfastNamespace}, t: terminal{out: &bytes.Buffer{}}}
+	if err := u.silent(t.Context()); err == nil || !strings.Contains(err.Error(), "is not known") {
+		t.Errorf("%v", err)
 	}
 }

@@ -252,11 +252,11 @@ func (v *view) next(out io.Writer) {
 		fmt.Fprintln(out, "Nothing is to be done.")
 	}
 	if len(bare) > 0 {
-		who := "Holdfast puts both on within seconds; see whether it runs"
+		who := "Holdfast puts hook and latch on within seconds; see whether it runs"
 		if v.Mode == quorum.ModeGuard {
 			who = "cluster-etcd-operator puts the hook on, and Holdfast the latch then; see whether both run"
 		}
-		fmt.Fprintf(out, "Not protected: %s: hook or latch is missing on a voter's Machine, so a deletion would take its member. %s.\n", plain(strings.Join(bare, ", ")), who)
+		fmt.Fprintf(out, "Not protected: %s: hook, latch or finalizer is missing on a voter's Machine, so its deletion may take the member. %s.\n", plain(strings.Join(bare, ", ")), who)
 	}
 	for _, a := range v.plan.Actions {
 		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))

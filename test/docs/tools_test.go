@@ -230,7 +230,7 @@ func (k *tools) all(ctx context.Context, name string, command ...string) map[str
 
 // plainly are programs and words of the shell whose arguments are not looked at.
 var plainly = []string{
-	".", "cat", "cd", "cmctl", "cosign", "curl", "base64", "diff", "echo", "grep", "jq", "oc", "openssl", "operator-sdk", "podman", "sed", "sha256sum", "skopeo", "sleep", "tar", "test",
+	".", "cat", "cd", "cmctl", "cosign", "curl", "base64", "diff", "echo", "grep", "jq", "oc", "openssl", "operator-sdk", "podman", "sed", "set", "sha256sum", "skopeo", "sleep", "tar", "test",
 	"for", "do", "done", "if", "then", "fi",
 }
 
