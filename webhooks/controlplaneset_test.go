@@ -64,6 +64,8 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		{"failure domains of another platform", []string{"{platform: AWS, aws: [{placement: {availabilityZone: a}}, {placement: {availabilityZone: b}}]}", "{platform: GCP, gcp: [{zone: a}]}"}, "the failure domains are those of GCP"},
 		{"a failure domain twice", []string{"availabilityZone: b", "availabilityZone: a"}, "is listed twice"},
 		{"no provider spec", []string{"spec: {providerSpec: {value: {kind: AWSMachineProviderConfig, apiVersion: machine.openshift.io/v1beta1, instanceType: m5.large, placement: {region: r}}}}", "spec: {}"}, "providerSpec"},
+		{"names of 64 characters", []string{"replicas: 3", "replicas: 3\n  machineNamePrefix: " + strings.Repeat("a", 55)}, "at most 54 characters"},
+		{"names of 63 characters", []string{"replicas: 3", "replicas: 3\n  machineNamePrefix: " + strings.Repeat("a", 54)}, ""},
 		{"an instance type that the platform refuses", []string{"m5.large", "impossible"}, "refused in a trial: machines.machine.openshift.io"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

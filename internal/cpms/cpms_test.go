@@ -240,6 +240,8 @@ func TestUnusable(t *testing.T) {
 		"spec.replicas is 0":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 0 },
 		"spec.replicas is 9":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 9 },
 		`strategy.type is "Recreate"`: func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "Recreate" },
+		"at most 54 characters":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.MachineNamePrefix = strings.Repeat("a", 55) },
+		`begin with "My_Prefix"`:      func(s *machinev1.ControlPlaneMachineSet) { s.Spec.MachineNamePrefix = "My_Prefix" },
 		"selects every Machine":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Selector = metav1.LabelSelector{} },
 		"selects other Machines than the control plane's": func(s *machinev1.ControlPlaneMachineSet) {
 			s.Spec.Selector.MatchLabels = map[string]string{machinev1beta1.MachineClusterIDLabel: "demo"}

@@ -61,8 +61,12 @@ func TestSet(t *testing.T) {
 		}
 	})
 
-	t.Run("OnDelete replaces what is deleted, with the template of now", func(t *testing.T) {
-		must(t, c.patchSet(t.Context(), `{"spec":{"strategy":{"type":"OnDelete"}}}`))
+	t.Run("OnDelete replaces what is deleted, with the template of now, and with names as long as they may be", func(t *testing.T) {
+		long := strings.Repeat("n", 54)
+		if err := c.patchSet(t.Context(), fmt.Sprintf(`{"spec":{"machineNamePrefix":%q}}`, long+"n")); err == nil || !strings.Contains(err.Error(), "at most 54 characters") {
+			t.Errorf("a prefix that is too long: %v", err)
+		}
+		must(t, c.patchSet(t.Context(), fmt.Sprintf(`{"spec":{"strategy":{"type":"OnDelete"},"machineNamePrefix":%q}}`, long)))
 		must(t, c.template(t.Context(), "m5.large"))
 		before := c.machineNames(t)
 		must(t, c.remove(t.Context(), before[0]))
@@ -72,6 +76,9 @@ func TestSet(t *testing.T) {
 			want := "m5.2xlarge"
 			if !slices.Contains(before, name) {
 				want = "m5.large"
+				if !strings.HasPrefix(name, long) {
+					t.Errorf("the new Machine is called %s", name)
+				}
 			}
 			if got := c.instanceType(t, name); got != want {
 				t.Errorf("Machine %s is a %s, want %s", name, got, want)
@@ -101,6 +108,24 @@ func TestSet(t *testing.T) {
 			}
 		}
 		c.atRest(t)
+	})
+
+	t.Run("another set is given Machines with one index", func(t *testing.T) {
+		before := c.machineNames(t)
+		long := slices.IndexFunc(before, func(name string) bool { return strings.HasPrefix(name, "nnn") })
+		other := before[(long+1)%3]
+		must(t, c.remove(t.Context(), before[long]))
+		must(t, c.replacement(t.Context(), before[long], "twin"+other[strings.LastIndex(other, "-"):])) // an m5.2xlarge as the others
+		c.gone(t, slowly, before[long])
+		c.atRest(t)
+		before = c.machineNames(t)
+		set := controlPlaneSet(t)
+		set.Spec.Template.OpenShiftMachineV1Beta1Machine.Spec.ProviderSpec.Value.Raw = providerSpec(t, "m5.2xlarge")
+		must(t, c.as(sandbox.Alice).Create(t.Context(), set))
+		c.setSays(t, machineset.ConditionProgressing, metav1.ConditionFalse, "have one index")
+		if now := c.machineNames(t); !slices.Equal(now, before) {
+			t.Errorf("Machines %v became %v", before, now)
+		}
 	})
 }
 
