@@ -8,12 +8,15 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,6 +75,7 @@ type search struct {
 	api          client.Reader
 	ring         client.ObjectKey // ConfigMap of the ring as Holdfast saw it
 	published    client.ObjectKey // ConfigMap of etcd's endpoints
+	machines     string           // their namespace
 	port         string           // where no URL is written down
 	etcd         learner
 	log          logr.Logger
@@ -82,11 +86,12 @@ type search struct {
 type learner interface {
 	Learn(urls []string)
 	Answered() time.Time
+	Restored(ctx context.Context, stored func(context.Context) (revision int64, err error)) (cluster uint64, err error)
 }
 
 func (o *runOptions) search(api client.Reader, ring learner, log logr.Logger) *search {
 	s := &search{
-		api: api, etcd: ring, log: log.WithName("etcd"), every: 5 * time.Second, blind: 10 * time.Second, port: clientPort,
+		api: api, etcd: ring, log: log.WithName("etcd"), every: 5 * time.Second, blind: 10 * time.Second, port: clientPort, machines: o.namespace,
 		ring:      client.ObjectKey{Namespace: o.electNamespace, Name: snapshotfile.RingName},
 		published: client.ObjectKey{Namespace: o.etcdNamespace, Name: hostenv.EndpointsName},
 	}
@@ -104,9 +109,29 @@ func (s *search) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if time.Since(s.etcd.Answered()) > s.blind {
 			s.once(ctx)
+			s.restored(ctx)
 		}
 	}, s.every)
 	return nil
+}
+
+// restored follows etcd where it was restored from a snapshot.
+func (s *search) restored(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, searchBound)
+	defer cancel()
+	if _, err := s.etcd.Restored(ctx, s.revision); err != nil {
+		s.log.Info("not followed", "reason", err.Error())
+	}
+}
+
+// revision is that of the API server's store: a list that is not asked of a cache is as of the latest.
+func (s *search) revision(ctx context.Context) (int64, error) {
+	machines := &metav1.PartialObjectMetadataList{}
+	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
+	if err := s.api.List(ctx, machines, client.InNamespace(s.machines), client.Limit(1)); err != nil {
+		return 0, fmt.Errorf("list Machines for the revision of the API server's store: %w", err)
+	}
+	return strconv.ParseInt(machines.ResourceVersion, 10, 64)
 }
 
 // once searches. What cannot be read is left out; if nothing can, what was found before stays.

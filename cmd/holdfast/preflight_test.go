@@ -173,6 +173,9 @@ type learned []string
 
 func (l *learned) Learn(urls []string) { *l = urls }
 func (*learned) Answered() time.Time   { return time.Time{} }
+func (*learned) Restored(context.Context, func(context.Context) (int64, error)) (uint64, error) {
+	return 0, nil
+}
 
 // testSearch: etcd is looked for wherever somebody wrote down where it is, with the port of the endpoints that were given.
 func testSearch(t *testing.T, c client.Client) {

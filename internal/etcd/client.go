@@ -44,8 +44,8 @@ type Config struct {
 	Logger logr.Logger
 }
 
-// Client reads and changes the membership of one etcd: the cluster that its first good read met. To
-// it, a cluster restored from a snapshot is another one. It is safe for concurrent use.
+// Client reads and changes the membership of one etcd: the cluster that its first good read met. A
+// cluster restored from a snapshot is another one, see Restored. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
 	seeds []string
@@ -54,6 +54,7 @@ type Client struct {
 	closed  bool
 	conns   map[string]*clientv3.Client // one per endpoint, so that a call goes where it is meant to
 	cluster uint64                      // ID of the etcd that this client is about, from its first good read
+	sighted sighting                    // of a cluster that may have taken its place
 	voters  []string                    // client URLs of the voters in the last good read
 	last    string                      // the endpoint that answered it: asked first next time
 	at      time.Time                   // when that was

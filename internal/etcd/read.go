@@ -121,7 +121,7 @@ func (c *Client) list(ctx context.Context, within time.Duration) (*clientv3.Memb
 			return nil, errors.New("it lists no members")
 		}
 		if id := list.Header.GetClusterId(); cluster != 0 && id != cluster {
-			return nil, fmt.Errorf("it is of another etcd cluster, %x instead of %x; if etcd was restored, restart Holdfast", id, cluster)
+			return nil, fmt.Errorf("it is of another etcd cluster, %x instead of %x; if etcd was restored as that one, Holdfast follows it once no member of the other answers", id, cluster)
 		}
 		return list, nil
 	}

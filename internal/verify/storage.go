@@ -77,12 +77,19 @@ func (s *Storage) space(where string, bad func(string, ...any)) error {
 	if fileSystem(fsys.Type) == "nfs" || fileSystem(fsys.Type) == "tmpfs" {
 		s.say("warning     %s is no place for etcd: it loses data or is slow to make them last", fileSystem(fsys.Type))
 	}
-	if s.Quota == 0 {
-		return nil
-	}
 	var has int64
 	if info, err := os.Stat(filepath.Join(s.DataDir, "member", "snap", "db")); err == nil {
 		has = info.Size()
+	}
+	// A backup takes as much as the database, and so does what the leader sends to a member that fell far behind: etcd keeps the
+	// database that it has until all of the other one is there.
+	if has > 0 && free < has {
+		s.say("warning     no room for a snapshot, which takes %s like the database: neither for a backup nor for one that the leader sends", size(has))
+	} else if has > 0 {
+		s.say("snapshot    there is room for one: it takes %s like the database", size(has))
+	}
+	if s.Quota == 0 {
+		return nil
 	}
 	s.say("quota       %s, of which the database has %s", size(s.Quota), size(has))
 	if free < s.Quota-has {

@@ -113,7 +113,8 @@ func voters(list []*etcdserverpb.Member) []string {
 type environments struct {
 	mu      sync.Mutex
 	texts   map[string]string // nil until the first are known
-	changed chan struct{}     // closed when texts change, and replaced
+	own     map[string]string // those that a person wrote on the host itself
+	changed chan struct{}     // closed when any changes, and replaced
 }
 
 func newEnvironments() *environments { return &environments{changed: make(chan struct{})} }
@@ -129,11 +130,29 @@ func (e *environments) set(texts map[string]string) {
 	e.changed = make(chan struct{})
 }
 
+// write is a person's own environment for a host, in the place of the one that is published; "" takes it away.
+func (e *environments) write(host, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.own == nil {
+		e.own = map[string]string{}
+	}
+	e.own[host] = text
+	if text == "" {
+		delete(e.own, host)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
 // of is the environment of a host, "" if it has none, and a channel that is closed when any changes.
 // The first members of a ring begin with the one that their installer gave them.
 func (e *environments) of(h *host) (text string, changed <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if own, ok := e.own[h.name]; ok {
+		return own, e.changed
+	}
 	if e.texts == nil && h.founders != nil {
 		return founding(h.founders), e.changed
 	}

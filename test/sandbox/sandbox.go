@@ -479,6 +479,16 @@ func (s *Sandbox) Power(name string, on bool) error {
 	return nil
 }
 
+// SetEnvironment writes what a host's etcd starts with on the host itself, in the place of what is published for it;
+// "" takes that away. A host that has no power reads it once it has.
+func (s *Sandbox) SetEnvironment(name, text string) error {
+	if s.cloud.get(name) == nil {
+		return fmt.Errorf("there is no host %s", name)
+	}
+	s.cloud.environments.write(name, text)
+	return nil
+}
+
 // Stop stops everything, in order, and waits for it. The directory stays, for
 // its logs. A second Stop returns what the first one did.
 func (s *Sandbox) Stop() error {

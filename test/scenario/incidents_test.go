@@ -60,11 +60,18 @@ func TestIncidents(t *testing.T) {
 // documented does what a page of docs says under a heading, by a person.
 func (c *cluster) documented(t *testing.T, page, heading string) (string, error) {
 	t.Helper()
-	scripts, err := install.Documented(page, heading)
-	must(t, err)
-	return c.shell(t, strings.Join(scripts, "\n"))
+	return c.shell(t, strings.Join(c.scripts(t, page, heading), "\n"))
 }
 
+// scripts are those that a page of docs has under a heading.
+func (c *cluster) scripts(t *testing.T, page, heading string) []string {
+	t.Helper()
+	scripts, err := install.Documented(page, heading)
+	must(t, err)
+	return scripts
+}
+
+// shell runs a script of a person who has kubectl, the plugin, etcd's tools and a client certificate of etcd.
 func (c *cluster) shell(t *testing.T, script string) (string, error) {
 	t.Helper()
 	kubectl, err := assets.Path("kubectl")
@@ -72,7 +79,8 @@ func (c *cluster) shell(t *testing.T, script string) (string, error) {
 	plugin, err := assets.Path("kubectl-holdfast")
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), "bash", "-euc", script)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(sandbox.Alice), "PATH="+filepath.Dir(kubectl)+":"+filepath.Dir(plugin)+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(sandbox.Alice), "PATH="+filepath.Dir(kubectl)+":"+filepath.Dir(plugin)+":"+os.Getenv("PATH"),
+		"ETCDCTL_ENDPOINTS="+strings.Join(c.VoterEndpoints(), ","), "ETCDCTL_CACERT="+c.EtcdFiles.CA, "ETCDCTL_CERT="+c.EtcdFiles.Cert, "ETCDCTL_KEY="+c.EtcdFiles.Key)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

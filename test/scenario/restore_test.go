@@ -1,0 +1,146 @@
+package scenario_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
+)
+
+// TestRestore restores etcd from a snapshot on one host, as docs/operations.md says. Holdfast follows the new cluster without a
+// restart, and the other hosts' members join it anew.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.atRest(t)
+	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
+	before, err := c.members(t.Context())
+	must(t, err)
+	c.save(t, snapshot)
+	later := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.MachineNamespace, Name: "later-than-the-snapshot"}}
+	must(t, c.as(sandbox.Admin).Create(t.Context(), later))
+	holdfast := c.Holdfast.Process()
+
+	c.restore(t, "master-0", snapshot)
+	must(t, c.Power("master-1", true)) // without data it waits
+	c.logs(t, "etcd was restored: following another cluster")
+	// Somebody forgot to move this one's data aside.
+	late, _ := c.Host("master-2")
+	must(t, os.Rename(late.DataDir+"-before-restore", late.DataDir))
+	must(t, c.Power("master-2", true))
+	c.atRest(t)
+	if c.Holdfast.Process() != holdfast {
+		t.Error("Holdfast was started again")
+	}
+	after, err := c.members(t.Context())
+	must(t, err)
+	for _, old := range before {
+		for _, m := range after {
+			if m.GetID() == old.GetID() {
+				t.Errorf("member %s has the ID %x that it had before", m.GetName(), m.GetID())
+			}
+		}
+	}
+	if err := c.as(sandbox.Admin).Get(t.Context(), client.ObjectKeyFromObject(later), later); !apierrors.IsNotFound(err) {
+		t.Errorf("what was made after the snapshot: %v", err)
+	}
+	c.sameData(t)
+	if n := c.putAside(t, late); n != 1 {
+		t.Errorf("%s: data of %d members were put aside", late.Name, n)
+	}
+
+	// It guards and moves members as before.
+	must(t, c.remove(t.Context(), "master-1"))
+	must(t, c.replacement(t.Context(), "master-1", "next"))
+	c.gone(t, slowly, "master-1")
+	c.becomes(t, "next", "voter")
+	c.recovers(t)
+}
+
+// TestRestoreBesideOperator: in guard mode Holdfast follows the restored etcd too, says how many voters it lacks, and lets go of none.
+func TestRestoreBesideOperator(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3, Mode: "guard"})
+	for _, name := range []string{"master-0", "master-1", "master-2"} {
+		must(t, c.hook(t.Context(), sandbox.EtcdOperator, name))
+	}
+	c.atRest(t)
+	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
+	c.save(t, snapshot)
+	c.restore(t, "master-0", snapshot)
+	c.comesToSay(t, []string{"1 of 1 voters healthy", "EtcdVotersMissing"}, "status")
+	must(t, c.remove(t.Context(), "master-0"))
+	c.comesToSay(t, []string{"held"}, "explain", "master-0")
+	if m, err := c.seen(t.Context(), "master-0"); err != nil || !m.Protected() {
+		t.Errorf("the only voter's Machine is not protected: %v", err)
+	}
+}
+
+// save takes a snapshot of etcd, of one member as etcdctl wants it.
+func (c *cluster) save(t *testing.T, snapshot string) {
+	t.Helper()
+	c.typed(t, "ETCDCTL_ENDPOINTS="+c.VoterEndpoints()[0]+" etcdctl snapshot save "+snapshot)
+}
+
+// restore does what docs/operations.md says: all hosts off and their data aside, then one restored and started.
+func (c *cluster) restore(t *testing.T, on, snapshot string) {
+	t.Helper()
+	for _, host := range c.Hosts() {
+		c.off(t, host.Name)
+		must(t, os.Rename(host.DataDir, host.DataDir+"-before-restore"))
+	}
+	scripts := c.scripts(t, "operations.md", "Restore etcd from a snapshot")
+	host, _ := c.Host(on)
+	environment := filepath.Join(t.TempDir(), "etcd.env")
+	// In the place of the first script, which names the reader's host.
+	scripts[0] = fmt.Sprintf("name=%s peer=%s data=%s snapshot=%s environment=%s", on, host.PeerURL, host.DataDir, snapshot, environment)
+	c.typed(t, strings.Join(scripts[:2], "\n"))
+	text, err := os.ReadFile(environment)
+	must(t, err)
+	must(t, c.SetEnvironment(on, string(text)))
+	must(t, c.Power(on, true))
+	t.Cleanup(func() { _ = c.SetEnvironment(on, "") })
+}
+
+// typed runs a script that has to succeed.
+func (c *cluster) typed(t *testing.T, script string) {
+	t.Helper()
+	out, err := c.shell(t, script)
+	t.Logf("%s\n%s", script, out)
+	must(t, err)
+}
+
+// sameData waits until all members hold the same.
+func (c *cluster) sameData(t *testing.T) {
+	t.Helper()
+	eventually(t, quickly, "the same data in all members", func(ctx context.Context) error {
+		list, err := c.members(ctx)
+		if err != nil {
+			return err
+		}
+		var at int64
+		hashes := map[uint32]bool{}
+		for _, m := range list {
+			h, err := c.etcd.HashKV(ctx, m.GetClientURLs()[0], at)
+			if err != nil {
+				return err
+			}
+			at, hashes[h.Hash] = h.HashRevision, true
+		}
+		if len(hashes) != 1 {
+			return fmt.Errorf("%d hashes: %v", len(hashes), slices.Collect(maps.Keys(hashes)))
+		}
+		return nil
+	})
+}
