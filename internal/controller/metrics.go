@@ -40,9 +40,11 @@ type stage struct {
 type gauges struct {
 	members, leads, learns, healthy, led      *prometheus.Desc
 	desired, readable, read                   *prometheus.Desc
-	lag, catchUp, promotable, unstarted       *prometheus.Desc
+	lag, catchUp, unstarted, maintenance      *prometheus.Desc
+	waiting, promotable                       *prometheus.Desc
 	machines, replacements, notes             *prometheus.Desc
 	guardAvailable, guardPods, guardPodsReady *prometheus.Desc
+	guardPodsWanted                           *prometheus.Desc
 }
 
 func newGauges() gauges {
@@ -62,15 +64,20 @@ func newGauges() gauges {
 
 		lag:        desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner."),
 		catchUp:    desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up."),
+		waiting:    desc("learners_waiting", "Learners for which there is a seat: a voter is missing or leaves. Whatever keeps them from voting."),
 		promotable: desc("learners_promotable", "Learners that have caught up and could vote: their Machine stays, and a voter is missing or leaves."),
 		unstarted:  desc("etcd_members_unstarted", "Listed etcd members that have not started."),
+
+		maintenance: desc("etcd_voters_in_maintenance", "Unhealthy etcd voters whose Node is cordoned, as when an upgrade restarts it."),
 
 		machines:       desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts"),
 		replacements:   desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase"),
 		notes:          desc("condition", "What is wrong or waited for now, by reason: how many members, Machines or settings it is said of. A reason that is not in force has no series.", "reason"),
 		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget, -1 without one. No series where Holdfast does not keep a guard."),
 		guardPods:      desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted."),
-		guardPodsReady: desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy."),
+
+		guardPodsWanted: desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member or is to host one."),
+		guardPodsReady:  desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy."),
 	}
 }
 
@@ -108,8 +115,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	g := &m.state
 	for _, d := range [...]*prometheus.Desc{
-		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.promotable, g.unstarted,
-		g.machines, g.replacements, g.notes, g.guardAvailable, g.guardPods, g.guardPodsReady,
+		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.waiting, g.promotable, g.unstarted, g.maintenance,
+		g.machines, g.replacements, g.notes, g.guardAvailable, g.guardPods, g.guardPodsReady, g.guardPodsWanted,
 	} {
 		out <- d
 	}
@@ -197,6 +204,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		set(g.guardAvailable, float64(least))
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
+		set(g.guardPodsWanted, float64(membership.GuardPodsWanted(s)))
 	}
 	return out
 }
@@ -235,8 +243,11 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	}
 	set(g.lag, float64(lag))
 	set(g.catchUp, catchUp.Seconds())
-	set(g.promotable, float64(membership.Promotable(s)))
+	waiting, promotable := membership.Learners(s)
+	set(g.waiting, float64(waiting))
+	set(g.promotable, float64(promotable))
 	set(g.unstarted, float64(unstarted))
+	set(g.maintenance, float64(membership.InMaintenance(s)))
 
 	phases := map[membership.Phase]int{}
 	for _, r := range membership.Replacements(s) {

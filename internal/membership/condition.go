@@ -162,8 +162,11 @@ func whyMoving(s *quorum.Snapshot) []cause {
 func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	out := whyLost(s)
 	if voters, healthy := s.Ring.Voters(); len(out) == 0 && healthy < voters {
-		out = append(out, cause{ReasonEtcdMembersUnhealthy, fmt.Sprintf("%d of %s are healthy: %s; if a host does not come back, delete its Machine, and the member is replaced",
-			healthy, quorum.NVoters(voters), unhealthyVoters(s)), degradedInertia})
+		advice := "if a host does not come back, delete its Machine, and the member is replaced"
+		if s.Mode == quorum.ModeFull {
+			advice += "; if its host runs and its data are damaged, etcdctl member remove <id>, and a new member begins there"
+		}
+		out = append(out, cause{ReasonEtcdMembersUnhealthy, fmt.Sprintf("%d of %s are healthy: %s; %s", healthy, quorum.NVoters(voters), unhealthyVoters(s), advice), degradedInertia})
 	}
 	for k := range s.Ring.Members {
 		if m := &s.Ring.Members[k]; s.Ring.Known && m.Learner && (&planner{s: s}).stalled(m, s.Limits.StallAfter) {

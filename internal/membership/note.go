@@ -20,6 +20,8 @@ const (
 	ReasonEtcdVotersTooMany       Reason = "EtcdVotersTooMany"
 	ReasonOneFailureDomain        Reason = "OneFailureDomain"
 	ReasonMachineWithoutNode      Reason = "MachineWithoutNode"
+	ReasonMachineFailed           Reason = "MachineFailed"
+	ReasonMachineUnprotected      Reason = "MachineUnprotected"
 	ReasonDrainBlocked            Reason = "DrainBlocked"
 	ReasonQuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	ReasonQuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
@@ -35,6 +37,7 @@ const (
 	ReasonInstanceClaimedTwice    Reason = "InstanceClaimedTwice"
 	ReasonClaimsUnknown           Reason = "ClaimsUnknown"
 	ReasonInvariantViolated       Reason = "InvariantViolated"
+	ReasonBootstrapMemberWaits    Reason = "BootstrapMemberWaits"
 	ReasonReplacementWaits        Reason = "ReplacementWaits"
 	ReasonLearnerBehind           Reason = "LearnerBehind"
 	ReasonEtcdNoSpace             Reason = "EtcdNoSpace"
@@ -47,7 +50,7 @@ const (
 
 // Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
 func (r Reason) Degrades() bool {
-	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonMachineMirrored
+	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonMachineMirrored && r != ReasonBootstrapMemberWaits
 }
 
 // Note is something a person should know: what is wrong, or what a replacement waits for.

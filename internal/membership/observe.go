@@ -37,6 +37,9 @@ func (p *planner) observe() {
 		if at, has := p.moved(member); has != "" {
 			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(member), has, member.ID)
 		}
+		if p.bootstrapWaits(member) && p.servingWithout(member) >= p.s.Desired {
+			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
+		}
 		switch {
 		case host.Known():
 		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
@@ -62,14 +65,43 @@ func (p *planner) observe() {
 		if m.Mirrored {
 			p.note(ReasonMachineMirrored, m.Name, "Machine %s is mirrored from another API and left alone", m.Name)
 		}
-		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Unread == "" && p.join.Node(m) == nil && len(p.join.Members(m)) == 0 && (m.Phase == "Failed" || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout) {
-			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
-		}
+		p.noteFailed(m)
+		p.noteUnprotected(m)
 		p.noteUnseen(m)
 		p.noteUndrained(m)
 		if m.Hook == quorum.EntryForeign && p.s.Mode == quorum.ModeGuard {
 			p.note(ReasonHookOwnerForeign, m.Name, "hook %s of Machine %s has an owner other than %s", quorum.HookName, m.Name, quorum.HookOwner)
 		}
+	}
+}
+
+// noteFailed notes a live control-plane Machine that is of no use any more, or never was.
+func (p *planner) noteFailed(m *quorum.Machine) {
+	if !m.ControlPlane() || m.Deleting() || m.Mirrored || m.Unread != "" {
+		return
+	}
+	failed := m.Phase == "Failed"
+	switch {
+	case p.join.Node(m) != nil || len(p.join.Members(m)) > 0:
+		if failed {
+			p.note(ReasonMachineFailed, m.Name, "Machine %s has failed: the machine controller takes its instance to be gone, and does nothing more with it; see its status, and delete it to have another in its place", m.Name)
+		}
+	case failed || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout:
+		p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
+	}
+}
+
+// noteUnprotected notes, in guard mode, a voter's Machine that lacks what others put on. What Holdfast puts on is the plan's first step.
+func (p *planner) noteUnprotected(m *quorum.Machine) {
+	if p.s.Mode != quorum.ModeGuard || m.Deleting() || m.Mirrored || m.Unread != "" || p.join.Voter(m) == nil {
+		return
+	}
+	const text = "Machine %s hosts an etcd voter and lacks %s, so its deletion may take the member: %s puts it on; see whether it runs, and its log"
+	if m.Hook != quorum.EntryOurs {
+		p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "hook "+quorum.HookName, "cluster-etcd-operator")
+	}
+	if !m.Finalizer {
+		p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "its finalizer", "the machine controller")
 	}
 }
 

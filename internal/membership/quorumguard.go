@@ -72,6 +72,17 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
+// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one.
+func GuardPodsWanted(s *quorum.Snapshot) (n int) {
+	p := planner{s: s, join: quorum.NewJoin(s)}
+	for i := range s.Nodes {
+		if p.nodeNeedsPod(&s.Nodes[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 // podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
 func (p *planner) podWanted(pod *quorum.GuardPod) bool {
 	node := p.s.Node(pod.Node)

@@ -16,7 +16,7 @@ func (p *planner) removeVoter() []Action {
 	var best *quorum.Member
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
-		if _, _, ok := p.leavingFrom(member); !ok || member.Learner {
+		if _, _, ok := p.leavingFrom(member); !ok || member.Learner || p.bootstrapWaits(member) {
 			continue
 		}
 		left, remain := healthy, voters-1
@@ -145,6 +145,12 @@ func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool)
 		return host.Departed.Machine, host.Departed.MachineUID, true
 	}
 	return "", "", p.join.Stale(member) || host.Bootstrap
+}
+
+// bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
+// may know of no other. One that is dead is of use to nobody.
+func (p *planner) bootstrapWaits(m *quorum.Member) bool {
+	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != ""
 }
 
 // whyLeaving says why a leaving voter is to go.

@@ -107,17 +107,38 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 	return out
 }
 
-// Promotable counts the learners that could vote: steady, on a live hooked Machine, with a seat free.
-func Promotable(s *quorum.Snapshot) int {
+// Learners counts those for which there is a seat, whatever keeps them from voting, and of these those that could vote: steady, on a
+// live Machine. A learner without a seat is a warm spare.
+func Learners(s *quorum.Snapshot) (waiting, promotable int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	if !s.Ring.Known || s.Desired == 0 || !p.seatFree() {
-		return 0
+		return 0, 0
 	}
-	n := 0
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
-		if m := p.join.Host(member).Machine(); member.Learner && s.Steady(member) && m != nil && !m.Deleting() && !m.Mirrored {
-			n++
+		if !member.Learner {
+			continue
+		}
+		waiting++
+		if m := p.join.Host(member).Machine(); s.Steady(member) && m != nil && !m.Deleting() && !m.Mirrored {
+			promotable++
+		}
+	}
+	return waiting, promotable
+}
+
+// InMaintenance counts the unhealthy voters whose Node is cordoned, as it is when an upgrade restarts it.
+func InMaintenance(s *quorum.Snapshot) (n int) {
+	join := quorum.NewJoin(s)
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.Learner || member.Healthy {
+			continue
+		}
+		if m := join.Host(member).Machine(); m != nil {
+			if node := join.Node(m); node != nil && node.Cordoned {
+				n++
+			}
 		}
 	}
 	return n

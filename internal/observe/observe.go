@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,13 +17,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
-
-// BootstrapAnnotation on the ConfigMap of etcd's endpoints is the address of the bootstrap member, as OpenShift's installer writes it.
-const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 
 // installConfig is where OpenShift's installer leaves the number of control-plane replicas.
 func installConfig() client.ObjectKey {
@@ -107,7 +102,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		return nil, nil, err
 	}
 	s.Machines = found.machines
-	if err := o.whereNobodyIs(ctx, s); err != nil {
+	if err := o.installation(ctx, s); err != nil {
 		return nil, nil, err
 	}
 	if o.Mode == quorum.ModeFull {
@@ -121,19 +116,6 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 	}
 	s.Now = o.Clock.Now()
 	return s, found.objects, nil
-}
-
-// whereNobodyIs reads the address of the installer's bootstrap member, where a member runs on neither Machine nor Node: it says nothing
-// of the others.
-func (o *Observer) whereNobodyIs(ctx context.Context, s *quorum.Snapshot) (err error) {
-	join := quorum.NewJoin(s)
-	for k := range s.Ring.Members {
-		if host := join.Host(&s.Ring.Members[k]); len(host.Machines)+len(host.Nodes) == 0 {
-			s.Bootstrap, err = o.bootstrap(ctx)
-			return err
-		}
-	}
-	return nil
 }
 
 // Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and
@@ -263,23 +245,6 @@ func (o *Observer) desired(ctx context.Context) (n int, why string, err error) {
 		return 0, fmt.Sprintf("ConfigMap %s: %v; mend it or set --desired-replicas", key, err), nil
 	}
 	return n, "", nil
-}
-
-// bootstrap is the address that the endpoints object is marked with, the zero value without.
-func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
-	if o.EtcdNamespace == "" {
-		return netip.Addr{}, nil
-	}
-	key := client.ObjectKey{Namespace: o.EtcdNamespace, Name: hostenv.EndpointsName}
-	var cm corev1.ConfigMap
-	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return netip.Addr{}, nil // nothing can be granted in a namespace that does not exist
-	} else if err != nil {
-		return netip.Addr{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
-	}
-	// A mark that is no address marks nothing: the member's host is then unknown, which holds.
-	at, _ := netip.ParseAddr(cm.Annotations[BootstrapAnnotation])
-	return at, nil
 }
 
 // records reads those that can be read into the Snapshot, and why not all can.

@@ -251,12 +251,9 @@ func (v *view) next(out io.Writer) {
 	if len(v.plan.Actions)+len(v.plan.Notes)+len(bare) == 0 {
 		fmt.Fprintln(out, "Nothing is to be done.")
 	}
-	if len(bare) > 0 {
-		who := "Holdfast puts hook and latch on within seconds; see whether it runs"
-		if v.Mode == quorum.ModeGuard {
-			who = "cluster-etcd-operator puts the hook on, and Holdfast the latch then; see whether both run"
-		}
-		fmt.Fprintf(out, "Not protected: %s: hook, latch or finalizer is missing on a voter's Machine, so its deletion may take the member. %s.\n", plain(strings.Join(bare, ", ")), who)
+	if len(bare) > 0 && v.Mode != quorum.ModeGuard { // there a note says it
+		fmt.Fprintf(out, "Not protected: %s: hook, latch or finalizer is missing on a voter's Machine, so its deletion may take the member. "+
+			"Holdfast puts hook and latch on within seconds; see whether it runs.\n", plain(strings.Join(bare, ", ")))
 	}
 	for _, a := range v.plan.Actions {
 		fmt.Fprintf(out, "Next, step %d: %s: %s\n", a.Step, plain(a.Describe()), plain(a.Why))

@@ -51,6 +51,8 @@ type Snapshot struct {
 	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked
 	// with it; the zero value without. A member named BootstrapName is that one, too.
 	Bootstrap netip.Addr `json:"bootstrap,omitzero"`
+	// BootstrapWaits is what has to happen before that member may go, "" if nothing has (full mode).
+	BootstrapWaits string `json:"bootstrapWaits,omitzero"`
 
 	// Desired is the number of voters wanted: odd, or 0 when unknown, DesiredWhy then says why.
 	Desired    int    `json:"desired,omitzero"`

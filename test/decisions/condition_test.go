@@ -64,34 +64,60 @@ func TestSettle(t *testing.T) {
 	is("the first time", look(nil, 0), membership.StatusFalse)
 }
 
-// TestPromotable: a learner could vote if it is steady, its Machine stays, and a seat is free.
-func TestPromotable(t *testing.T) {
+// TestLearners: a learner waits where there is a seat, and could vote if it is steady and its Machine stays.
+func TestLearners(t *testing.T) {
+	for _, c := range []struct {
+		name, lines         string
+		waiting, promotable int
+	}{
+		{"a voter leaves", "machine m-0 deleting", 1, 1},
+		{"a voter is missing", "gone member a0", 1, 1},
+		{"warm", "", 0, 0},
+		{"behind", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000", 1, 0},
+		{"its Machine leaves", "machine m-0 deleting\nmachine m-3 deleting", 1, 0},
+		{"desired unknown", "machine m-0 deleting\ndesired unknown: no", 0, 0},
+		{"etcd unknown", "machine m-0 deleting\netcd unknown: no", 0, 0},
+	} {
+		w := witnessed(t, "member b0 10.0.0.4 learner\n"+c.lines)
+		if waiting, promotable := membership.Learners(&w.s); waiting != c.waiting || promotable != c.promotable {
+			t.Errorf("%s: %d wait and %d are promotable, want %d and %d", c.name, waiting, promotable, c.waiting, c.promotable)
+		}
+	}
+}
+
+// TestInMaintenance: an unhealthy voter whose Node is cordoned is taken for one that an upgrade restarts.
+func TestInMaintenance(t *testing.T) {
 	for _, c := range []struct {
 		name, lines string
 		want        int
 	}{
-		{"a voter leaves", "machine m-0 deleting", 1},
-		{"a voter is missing", "gone member a0", 1},
-		{"warm", "", 0},
-		{"behind", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000", 0},
-		{"its Machine leaves", "machine m-0 deleting\nmachine m-3 deleting", 0},
-		{"desired unknown", "machine m-0 deleting\ndesired unknown: no", 0},
-		{"etcd unknown", "machine m-0 deleting\netcd unknown: no", 0},
+		{"at rest", "", 0},
+		{"cordoned, and not down yet", "machine m-0 cordoned", 0},
+		{"restarting", "machine m-0 cordoned\nmember a0 dead=1m", 1},
+		{"down without a word", "member a0 dead=1m", 0},
+		{"another Node is cordoned", "machine m-1 cordoned\nmember a0 dead=1m", 0},
+		{"a learner", "machine m-3 cordoned\nmember b0 10.0.0.4 learner dead=1m", 0},
 	} {
-		w := newWorld()
-		text := "machine m-0 10.0.0.1\nmachine m-1 10.0.0.2\nmachine m-2 10.0.0.3\nmachine m-3 10.0.0.4\n" +
-			"member a0 10.0.0.1\nmember a1 10.0.0.2\nmember a2 10.0.0.3\nmember b0 10.0.0.4 learner\n" + c.lines
-		for line := range strings.Lines(text) {
-			if err := w.set(strings.TrimSpace(line)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.witness()
-		w.s.Now = w.s.Now.Add(time.Second)
-		if got := membership.Promotable(&w.s); got != c.want {
-			t.Errorf("%s: %d are promotable, want %d", c.name, got, c.want)
+		if got := membership.InMaintenance(&witnessed(t, c.lines).s); got != c.want {
+			t.Errorf("%s: %d are in maintenance, want %d", c.name, got, c.want)
 		}
 	}
+}
+
+// witnessed is a world of three voters and a fourth Machine, with more lines, a second after it was first seen.
+func witnessed(t *testing.T, lines string) *world {
+	t.Helper()
+	w := newWorld()
+	text := "machine m-0 10.0.0.1\nmachine m-1 10.0.0.2\nmachine m-2 10.0.0.3\nmachine m-3 10.0.0.4\n" +
+		"member a0 10.0.0.1\nmember a1 10.0.0.2\nmember a2 10.0.0.3\n" + lines
+	for line := range strings.Lines(text) {
+		if err := w.set(strings.TrimSpace(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.witness()
+	w.s.Now = w.s.Now.Add(time.Second)
+	return w
 }
 
 // TestDefect: a plan that was refused is told at once, as the defect that it is.

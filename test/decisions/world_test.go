@@ -473,6 +473,10 @@ func (w *world) set(line string) error {
 		w.probe()
 	case "bootstrap":
 		w.s.Bootstrap = netip.MustParseAddr(f[1])
+	case "bootstrap-waits": // none, or for what
+		if w.s.BootstrapWaits = strings.Join(f[1:], " "); f[1] == "none" {
+			w.s.BootstrapWaits = ""
+		}
 	case "records-garbled":
 		w.s.RecordsWhy = rest
 	case "record":

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -29,7 +30,10 @@ func TestScale(t *testing.T) {
 		must(t, c.replacement(t.Context(), "master-0", "third"))
 		c.becomes(t, "second", "voter")
 		c.becomes(t, "third", "voter")
-		c.becomes(t, quorum.BootstrapName, "") // now that three others vote
+		c.comesToSay(t, []string{"BootstrapMemberWaits", "ConfigMap kube-system/bootstrap does not exist"}, "status")
+		done := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap"}, Data: map[string]string{"status": "complete"}}
+		must(t, c.as(sandbox.Admin).Create(t.Context(), done))
+		c.becomes(t, quorum.BootstrapName, "") // three others vote, and the installation is over
 		c.atRest(t)
 	})
 	t.Run("3 to 5", func(t *testing.T) {
