@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,16 +35,7 @@ func TestPlatformSets(t *testing.T) {
 			t.Parallel()
 			c := start(t, sandbox.Options{Mode: mode, PlatformSets: true})
 			if mode == "guard" {
-				o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
-				running, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-				last := make(chan error, 1)
-				go func() { last <- o.Run(running, glimpse) }()
-				t.Cleanup(func() {
-					stop()
-					if err := <-last; err != nil {
-						t.Errorf("the stand-in for cluster-etcd-operator ends with %v", err)
-					}
-				})
+				t.Cleanup(c.operates(t))
 			}
 			eventually(t, "a control plane at rest", c.restless)
 			must(t, c.alice.Create(t.Context(), platformSet(t)))
@@ -58,6 +50,7 @@ func TestPlatformSets(t *testing.T) {
 				{"the template changes twice in a second", c.platformTwice},
 				{"OnDelete, and one is deleted", c.platformOnDelete},
 			}
+			parts = append(parts, part{"a host dies, and a MachineHealthCheck finds it", c.platformHeals})
 			if mode == "full" {
 				parts = append(parts, part{"Holdfast takes over, and gives back", c.takenOver})
 			}
@@ -68,6 +61,21 @@ func TestPlatformSets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// operates runs the stand-in for cluster-etcd-operator until the function that it returns is called.
+func (c *cluster) operates(t *testing.T) (stop func()) {
+	t.Helper()
+	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
+	running, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	last := make(chan error, 1)
+	go func() { last <- o.Run(running, glimpse) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-last; err != nil {
+			t.Errorf("the stand-in for cluster-etcd-operator ends with %v", err)
+		}
+	})
 }
 
 func (c *cluster) platformAdopts(t *testing.T) {
@@ -177,6 +185,17 @@ func (c *cluster) platformOnDelete(t *testing.T) {
 		}
 	}
 	c.noneDenied(t, seen)
+}
+
+// platformHeals: the MachineHealthCheck controller deletes the Machine of a host that died, and the set makes another.
+func (c *cluster) platformHeals(t *testing.T) {
+	c.watch(t, desired-1)
+	check := sandbox.HealthCheck("control-plane", 3*time.Second)
+	must(t, c.alice.Create(t.Context(), check))
+	dead := c.names(t)[1]
+	must(t, c.Power(dead, false))
+	eventually(t, "Machine "+dead+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, dead), c.restless(ctx)) })
+	must(t, c.alice.Delete(t.Context(), check))
 }
 
 // takenOver: the platform's operator is removed, and Holdfast goes on with the set as it is; then the operator comes back.

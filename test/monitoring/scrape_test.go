@@ -411,8 +411,11 @@ func TestScrape(t *testing.T) {
 	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
 	eventually(t, "no set is told of any more", func() error { return c.nonempty("absent(holdfast_machineset_machines)") })
 
-	// A tool strips a hook, and somebody deletes two Machines at a time.
-	c.must(t, gitops, "", "patch", "machine", "master-2", "--type=merge", "-p", `{"spec":{"lifecycleHooks":null}}`)
+	// A tool strips a hook again and again, and somebody deletes two Machines at a time.
+	for range 35 {
+		c.must(t, gitops, "", "patch", "machine", "master-2", "--type=merge", "-p", `{"spec":{"lifecycleHooks":null}}`)
+	}
+	c.fires(t, "HoldfastHookFight")
 	c.must(t, alice, "", "delete", "machine", "master-0", "--wait=false")
 	if _, err := c.as(alice, "", "delete", "machine", "master-1", "--wait=false"); err == nil || !strings.Contains(err.Error(), "one-too-many") {
 		t.Errorf("the second deletion was not refused: %v", err)
@@ -429,6 +432,18 @@ func TestScrape(t *testing.T) {
 		return err
 	})
 	c.conditionIs(t, "Progressing", "False AsExpected")
+
+	// An upgrade restarts a Node: that alone does not page, and it is told if it takes long.
+	c.must(t, alice, "", "cordon", "master-2")
+	c.power(t, "off", "master-2")
+	c.fires(t, "HoldfastMaintenanceLong")
+	c.conditionIs(t, "Degraded", "True EtcdMembersUnhealthy")
+	if err := c.nonempty(`absent(ALERTS{alertname="HoldfastQuorumAtLimit"})`); err != nil {
+		t.Errorf("HoldfastQuorumAtLimit during a restart: %v", err)
+	}
+	c.power(t, "on", "master-2")
+	c.must(t, alice, "", "uncordon", "master-2")
+	c.conditionIs(t, "Degraded", "False AsExpected")
 
 	// A learner that never starts.
 	if _, err := c.etcdctl("member add orphan --learner --peer-urls=https://127.0.0.1:1"); err != nil {
