@@ -32,9 +32,14 @@ func TestRepair(t *testing.T) {
 		}, func(t *testing.T, host sandbox.Host) {
 			must(t, c.Power(host.Name, true))
 		}},
-		{"it hangs", "master-2", func(t *testing.T, host sandbox.Host) {
+		{"it hangs", "master-2", func(t *testing.T, host sandbox.Host) { // and with it the API server, until that gives up on it
 			must(t, host.Etcd.Signal(syscall.SIGSTOP))
-			c.comesToSay(t, []string{"2 of 3 voters healthy"}, "status")
+			eventually(t, quickly, "another leader", func(context.Context) error {
+				if c.leader(t) == host.Name {
+					return errors.New("it leads")
+				}
+				return nil
+			})
 		}, func(t *testing.T, host sandbox.Host) {
 			must(t, host.Etcd.Signal(syscall.SIGCONT))
 		}},
