@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,9 @@ type Metrics struct {
 	last  []prometheus.Metric
 	known *quorum.Snapshot // the last look at which etcd was known
 	under map[string]stage // replacements, by the Machine's UID; nil before the first look
+	// restarting are the unhealthy voters: true for those that have been in maintenance ever since they were unhealthy. Who is cordoned
+	// because its voter died is none of them. nil before the first look.
+	restarting map[quorum.MemberID]bool
 }
 
 // stage is the phase that a replacement is in.
@@ -68,7 +72,7 @@ func newGauges() gauges {
 		promotable: desc("learners_promotable", "Learners that have caught up and could vote: their Machine stays, and a voter is missing or leaves."),
 		unstarted:  desc("etcd_members_unstarted", "Listed etcd members that have not started."),
 
-		maintenance: desc("etcd_voters_in_maintenance", "Unhealthy etcd voters whose Node is cordoned, as when an upgrade restarts it."),
+		maintenance: desc("etcd_voters_in_maintenance", "Etcd voters that are unhealthy and whose Node has been cordoned since before that, as when an upgrade restarts it."),
 
 		machines:       desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts"),
 		replacements:   desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase"),
@@ -135,7 +139,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 func (m *Metrics) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last, m.known, m.under = nil, nil, nil
+	m.last, m.known, m.under, m.restarting = nil, nil, nil, nil
 }
 
 // observe sets the gauges from a look and what was decided. An unknown ring leaves the last known
@@ -149,6 +153,7 @@ func (m *Metrics) observe(s *quorum.Snapshot, p *membership.Plan) {
 	if s.Ring.Known {
 		m.known = s
 		m.follow(s)
+		m.restarts(s)
 	}
 	m.last = m.metrics(s, p.Notes)
 }
@@ -204,7 +209,9 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		set(g.guardAvailable, float64(least))
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
-		set(g.guardPodsWanted, float64(membership.GuardPodsWanted(s)))
+		if s.Ring.Known {
+			set(g.guardPodsWanted, float64(membership.GuardPodsWanted(s)))
+		}
 	}
 	return out
 }
@@ -247,7 +254,11 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	set(g.waiting, float64(waiting))
 	set(g.promotable, float64(promotable))
 	set(g.unstarted, float64(unstarted))
-	set(g.maintenance, float64(membership.InMaintenance(s)))
+	maintenance := 0
+	for _, is := range m.restarting {
+		maintenance += int(one(is))
+	}
+	set(g.maintenance, float64(maintenance))
 
 	phases := map[membership.Phase]int{}
 	for _, r := range membership.Replacements(s) {
@@ -288,6 +299,20 @@ func (m *Metrics) follow(s *quorum.Snapshot) {
 		}
 	}
 	m.under = now
+}
+
+// restarts follows which unhealthy voters are in maintenance.
+func (m *Metrics) restarts(s *quorum.Snapshot) {
+	in, now := membership.InMaintenance(s), map[quorum.MemberID]bool{}
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.Learner || member.Healthy {
+			continue
+		}
+		was, known := m.restarting[member.ID]
+		now[member.ID] = (was || !known) && slices.Contains(in, member.ID)
+	}
+	m.restarting = now
 }
 
 func one(is bool) float64 {

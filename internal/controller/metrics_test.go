@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -228,6 +229,36 @@ func TestMonitored(t *testing.T) {
 		for _, name := range names {
 			if !served[name] {
 				t.Errorf("%s names %s, which is not served", file, name)
+			}
+		}
+	}
+}
+
+// TestMaintenance: a voter is in maintenance if its Node was cordoned before it became unhealthy, and not if somebody cordons it because
+// of that.
+func TestMaintenance(t *testing.T) {
+	look := func(healthy, cordoned bool) *quorum.Snapshot {
+		return &quorum.Snapshot{
+			Ring:     quorum.Ring{Known: true, Members: []quorum.Member{{ID: 1, Name: "m", PeerURLs: []string{"https://10.0.0.1:2380"}, Healthy: healthy}}},
+			Machines: []quorum.Machine{{Name: "m", UID: "m", Role: "master", Type: "master", NodeName: "m", ProviderID: "p", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+			Nodes:    []quorum.Node{{Name: "m", ProviderID: "p", Cordoned: cordoned, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+		}
+	}
+	type step struct {
+		healthy, cordoned bool
+		want              float64
+	}
+	for name, steps := range map[string][]step{
+		"an upgrade":                   {{true, false, 0}, {true, true, 0}, {false, true, 1}, {false, true, 1}, {true, true, 0}, {true, false, 0}},
+		"it dies, and is cordoned":     {{true, false, 0}, {false, false, 0}, {false, true, 0}, {true, true, 0}},
+		"it is uncordoned, and is ill": {{true, true, 0}, {false, true, 1}, {false, false, 0}, {false, true, 0}},
+		"a new leader finds it so":     {{false, true, 1}},
+	} {
+		m, registry := newMetrics(t)
+		for i, s := range steps {
+			m.observe(look(s.healthy, s.cordoned), &membership.Plan{})
+			if got := scrape(t, registry)["etcd_voters_in_maintenance{}"]; got != s.want {
+				t.Errorf("%s, look %d: %v voters are in maintenance, want %v", name, i+1, got, s.want)
 			}
 		}
 	}

@@ -2,12 +2,14 @@ package cpms
 
 import (
 	"fmt"
+	"strings"
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Check says why a set could not be acted by as it is about to be written, and makes the Machines that it would create: one for each of
@@ -17,10 +19,19 @@ func Check(old, set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 	if err != nil {
 		return nil, err
 	}
+	was, now := "", prefix(set, t.machine.ObjectMeta.Labels)
 	if old != nil {
 		// What was stored and cannot be read has no platform to keep.
-		if was, err := readTemplate(old, infra); err == nil && was.config.Type() != t.config.Type() {
-			return nil, fmt.Errorf("its platform was %s and is now %s; a control plane stays on its platform", was.config.Type(), t.config.Type())
+		if before, err := readTemplate(old, infra); err == nil {
+			if before.config.Type() != t.config.Type() {
+				return nil, fmt.Errorf("its platform was %s and is now %s; a control plane stays on its platform", before.config.Type(), t.config.Type())
+			}
+			was = prefix(old, before.machine.ObjectMeta.Labels)
+		}
+	}
+	if now != was { // a set that has such names already goes on with them
+		if err := checkNames(now); err != nil {
+			return nil, err
 		}
 	}
 	domains := []string{""}
@@ -40,4 +51,19 @@ func Check(old, set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 		machines = append(machines, m)
 	}
 	return machines, nil
+}
+
+// longestName is that of a host: most platforms give a Machine's name to its host, and the Node takes that.
+const longestName = validation.DNS1123LabelMaxLength
+
+// checkNames says why the names of new Machines would be none for hosts: a prefix, five random characters and an index.
+func checkNames(prefix string) error {
+	const rest = len("-01234-99")
+	if n := len(prefix) + rest; n > longestName {
+		return fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", prefix, n, longestName, longestName-rest)
+	}
+	if wrong := validation.IsDNS1123Subdomain(prefix); len(wrong) > 0 {
+		return fmt.Errorf("new Machines' names would begin with %q, which is no name of a host: %s; set spec.machineNamePrefix", prefix, strings.Join(wrong, ", "))
+	}
+	return nil
 }

@@ -240,8 +240,6 @@ func TestUnusable(t *testing.T) {
 		"spec.replicas is 0":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 0 },
 		"spec.replicas is 9":          func(s *machinev1.ControlPlaneMachineSet) { *s.Spec.Replicas = 9 },
 		`strategy.type is "Recreate"`: func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "Recreate" },
-		"at most 54 characters":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.MachineNamePrefix = strings.Repeat("a", 55) },
-		`begin with "My_Prefix"`:      func(s *machinev1.ControlPlaneMachineSet) { s.Spec.MachineNamePrefix = "My_Prefix" },
 		"selects every Machine":       func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Selector = metav1.LabelSelector{} },
 		"selects other Machines than the control plane's": func(s *machinev1.ControlPlaneMachineSet) {
 			s.Spec.Selector.MatchLabels = map[string]string{machinev1beta1.MachineClusterIDLabel: "demo"}
@@ -314,6 +312,20 @@ func TestCheck(t *testing.T) {
 	}
 	if machines, err := Check(stored, set(t, "none that the library knows"), nil); err == nil || !strings.Contains(err.Error(), "its platform was AWS and is now") {
 		t.Errorf("%v, %v", machines, err)
+	}
+	named := func(prefix string) *machinev1.ControlPlaneMachineSet {
+		s := set(t, "AWS")
+		s.Spec.MachineNamePrefix = prefix
+		return s
+	}
+	long := strings.Repeat("a", 55)
+	for prefix, want := range map[string]string{long: "at most 54 characters", "My_Prefix": `begin with "My_Prefix"`} {
+		if _, err := Check(stored, named(prefix), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("prefix %s: %v", prefix, err)
+		}
+	}
+	if _, err := Check(named(long), named(long), nil); err != nil {
+		t.Errorf("a set that has such names already: %v", err)
 	}
 	unreadable := set(t, "AWS")
 	unreadable.Spec.Template.OpenShiftMachineV1Beta1Machine = nil

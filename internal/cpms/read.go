@@ -12,7 +12,6 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
@@ -92,25 +91,7 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 	if !quorum.ControlPlaneRole(of[quorum.RoleLabel]) || !quorum.ControlPlaneRole(of[quorum.TypeLabel]) {
 		return nil, nil, fmt.Errorf("the template's labels %s and %s are to say master", quorum.RoleLabel, quorum.TypeLabel)
 	}
-	if err := checkNames(prefix(set, of)); err != nil {
-		return nil, nil, err
-	}
 	return selector, t, nil
-}
-
-// longestName is that of a host: most platforms give a Machine's name to its host, and the Node takes that.
-const longestName = validation.DNS1123LabelMaxLength
-
-// checkNames says why the names of new Machines would be none for hosts: a prefix, five random characters and an index.
-func checkNames(prefix string) error {
-	const rest = len("-01234-99")
-	if n := len(prefix) + rest; n > longestName {
-		return fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", prefix, n, longestName, longestName-rest)
-	}
-	if wrong := validation.IsDNS1123Subdomain(prefix); len(wrong) > 0 {
-		return fmt.Errorf("new Machines' names would begin with %q, which is no name of a host: %s; set spec.machineNamePrefix", prefix, strings.Join(wrong, ", "))
-	}
-	return nil
 }
 
 // selectsControlPlane says whether a selector selects no Machine but the control plane's.

@@ -17,42 +17,71 @@ import (
 type sighting struct {
 	cluster  uint64
 	revision int64
+	at       time.Time // without the monotonic clock, which stands still while a computer sleeps
 }
+
+// A sighting counts for so long, and one look at another cluster may take so long; both by the wall clock.
+const (
+	sightingValid = time.Minute
+	lookBound     = 5 * time.Second
+)
 
 // Restored has this client go on with the cluster that etcd was restored as, and returns that cluster's ID; 0 if it does not. It
 // goes on if all of this holds:
 //   - whoever answers is of one other cluster, and one of them by a linearizable read, so that the cluster has quorum;
 //   - the API server is stored there: the revision of its store, which stored asks for, lies between two that this cluster has
 //     before and after;
-//   - the same held at an earlier call, and at an earlier revision.
+//   - the same held at a call in the last minute, at an earlier revision;
+//   - no read was good meanwhile.
 //
 // The error says why it does not, nil if nobody of another cluster answers. Call it while no read is good.
 func (c *Client) Restored(ctx context.Context, stored func(context.Context) (revision int64, err error)) (cluster uint64, err error) {
-	at, next, err := c.another(ctx)
-	if next == 0 {
+	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	defer cancel()
+	c.mu.Lock()
+	known, answered, before := c.cluster, c.at, c.sighted
+	c.sighted = sighting{} // whatever contradicts it ends it
+	c.mu.Unlock()
+	began := time.Now().Round(0)
+	next, seen, err := c.sight(ctx, known, stored)
+	if next == 0 || err != nil {
 		return 0, err
-	}
-	seen, err := c.storedAt(ctx, at, stored)
-	if err != nil {
-		return 0, fmt.Errorf("%s is of another etcd cluster, %x: %w", at, next, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.sighted
-	c.sighted = sighting{next, seen}
-	if before.cluster != next || before.revision >= seen {
-		return 0, fmt.Errorf("%s is of another etcd cluster, %x, in which the API server's objects are; this is looked at once more", at, next)
+	now := time.Now().Round(0)
+	if c.cluster != known || !c.at.Equal(answered) || now.Sub(began) > 2*lookBound || now.Before(began) {
+		return 0, nil // it has been answered, or this process slept: look again
+	}
+	c.sighted = sighting{next, seen, now}
+	if before.cluster != next || before.revision >= seen || now.Sub(before.at) > sightingValid || now.Before(before.at) {
+		return 0, fmt.Errorf("the API server's objects are in another etcd cluster, %x; this is looked at once more", next)
 	}
 	c.cfg.Logger.Info("etcd was restored: following another cluster", "cluster", fmt.Sprintf("%x", next), "before", fmt.Sprintf("%x", c.cluster), "revision", seen)
+	c.votersBefore = max(c.votersBefore, c.count)
 	c.cluster, c.sighted, c.voters, c.last = next, sighting{}, nil, ""
 	return next, nil
 }
 
+// sight is the one other cluster in which the API server's objects are, and at which revision; 0 if nobody answers there, or somebody of the
+// known one does.
+func (c *Client) sight(ctx context.Context, known uint64, stored func(context.Context) (int64, error)) (cluster uint64, revision int64, err error) {
+	at, cluster, err := c.another(ctx, known)
+	if cluster == 0 {
+		return 0, 0, err
+	}
+	if revision, err = c.storedAt(ctx, at, cluster, stored); err != nil {
+		return 0, 0, fmt.Errorf("%s is of another etcd cluster, %x: %w", at, cluster, err)
+	}
+	_, again, err := c.another(ctx, known)
+	if again != cluster {
+		return 0, 0, err
+	}
+	return cluster, revision, nil
+}
+
 // another is the one other cluster that answers, with quorum, and the URL where it does; 0 if there is none.
-func (c *Client) another(ctx context.Context) (at string, cluster uint64, err error) {
-	c.mu.Lock()
-	known := c.cluster
-	c.mu.Unlock()
+func (c *Client) another(ctx context.Context, known uint64) (at string, cluster uint64, err error) {
 	if known == 0 {
 		return "", 0, nil
 	}
@@ -86,8 +115,15 @@ func (c *Client) another(ctx context.Context) (at string, cluster uint64, err er
 }
 
 // storedAt is the revision of the API server's store, if that is between two revisions of the member at this URL.
-func (c *Client) storedAt(ctx context.Context, at string, stored func(context.Context) (int64, error)) (int64, error) {
-	before, err := c.Status(ctx, at)
+func (c *Client) storedAt(ctx context.Context, at string, cluster uint64, stored func(context.Context) (int64, error)) (int64, error) {
+	status := func(ctx context.Context) (int64, error) {
+		s, err := c.Status(ctx, at)
+		if err == nil && s.Cluster != cluster {
+			err = errors.New("it is of another etcd cluster now")
+		}
+		return s.Revision, err
+	}
+	before, err := status(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -100,17 +136,21 @@ func (c *Client) storedAt(ctx context.Context, at string, stored func(context.Co
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	after := before
 	for {
-		after, err := c.Status(within, at)
+		now, err := status(within)
+		if err == nil {
+			after = now
+		}
 		switch {
-		case err == nil && before.Revision <= revision && revision <= after.Revision:
+		case err == nil && before <= revision && revision <= after:
 			return revision, nil
-		case err == nil && revision < before.Revision:
-			return 0, fmt.Errorf("the API server's objects are not there: they are at revision %d, and it is at %d already", revision, before.Revision)
+		case revision < before:
+			return 0, fmt.Errorf("the API server's objects are not there: they are at revision %d, and it is at %d already", revision, before)
 		}
 		select {
 		case <-within.Done():
-			return 0, fmt.Errorf("the API server's objects are not there: they are at revision %d, and it is at %d", revision, max(before.Revision, after.Revision))
+			return 0, fmt.Errorf("the API server's objects are not there: they are at revision %d, and it is at %d", revision, after)
 		case <-tick.C:
 		}
 	}

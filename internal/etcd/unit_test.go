@@ -204,17 +204,17 @@ func TestFollow(t *testing.T) {
 		{ID: 2, Name: "l", ClientURLs: []string{l}, Learner: true},
 		{ID: 3},
 	}
-	c.follow(b, members)
+	c.follow(b, 0, members)
 	g.Expect(c.endpoints()).To(Equal([]string{b, seed}))
 	for _, u := range []string{seed, b, l} {
 		_, err := c.conn(u)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	c.follow(b, members)
+	c.follow(b, 0, members)
 	g.Expect(c.conns).To(HaveLen(3))
 	g.Expect(c.Read(t.Context()).Known).To(BeFalse())
 	g.Expect(c.endpoints()).To(Equal([]string{b, seed}), "a failed read changes nothing")
-	c.follow(seed, members[1:])
+	c.follow(seed, 0, members[1:])
 	g.Expect(c.endpoints()).To(Equal([]string{seed, b}), "a list without voters is none to follow")
 	g.Expect(c.conns).To(HaveLen(2))
 	g.Expect(c.conns).NotTo(HaveKey(b))
@@ -250,7 +250,7 @@ func FuzzTarget(f *testing.F) {
 		if again, err := target(u); err != nil || again != u {
 			t.Fatalf("%q became %q became %q: %v", raw, u, again, err)
 		}
-		c.follow(u, []quorum.Member{{Name: "m", ClientURLs: []string{raw}}})
+		c.follow(u, 0, []quorum.Member{{Name: "m", ClientURLs: []string{raw}}})
 		if _, err := c.conn(raw); err != nil {
 			_ = fmt.Sprint(err) // refused by the dialer, without a panic
 		}

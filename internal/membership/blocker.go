@@ -78,6 +78,11 @@ func (p *planner) blocker() string {
 		}
 		return fmt.Sprintf("Machine %s waits for a member: %s", m.Name, cmp.Or(why, "it is added next"))
 	}
+	for k := range p.s.Ring.Members {
+		if member := &p.s.Ring.Members[k]; p.bootstrapWaits(member) && voters > p.s.Desired {
+			return fmt.Sprintf("the installer's bootstrap member %s has its place until the installation is over: %s", member, p.s.BootstrapWaits)
+		}
+	}
 	if voters > p.s.Desired {
 		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.servingWithout(nil), quorum.NVoters(voters), p.s.Desired)
 	}

@@ -83,7 +83,7 @@ func (p *planner) noteFailed(m *quorum.Machine) {
 	failed := m.Phase == "Failed"
 	switch {
 	case p.join.Node(m) != nil || len(p.join.Members(m)) > 0:
-		if failed {
+		if failed && p.s.MachineAPIFunctional() {
 			p.note(ReasonMachineFailed, m.Name, "Machine %s has failed: the machine controller takes its instance to be gone, and does nothing more with it; see its status, and delete it to have another in its place", m.Name)
 		}
 	case failed || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout:
@@ -93,11 +93,11 @@ func (p *planner) noteFailed(m *quorum.Machine) {
 
 // noteUnprotected notes, in guard mode, a voter's Machine that lacks what others put on. What Holdfast puts on is the plan's first step.
 func (p *planner) noteUnprotected(m *quorum.Machine) {
-	if p.s.Mode != quorum.ModeGuard || m.Deleting() || m.Mirrored || m.Unread != "" || p.join.Voter(m) == nil {
+	if p.s.Mode != quorum.ModeGuard || m.Deleting() || m.Mirrored || m.Unread != "" || p.join.Voter(m) == nil || !p.s.MachineAPIFunctional() {
 		return
 	}
 	const text = "Machine %s hosts an etcd voter and lacks %s, so its deletion may take the member: %s puts it on; see whether it runs, and its log"
-	if m.Hook != quorum.EntryOurs {
+	if m.Hook == quorum.EntryAbsent {
 		p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "hook "+quorum.HookName, "cluster-etcd-operator")
 	}
 	if !m.Finalizer {

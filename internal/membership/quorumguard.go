@@ -72,11 +72,11 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
-// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one.
+// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, but for those that a drain has taken theirs.
 func GuardPodsWanted(s *quorum.Snapshot) (n int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	for i := range s.Nodes {
-		if p.nodeNeedsPod(&s.Nodes[i]) {
+		if node := &s.Nodes[i]; p.nodeNeedsPod(node) && (!node.Cordoned || s.QuorumGuard.HasPod(node.Name)) {
 			n++
 		}
 	}

@@ -150,7 +150,7 @@ func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool)
 // bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
 // may know of no other. One that is dead is of use to nobody.
 func (p *planner) bootstrapWaits(m *quorum.Member) bool {
-	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != ""
+	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && !p.s.Dead(m)
 }
 
 // whyLeaving says why a leaving voter is to go.

@@ -127,19 +127,19 @@ func Learners(s *quorum.Snapshot) (waiting, promotable int) {
 	return waiting, promotable
 }
 
-// InMaintenance counts the unhealthy voters whose Node is cordoned, as it is when an upgrade restarts it.
-func InMaintenance(s *quorum.Snapshot) (n int) {
+// InMaintenance are the unhealthy voters whose Node is cordoned and whose Machine stays, as when an upgrade restarts the Node.
+func InMaintenance(s *quorum.Snapshot) (ids []quorum.MemberID) {
 	join := quorum.NewJoin(s)
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner || member.Healthy {
 			continue
 		}
-		if m := join.Host(member).Machine(); m != nil {
+		if m := join.Host(member).Machine(); m != nil && !m.Deleting() {
 			if node := join.Node(m); node != nil && node.Cordoned {
-				n++
+				ids = append(ids, member.ID)
 			}
 		}
 	}
-	return n
+	return ids
 }

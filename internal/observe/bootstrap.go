@@ -112,7 +112,8 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 	join := quorum.NewJoin(s)
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
-		if m.Learner || join.Host(m).Bootstrap {
+		host := join.Host(m)
+		if machine := host.Machine(); m.Learner || host.Bootstrap || machine != nil && machine.Deleting() {
 			continue
 		}
 		if !slices.ContainsFunc(m.ClientURLs, func(raw string) bool {
@@ -122,11 +123,19 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 			return fmt.Sprintf("the API servers are not told of %s yet: KubeAPIServer cluster has etcd-servers %s", m, strings.Join(urls, ", "))
 		}
 	}
-	return revisionsWait(servers)
+	return revisionsWait(servers, func(node string) bool {
+		n := s.Node(node)
+		if n == nil {
+			return false
+		}
+		owner := join.Owner(n)
+		return owner != nil && owner.Deleting()
+	})
 }
 
-// revisionsWait says which Node's API server does not run the latest configuration yet, "" for none.
-func revisionsWait(servers *unstructured.Unstructured) string {
+// revisionsWait says which Node's API server does not run the latest configuration yet, "" for none. A Node that is on its way out
+// may never run it.
+func revisionsWait(servers *unstructured.Unstructured, leaves func(node string) bool) string {
 	latest, _, err := unstructured.NestedInt64(servers.Object, "status", "latestAvailableRevision")
 	if err != nil {
 		return fmt.Sprintf("KubeAPIServer cluster: %v", err)
@@ -138,6 +147,9 @@ func revisionsWait(servers *unstructured.Unstructured) string {
 	for _, raw := range nodes {
 		node, _ := raw.(map[string]any)
 		name, _, _ := unstructured.NestedString(node, "nodeName")
+		if leaves(name) {
+			continue
+		}
 		if at, _, err := unstructured.NestedInt64(node, "currentRevision"); err != nil || at != latest {
 			return fmt.Sprintf("the API server of Node %s runs revision %d of its configuration, and the latest is %d", name, at, latest)
 		}

@@ -87,7 +87,7 @@ func rights(machines string) []part {
 	const own, full = "holdfast", "holdfast-full-mode"
 	names := []string{
 		machines + "/" + own, "kube-system/" + own, metav1.NamespaceDefault + "/" + own, etcdNamespace + "/" + own,
-		machines + "/" + full, etcdNamespace + "/holdfast-membership", etcdNamespace + "/" + machineapi.GuardName,
+		machines + "/" + full, "kube-system/" + full, etcdNamespace + "/holdfast-membership", etcdNamespace + "/" + machineapi.GuardName,
 	}
 	var out []part
 	for _, more := range [][]part{

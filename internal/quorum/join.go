@@ -168,6 +168,10 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	if m.NeverHadInstance() {
 		return HostingNothing, ""
 	}
+	// It is deleted as of the snapshot's time, and its host may be one that is about to join again.
+	if m.Deleting() && j.s.Ring.Restored && len(m.OwnEvidence().MemberIDs) > 0 {
+		return HostingUnknown, "it hosted an etcd member before etcd was restored from a snapshot, and etcd has fewer voters than before; create a Machine in its place"
+	}
 	for k := range j.hosts {
 		if member := &j.s.Ring.Members[k]; !j.hosts[k].Known() {
 			return HostingUnknown, "the host of etcd " + member.String() + " is not known: " + j.Ambiguity(member)

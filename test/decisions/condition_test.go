@@ -94,12 +94,26 @@ func TestInMaintenance(t *testing.T) {
 		{"at rest", "", 0},
 		{"cordoned, and not down yet", "machine m-0 cordoned", 0},
 		{"restarting", "machine m-0 cordoned\nmember a0 dead=1m", 1},
+		{"its Machine leaves", "machine m-0 cordoned deleting\nmember a0 dead=1m", 0},
 		{"down without a word", "member a0 dead=1m", 0},
 		{"another Node is cordoned", "machine m-1 cordoned\nmember a0 dead=1m", 0},
 		{"a learner", "machine m-3 cordoned\nmember b0 10.0.0.4 learner dead=1m", 0},
 	} {
-		if got := membership.InMaintenance(&witnessed(t, c.lines).s); got != c.want {
-			t.Errorf("%s: %d are in maintenance, want %d", c.name, got, c.want)
+		if got := membership.InMaintenance(&witnessed(t, c.lines).s); len(got) != c.want {
+			t.Errorf("%s: %v are in maintenance, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestGuardPodsWanted: each Node that hosts a member or is to is to have a guard pod, until a drain has taken it.
+func TestGuardPodsWanted(t *testing.T) {
+	for lines, want := range map[string]int{
+		"guard 2":                                4,
+		"guard 2\npod m-0\nmachine m-0 cordoned": 4,
+		"guard 2\nmachine m-0 cordoned":          3,
+	} {
+		if got := membership.GuardPodsWanted(&witnessed(t, lines).s); got != want {
+			t.Errorf("%q: %d pods are wanted, want %d", lines, got, want)
 		}
 	}
 }
