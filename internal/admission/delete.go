@@ -50,6 +50,11 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 			}
 		}
 	}
+	if is == quorum.HostingNothing {
+		if why = quorum.NewJoin(s).Rejoining(s.Machine(old.Name)); why != "" {
+			is = quorum.HostingUnknown // once it is being deleted
+		}
+	}
 	if old.Hook == quorum.EntryOurs {
 		d.add(quorum.RuleHeld, VerdictAllowed, heldText(r, s, is, why)...)
 	}

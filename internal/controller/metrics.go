@@ -255,8 +255,10 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	set(g.promotable, float64(promotable))
 	set(g.unstarted, float64(unstarted))
 	maintenance := 0
-	for _, is := range m.restarting {
-		maintenance += int(one(is))
+	for k := range s.Ring.Members { // the ring may be read later than the Nodes
+		if member := &s.Ring.Members[k]; !member.Learner && !member.Healthy && m.restarting[member.ID] {
+			maintenance++
+		}
 	}
 	set(g.maintenance, float64(maintenance))
 

@@ -2,7 +2,6 @@ package cpms
 
 import (
 	"fmt"
-	"strings"
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -61,9 +60,6 @@ func checkNames(prefix string) error {
 	const rest = len("-01234-99")
 	if n := len(prefix) + rest; n > longestName {
 		return fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", prefix, n, longestName, longestName-rest)
-	}
-	if wrong := validation.IsDNS1123Subdomain(prefix); len(wrong) > 0 {
-		return fmt.Errorf("new Machines' names would begin with %q, which is no name of a host: %s; set spec.machineNamePrefix", prefix, strings.Join(wrong, ", "))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
@@ -90,6 +91,9 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 	}
 	if !quorum.ControlPlaneRole(of[quorum.RoleLabel]) || !quorum.ControlPlaneRole(of[quorum.TypeLabel]) {
 		return nil, nil, fmt.Errorf("the template's labels %s and %s are to say master", quorum.RoleLabel, quorum.TypeLabel)
+	}
+	if wrong := validation.IsDNS1123Subdomain(prefix(set, of)); len(wrong) > 0 {
+		return nil, nil, fmt.Errorf("new Machines' names would begin with %q, which is no name of a Machine: %s; set spec.machineNamePrefix", prefix(set, of), strings.Join(wrong, ", "))
 	}
 	return selector, t, nil
 }

@@ -55,15 +55,12 @@ type Client struct {
 	conns   map[string]*clientv3.Client // one per endpoint, so that a call goes where it is meant to
 	cluster uint64                      // ID of the etcd that this client is about, from its first good read
 	sighted sighting                    // of a cluster that may have taken its place
-	// votersBefore is how many voters the cluster before a restore had, until the restored one has had as many; else 0.
-	votersBefore int
-	voters       []string  // client URLs of the voters in the last good read
-	count        int       // of voters in it
-	last         string    // the endpoint that answered it: asked first next time
-	at           time.Time // when that was
-	learned      []string  // client URLs that may be etcd's, until a good read says which are
-	roots        *x509.CertPool
-	rootAt       time.Time // modification time of the file that roots were read from
+	voters  []string                    // client URLs of the voters in the last good read
+	last    string                      // the endpoint that answered it: asked first next time
+	at      time.Time                   // when that was
+	learned []string                    // client URLs that may be etcd's, until a good read says which are
+	roots   *x509.CertPool
+	rootAt  time.Time // modification time of the file that roots were read from
 }
 
 // New checks the configuration and reads the certificate files. It does not connect.
@@ -284,16 +281,11 @@ func (c *Client) endpoints() []string {
 }
 
 // follow takes the members of a good read as where to ask from now on. Learners are not among them,
-// since they refuse most calls; their connections are kept all the same for their own status. It says whether etcd was restored and
-// has not had as many voters as before yet.
-func (c *Client) follow(answered string, cluster uint64, members []quorum.Member) (restored bool) {
+// since they refuse most calls; their connections are kept all the same for their own status.
+func (c *Client) follow(answered string, cluster uint64, members []quorum.Member) {
 	var voters []string
-	count := 0
 	keep := slices.Clone(c.seeds)
 	for i := range members {
-		if !members[i].Learner {
-			count++
-		}
 		for _, raw := range members[i].ClientURLs {
 			u, err := target(raw)
 			if err != nil {
@@ -310,10 +302,7 @@ func (c *Client) follow(answered string, cluster uint64, members []quorum.Member
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cluster != c.cluster {
-		return c.votersBefore > 0 // of the one before a restore that this client followed meanwhile
-	}
-	if c.count = count; count >= c.votersBefore {
-		c.votersBefore = 0
+		return // of the one before a restore that this client followed meanwhile
 	}
 	if len(voters) > 0 && !slices.Equal(voters, c.voters) {
 		c.cfg.Logger.Info("Following etcd's voters", "endpoints", voters, "before", c.voters)
@@ -324,7 +313,6 @@ func (c *Client) follow(answered string, cluster uint64, members []quorum.Member
 		c.last = "" // a member that has left the list may still know no better for a moment
 	}
 	c.keepOnly(keep)
-	return c.votersBefore > 0
 }
 
 // headStart is how long an endpoint is asked alone before the next one is asked as well.

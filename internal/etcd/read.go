@@ -48,7 +48,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 			ID: quorum.MemberID(m.GetID()), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
 		})
 	}
-	ring.Restored = c.follow(from, list.Header.GetClusterId(), ring.Members)
+	c.follow(from, list.Header.GetClusterId(), ring.Members)
 
 	ctx, cancel := context.WithTimeout(ctx, budget/2)
 	defer cancel()

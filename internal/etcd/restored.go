@@ -58,7 +58,6 @@ func (c *Client) Restored(ctx context.Context, stored func(context.Context) (rev
 		return 0, fmt.Errorf("the API server's objects are in another etcd cluster, %x; this is looked at once more", next)
 	}
 	c.cfg.Logger.Info("etcd was restored: following another cluster", "cluster", fmt.Sprintf("%x", next), "before", fmt.Sprintf("%x", c.cluster), "revision", seen)
-	c.votersBefore = max(c.votersBefore, c.count)
 	c.cluster, c.sighted, c.voters, c.last = next, sighting{}, nil, ""
 	return next, nil
 }

@@ -15,6 +15,10 @@ func (p *planner) explainWaiting() {
 			continue
 		}
 		voter := p.join.Voter(m)
+		if why := p.join.Rejoining(m); why != "" {
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
+			continue
+		}
 		if p.s.Mode == quorum.ModeGuard {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log", m.Name)
 			continue

@@ -7,6 +7,7 @@ const (
 	ReasonEtcdUnknown             Reason = "EtcdUnknown"
 	ReasonEtcdNoLeader            Reason = "EtcdNoLeader"
 	ReasonEtcdMembersUnhealthy    Reason = "EtcdMembersUnhealthy"
+	ReasonQuorumOnReleased        Reason = "QuorumOnReleasedMachines"
 	ReasonMachineAPINotFunctional Reason = "MachineAPINotFunctional"
 	ReasonDesiredReplicasUnknown  Reason = "DesiredReplicasUnknown"
 	ReasonMemberHostUnknown       Reason = "MemberHostUnknown"

@@ -80,7 +80,7 @@ func (p *planner) decide() {
 		p.plan.Records = p.recordsToKeep()
 		voters, healthy := s.Ring.Voters()
 		if _, stay := p.voterCounts(); healthy >= quorum.Size(voters) && stay < quorum.Size(voters) {
-			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))
+			p.note(ReasonQuorumOnReleased, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))
 		}
 		switch {
 		case healthy < quorum.Size(voters):

@@ -148,9 +148,9 @@ func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool)
 }
 
 // bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
-// may know of no other. One that is dead is of use to nobody.
+// may know of no other. One that is dead for longer than a restart takes is of use to nobody.
 func (p *planner) bootstrapWaits(m *quorum.Member) bool {
-	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && !p.s.Dead(m)
+	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)
 }
 
 // whyLeaving says why a leaving voter is to go.

@@ -99,6 +99,7 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 			}
 		case len(join.Members(m)) > 0: // a learner, which is not promoted any more
 			r.Phase = PhaseAwaitRemoval
+		case join.Rejoining(m) != "":
 		default:
 			r.Phase = PhaseAwaitRelease
 		}

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -168,9 +169,8 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	if m.NeverHadInstance() {
 		return HostingNothing, ""
 	}
-	// It is deleted as of the snapshot's time, and its host may be one that is about to join again.
-	if m.Deleting() && j.s.Ring.Restored && len(m.OwnEvidence().MemberIDs) > 0 {
-		return HostingUnknown, "it hosted an etcd member before etcd was restored from a snapshot, and etcd has fewer voters than before; create a Machine in its place"
+	if why := j.Rejoining(m); why != "" && m.Deleting() {
+		return HostingUnknown, why
 	}
 	for k := range j.hosts {
 		if member := &j.s.Ring.Members[k]; !j.hosts[k].Known() {
@@ -178,6 +178,24 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 		}
 	}
 	return HostingNothing, ""
+}
+
+// Rejoining says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are
+// wanted, and has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
+// being deleted. "" if nothing is so. One member alone is removed by hand.
+func (j *Join) Rejoining(m *Machine) string {
+	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Members(m)) == 0 }
+	voters, _ := j.s.Ring.Voters()
+	if voters >= j.s.Desired || !lost(m) {
+		return ""
+	}
+	for i := range j.s.Machines {
+		if other := &j.s.Machines[i]; other != m && other.ControlPlane() && lost(other) {
+			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %d of %d voters; once hosts have joined again it goes (at once: kubectl holdfast release)",
+				other.Name, voters, j.s.Desired)
+		}
+	}
+	return ""
 }
 
 // Ambiguity says why a member's host is not known.

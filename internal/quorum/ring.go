@@ -61,8 +61,6 @@ type Ring struct {
 	Index   uint64    `json:"index,omitzero"`    // the leader's raft index (committed)
 	Version string    `json:"version,omitzero"`  // the lowest server version that answered, such as "3.7.3"; "" if none did
 	Alarms  []Alarm   `json:"alarms,omitempty"`  // those that stand, also where the ring is not known for them
-	// Restored: this process has seen etcd restored from a snapshot, and not yet as many voters since as there were before.
-	Restored bool `json:"restored,omitzero"`
 }
 
 // Alarm is one that etcd raised and nobody has disarmed. While any stands, etcd refuses every write.

@@ -104,7 +104,35 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 			return true // joined to nobody, or to two
 		}
 	}
+	voters := 0
+	for i := range s.Ring.Members {
+		if !s.Ring.Members[i].Learner {
+			voters++
+		}
+	}
+	if m.DeletedAt.IsZero() || voters >= s.Desired || !dumbLost(s, m) {
+		return false
+	}
+	for i := range s.Machines { // several have lost theirs, as after a restore
+		o := &s.Machines[i]
+		if o.UID != m.UID && dumbLost(s, o) && (strings.Contains(" master control-plane arbiter ", " "+o.Role+" ") || strings.Contains(" master control-plane arbiter ", " "+o.Type+" ")) {
+			return true
+		}
+	}
 	return false
+}
+
+// dumbLost says whether a Machine has evidence of a member of its own, and none runs on it.
+func dumbLost(s *q.Snapshot, m *q.Machine) bool {
+	if m.EvidenceRaw == "" || m.Evidence.MachineUID != m.UID || len(m.Evidence.MemberIDs) == 0 {
+		return false
+	}
+	for i := range s.Ring.Members {
+		if strings.Contains(dumbHosts(s, &s.Ring.Members[i]), "[machine "+m.Name+"]") {
+			return false
+		}
+	}
+	return true
 }
 
 // dumbHosts is the naive join: the hosts of a member as one string, "[gone]" if a record says that

@@ -422,8 +422,6 @@ func (w *world) set(line string) error {
 	case "etcd":
 		if why, ok := strings.CutPrefix(rest, "unknown:"); ok {
 			w.s.Ring.Known, w.s.Ring.Why = false, strings.TrimSpace(why)
-		} else if f[1] == "restored" || f[1] == "joined" {
-			w.s.Ring.Restored = f[1] == "restored"
 		} else {
 			w.s.Ring.Known, w.s.Ring.Version = true, f[1]
 		}

@@ -281,7 +281,7 @@ func plan() []mutant {
 		{"step 4: bootstrap member that is needed", "membership/removevoter.go", "!ok || member.Learner || p.bootstrapWaits(member) {", "!ok || member.Learner {"},
 		{"report: bootstrap member waits", "membership/observe.go", "if p.bootstrapWaits(member) && p.servingWithout", "if false && p.servingWithout"},
 		{"report: bootstrap member waits, too few others", "membership/observe.go", "p.bootstrapWaits(member) && p.servingWithout(member) >= p.s.Desired {", "p.bootstrapWaits(member) {"},
-		{"step 4: bootstrap member that is dead", "membership/removevoter.go", " && !p.s.Dead(m)\n", "\n"},
+		{"step 4: bootstrap member that is dead", "membership/removevoter.go", " && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)\n", "\n"},
 		{"bootstrap: what a replacement waits for", "membership/blocker.go", "p.bootstrapWaits(member) && voters > p.s.Desired {", "false {"},
 		{"bootstrap: by name", "quorum/join.go", "(member.Name == BootstrapName || s.Bootstrap", "(s.Bootstrap"},
 		{"bootstrap: by mark", "quorum/join.go", " || s.Bootstrap.IsValid() && slices.Contains(at.addrs, s.Bootstrap.Unmap())", ""},
@@ -372,9 +372,15 @@ func plan() []mutant {
 
 func join() []mutant {
 	return []mutant{
-		{"hosting: after a restore", "quorum/join.go", "if m.Deleting() && j.s.Ring.Restored && len(m.Own", "if false && len(m.Own"},
-		{"hosting: after a restore, what had no member", "quorum/join.go", "j.s.Ring.Restored && len(m.OwnEvidence().MemberIDs) > 0 {", "j.s.Ring.Restored {"},
-		{"hosting: after a restore, what stays", "quorum/join.go", "if m.Deleting() && j.s.Ring.Restored", "if j.s.Ring.Restored"},
+		{"hosting: after a restore", "quorum/join.go", "why != \"\" && m.Deleting() {", "false && why != \"\" {"},
+		{"hosting: after a restore, what stays", "quorum/join.go", "why != \"\" && m.Deleting() {", "why != \"\" {"},
+		{"hosting: after a restore, with all voters that are wanted", "quorum/join.go", "if voters >= j.s.Desired || !lost(m) {", "if _ = voters; !lost(m) {"},
+		{"hosting: after a restore, what had no member", "quorum/join.go", "if voters >= j.s.Desired || !lost(m) {", "if voters >= j.s.Desired {"},
+		{"hosting: one member removed by hand", "quorum/join.go", "other.ControlPlane() && lost(other) {", "other.ControlPlane() {"},
+		{"phases: after a restore", "membership/replacement.go", "		case join.Rejoining(m) != \"\":\n", ""},
+		{"report: after a restore", "membership/blocker.go", "if why := p.join.Rejoining(m); why != \"\" {", "if why := p.join.Rejoining(m); false && why != \"\" {"},
+		{"held: after a restore", "admission/delete.go", "Rejoining(s.Machine(old.Name)); why != \"\" {", "Rejoining(s.Machine(old.Name)); false && why != \"\" {"},
+		{"early-release: after a restore", "admission/release.go", "m != nil && quorum.NewJoin(s).Rejoining(m) != \"\" {", "m != nil && false {"},
 		{"evidence joins", "quorum/join.go", "m.OwnEvidence().Names(member.ID) || ", ""},
 		{"evidence of another UID", "quorum/evidence.go", "m.UID == \"\" || m.Evidence.MachineUID != m.UID", "m.UID == \"\""},
 		{"unknown holds", "quorum/join.go", "!j.hosts[k].Known() {", "false {"},
