@@ -115,8 +115,10 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 	}
 	for i := range s.Machines { // several have lost theirs, as after a restore
 		o := &s.Machines[i]
-		if o.UID != m.UID && dumbLost(s, o) && (strings.Contains(" master control-plane arbiter ", " "+o.Role+" ") || strings.Contains(" master control-plane arbiter ", " "+o.Type+" ")) {
-			return true
+		for _, role := range []string{"master", "control-plane", "arbiter"} {
+			if o.UID != m.UID && dumbLost(s, o) && (o.Role == role || o.Type == role) {
+				return true
+			}
 		}
 	}
 	return false

@@ -20,10 +20,12 @@ func TestDrains(t *testing.T) {
 	c.guardAtRest(t)
 
 	t.Run("at rest one eviction passes and the second does not", func(t *testing.T) {
+		c.typed(t, "kubectl cordon master-0") // else the pod is made anew, and may be ready before the second is asked for
 		must(t, c.evict(t.Context(), "master-0"))
 		if err := c.evict(t.Context(), "master-1"); !apierrors.IsTooManyRequests(err) {
 			t.Errorf("the second eviction: %v, want 429", err)
 		}
+		c.typed(t, "kubectl uncordon master-0")
 		c.guardAtRest(t)
 	})
 
@@ -33,11 +35,13 @@ func TestDrains(t *testing.T) {
 		must(t, c.replacement(t.Context(), "master-0", "next"))
 		for _, step := range []stage{added, promoted, removed} {
 			c.reaches(t, step, "master-0", "next")
+			c.typed(t, "kubectl cordon master-1")
 			first, second := c.evict(t.Context(), "master-1"), c.evict(t.Context(), "master-2")
 			t.Logf("first: %v; second: %v", first, second)
 			if first == nil && second == nil {
 				t.Error("two voters may be drained at once")
 			}
+			c.typed(t, "kubectl uncordon master-1")
 		}
 		c.gone(t, slowly, "master-0")
 		c.atRest(t)
