@@ -23,6 +23,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/cpms"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -48,7 +49,7 @@ func TestPlatformSets(t *testing.T) {
 				{"RollingUpdate replaces all three", c.platformRollsOut},
 				{"a person deletes in the middle", c.platformAndPerson},
 				{"the template changes twice in a second", c.platformTwice},
-				{"OnDelete, and one is deleted", c.platformOnDelete},
+				{"OnDelete, and two are deleted", c.platformOnDelete},
 			}
 			parts = append(parts, part{"a host dies, and a MachineHealthCheck finds it", c.platformHeals})
 			if mode == "full" {
@@ -171,8 +172,12 @@ func (c *cluster) platformOnDelete(t *testing.T) {
 	must(t, c.patchSet(t.Context(), `{"spec":{"strategy":{"type":"OnDelete"}}}`))
 	must(t, c.template(t.Context(), "m5.large"))
 	before := c.names(t)
+	// Two: the second is refused until the first is replaced.
 	c.remove(t, before[0])
+	c.refused(t, c.alice, before[1], quorum.RuleOneTooMany)
 	eventually(t, "Machine "+before[0]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, before[0]), c.restless(ctx)) })
+	c.remove(t, before[1])
+	eventually(t, "Machine "+before[1]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, before[1]), c.restless(ctx)) })
 	for _, name := range c.names(t) {
 		m, err := c.machine(t.Context(), name)
 		must(t, err)
@@ -227,29 +232,57 @@ func (c *cluster) takenOver(t *testing.T) {
 	eventually(t, "Machine "+now[0]+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, now[0]), c.restless(ctx)) })
 }
 
-// platformDeleted: the operator lets its Machines go, and makes an Inactive set anew.
+// platformDeleted: however the set is deleted, the operator lets its Machines go, and makes an Inactive set anew. Active again, that one adopts
+// them, and replaces those that differ from its template, while Holdfast is killed.
 func (c *cluster) platformDeleted(t *testing.T) {
 	c.watch(t, desired)
-	before := c.names(t)
+	hows := []metav1.DeletionPropagation{metav1.DeletePropagationBackground}
+	if c.ControllerManager.Process() != nil { // else there is no garbage collector
+		hows = append(hows, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan)
+	}
+	for _, how := range hows {
+		before := c.names(t)
+		set, err := c.set(t.Context())
+		must(t, err)
+		must(t, c.alice.Delete(t.Context(), set, client.PropagationPolicy(how)))
+		eventually(t, fmt.Sprintf("no Machine with an owner, and another set, after deletion with propagation %s", how), func(ctx context.Context) error {
+			now, err := c.set(ctx)
+			if err != nil {
+				return err
+			}
+			if now.UID == set.UID || now.Spec.State != machinev1.ControlPlaneMachineSetStateInactive {
+				return fmt.Errorf("set %s is %s", now.UID, now.Spec.State)
+			}
+			var machines machinev1beta1.MachineList
+			if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+				return err
+			}
+			for i := range machines.Items {
+				if o := machines.Items[i].OwnerReferences; len(o) > 0 {
+					return fmt.Errorf("Machine %s has owners %v", machines.Items[i].Name, o)
+				}
+			}
+			return nil
+		})
+		eventually(t, "a control plane at rest", c.restless)
+		if now := c.names(t); !slices.Equal(now, before) {
+			t.Errorf("Machines %v became %v", before, now)
+		}
+	}
+
 	set, err := c.set(t.Context())
 	must(t, err)
-	must(t, c.alice.Delete(t.Context(), set))
-	eventually(t, "no Machine with an owner", func(ctx context.Context) error {
-		var machines machinev1beta1.MachineList
-		if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
-			return err
+	var spec struct{ InstanceType string }
+	must(t, json.Unmarshal(set.Spec.Template.OpenShiftMachineV1Beta1Machine.Spec.ProviderSpec.Value.Raw, &spec))
+	must(t, c.patchSet(t.Context(), `{"spec":{"state":"Active"}}`))
+	eventually(t, "a fourth Machine, or all of the template", func(ctx context.Context) error {
+		if len(c.names(t)) > desired {
+			return nil
 		}
-		for i := range machines.Items {
-			if o := machines.Items[i].OwnerReferences; len(o) > 0 {
-				return fmt.Errorf("Machine %s has owners %v", machines.Items[i].Name, o)
-			}
-		}
-		return nil
+		return c.unsettled(ctx, spec.InstanceType)
 	})
-	eventually(t, "a control plane at rest", c.restless)
-	if now := c.names(t); !slices.Equal(now, before) {
-		t.Errorf("Machines %v became %v", before, now)
-	}
+	must(t, c.Holdfast.Restart())
+	c.settled(t, spec.InstanceType)
 }
 
 // settled waits until the operator's set has its Machines, all of that instance type, and the control plane is at rest.
