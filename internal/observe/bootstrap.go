@@ -22,9 +22,9 @@ import (
 // BootstrapAnnotation on the ConfigMap of etcd's endpoints is the address of the bootstrap member, as OpenShift's installer writes it.
 const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 
-// InstallerDone is the ConfigMap that OpenShift's installer makes when the control plane runs without its bootstrap host: its status is
+// installerDone is the ConfigMap that OpenShift's installer makes when the control plane runs without its bootstrap host: its status is
 // "complete" then.
-func InstallerDone() client.ObjectKey {
+func installerDone() client.ObjectKey {
 	return client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
 }
 
@@ -73,7 +73,7 @@ func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
 
 // bootstrapWaits says what the bootstrap member has to wait for, "" for nothing. What cannot be read is waited for.
 func (o *Observer) bootstrapWaits(ctx context.Context, s *quorum.Snapshot) string {
-	key := InstallerDone()
+	key := installerDone()
 	var cm corev1.ConfigMap
 	err := o.API.Get(ctx, key, &cm)
 	switch status := cm.Data["status"]; {

@@ -185,6 +185,9 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 // being deleted. "" if nothing is so. One member alone is removed by hand.
 func (j *Join) Rejoining(m *Machine) string {
 	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Members(m)) == 0 }
+	if !j.s.Ring.Known {
+		return "" // no member is listed then
+	}
 	voters, _ := j.s.Ring.Voters()
 	if voters >= j.s.Desired || !lost(m) {
 		return ""

@@ -373,6 +373,7 @@ func plan() []mutant {
 func join() []mutant {
 	return []mutant{
 		{"hosting: after a restore", "quorum/join.go", "why != \"\" && m.Deleting() {", "false && why != \"\" {"},
+		{"hosting: after a restore, etcd unknown", "quorum/join.go", "	if !j.s.Ring.Known {\n		return \"\"", "	if false {\n		return \"\""},
 		{"hosting: after a restore, what stays", "quorum/join.go", "why != \"\" && m.Deleting() {", "why != \"\" {"},
 		{"hosting: after a restore, with all voters that are wanted", "quorum/join.go", "if voters >= j.s.Desired || !lost(m) {", "if _ = voters; !lost(m) {"},
 		{"hosting: after a restore, what had no member", "quorum/join.go", "if voters >= j.s.Desired || !lost(m) {", "if voters >= j.s.Desired {"},
