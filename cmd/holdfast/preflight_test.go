@@ -78,6 +78,7 @@ func TestPreflight(t *testing.T) {
 	}
 	testDiscover(t, c, func() (int, string) { return run("--custodians=etcd-keeper") }, &endpoints)
 	testSearch(t, c)
+	testHostFiles(t, kubeconfig, c)
 
 	testBesideOperator(t, env.Config, c, func(more ...string) (int, string) {
 		return run(append(more, "--custodians=etcd-keeper", "--quorum-guard=false")...)

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +55,7 @@ func verifyMembershipCommand() *cobra.Command {
 		peer, data string
 		timeout    time.Duration
 		quorumWait time.Duration
+		file, port string
 	)
 	cmd := &cobra.Command{
 		Use:   "membership",
@@ -77,7 +80,10 @@ waits, with progress, until --timeout.
 In full mode Holdfast renders the three variables ETCD_INITIAL_CLUSTER, ETCD_INITIAL_CLUSTER_STATE and
 ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a ConfigMap:
 
-  kubectl -n openshift-etcd get configmap etcd-membership -o yaml`,
+  kubectl -n openshift-etcd get configmap etcd-membership -o yaml
+
+With --environment-file this command takes them from a file that "holdfast host-files" keeps on the host, waits for
+that file and for the certificates, and begins again whenever the file changes.`,
 		Example: `  export ETCD_MEMBER_IDS=8e9e05c52164694d=https://10.0.0.1:2380,91bc3c398fb3c146=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER=master-0=https://10.0.0.1:2380,master-1=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER_STATE=existing
@@ -85,10 +91,6 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environment, err := hostenv.FromVariables(func(name string) string { return *values[name] })
-			if err != nil {
-				return usageError{err}
-			}
 			if u, err := url.Parse(peer); err != nil || u.Host == "" || u.Scheme != "https" {
 				return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", peer)
 			}
@@ -98,15 +100,33 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 			if timeout <= 0 || quorumWait < 0 {
 				return usage("--timeout must be longer than 0, and --quorum-wait not negative")
 			}
+			check := verify.Membership{PeerURL: peer, DataDir: data, Timeout: timeout, QuorumWait: quorumWait, Out: cmd.OutOrStdout()}
+			if file != "" {
+				if err := named(&at); err != nil {
+					return err
+				}
+				return check.RunFile(cmd.Context(), file, func(e hostenv.Environment) (verify.Etcd, func(), error) {
+					to := at
+					if len(to.Endpoints) == 0 {
+						to.Endpoints = clientURLs(e, port)
+					}
+					client, err := to.Open()
+					if err != nil {
+						return nil, nil, err
+					}
+					return client, client.Close, nil
+				})
+			}
+			environment, err := hostenv.FromVariables(func(name string) string { return *values[name] })
+			if err != nil {
+				return usageError{err}
+			}
 			client, err := open(&at)
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			check := verify.Membership{
-				Etcd: client, Environment: environment, PeerURL: peer, DataDir: data,
-				Timeout: timeout, QuorumWait: quorumWait, Out: cmd.OutOrStdout(),
-			}
+			check.Etcd, check.Environment = client, environment
 			return check.Run(cmd.Context())
 		},
 	}
@@ -120,11 +140,37 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
 	} {
 		values[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
 	}
+	f.StringVar(&file, "environment-file", "", "file with those three variables, in their place; without --endpoints, etcd is asked at --client-port of the members in it")
+	f.StringVar(&port, "client-port", clientPort, "port at which the members of --environment-file serve clients")
 	f.StringVar(&peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
 	f.StringVar(&data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long this may take, waiting until etcd may start included")
 	f.DurationVar(&quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
 	return cmd
+}
+
+// named wants the files of a connection to be named. Whether they are there yet is another matter.
+func named(at *etcdflags.Flags) error {
+	for _, f := range []struct{ flag, path string }{{"cacert", at.CACert}, {"cert", at.Cert}, {"key", at.Key}} {
+		if f.path == "" {
+			return usage("--%s is missing", f.flag)
+		}
+	}
+	return nil
+}
+
+// clientURLs are where the members of an environment serve clients.
+func clientURLs(e hostenv.Environment, port string) []string {
+	var out []string
+	for _, p := range slices.Concat(e.Members, e.InitialCluster) {
+		for _, raw := range p.URLs {
+			if u, err := url.Parse(raw); err == nil {
+				out = append(out, "https://"+net.JoinHostPort(u.Hostname(), port))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func verifyStorageCommand() *cobra.Command {

@@ -48,7 +48,7 @@ func TestCertManager(t *testing.T) {
 		f.on(t)
 	}
 	part("install", func() { f.apply(f.render("cert-manager")); f.hook(); f.guards() })
-	part("the certificate is renewed", func() { f.rotation(func() { f.renew(leaf) }) })
+	part("the certificate is renewed", func() { f.rotation(func() { f.renew(namespace, leaf) }) })
 	part("the CA is renewed", func() { f.authority(sameKey, f.injected) })
 	part("the CA gets a new key, which is injected last", func() {
 		f.keyOf(authority, "Always")
@@ -69,6 +69,7 @@ func TestCertManager(t *testing.T) {
 		f.authority(sameKey, f.injected)
 		f.Expect(f.bundles()).To(gomega.HaveEach(gomega.HaveLen(1)))
 	})
+	part("etcd's own certificates, as in deploy/examples/etcd-host", f.etcdHosts)
 	for _, pod := range f.pods() {
 		f.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(gomega.BeZero(), pod.Name)
 	}
@@ -109,15 +110,8 @@ type issued struct {
 
 func (f *fixture) issued() issued {
 	f.t.Helper()
-	secret := f.secret(secretOf)
+	secret := f.secretIn(namespace, secretOf)
 	return issued{leaf: f.certificate(secret.Data[corev1.TLSCertKey]), ca: string(secret.Data[cmmeta.TLSCAKey])}
-}
-
-func (f *fixture) secret(name string) *corev1.Secret {
-	f.t.Helper()
-	secret := &corev1.Secret{}
-	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, secret)).To(gomega.Succeed())
-	return secret
 }
 
 func (f *fixture) certificate(text []byte) *x509.Certificate {
@@ -156,27 +150,20 @@ func (f *fixture) bundles() map[string][]string {
 }
 
 // renew has a Certificate issued anew, as `cmctl renew` does, and waits until it is.
-func (f *fixture) renew(name string) {
+func (f *fixture) renew(in, name string) {
 	f.t.Helper()
 	var before int
 	f.Eventually(func() error {
-		c := f.certificateObject(name)
+		c := f.certificateIn(in, name)
 		before = *c.Status.Revision
 		util.SetCertificateCondition(c, c.Generation, cmapi.CertificateConditionIssuing, cmmeta.ConditionTrue, "ManuallyTriggered", "Renewed by hand")
 		return f.admin.Status().Update(f.t.Context(), c)
 	}).Should(gomega.Succeed())
 	f.Eventually(func(g gomega.Gomega) {
-		c := f.certificateObject(name)
+		c := f.certificateIn(in, name)
 		g.Expect(*c.Status.Revision).To(gomega.BeNumerically(">", before))
 		g.Expect(util.CertificateHasCondition(c, cmapi.CertificateCondition{Type: cmapi.CertificateConditionReady, Status: cmmeta.ConditionTrue})).To(gomega.BeTrue())
 	}).Should(gomega.Succeed())
-}
-
-func (f *fixture) certificateObject(name string) *cmapi.Certificate {
-	f.t.Helper()
-	c := &cmapi.Certificate{}
-	f.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, c)).To(gomega.Succeed())
-	return c
 }
 
 // rotation has the webhooks' certificate changed under load: no request is answered wrongly, and each
@@ -213,9 +200,9 @@ func (f *fixture) authority(key bool, then func(issued)) {
 	f.t.Helper()
 	before := f.issued()
 	f.rotation(func() {
-		f.renew(authority)
+		f.renew(namespace, authority)
 		f.Expect(f.issued()).To(gomega.Equal(before), "a renewed CA changes nothing yet")
-		f.renew(leaf)
+		f.renew(namespace, leaf)
 		now := f.issued()
 		f.Expect(now.ca).NotTo(gomega.Equal(before.ca))
 		public, ok := f.certificate([]byte(before.ca)).PublicKey.(*ecdsa.PublicKey)
@@ -259,7 +246,7 @@ func (f *fixture) keyOf(name, policy string) {
 // forget takes the CAs before out of the registrations, as the documentation says.
 func (f *fixture) forget() {
 	f.t.Helper()
-	now := f.secret(secretOf).Data[cmmeta.TLSCAKey]
+	now := f.secretIn(namespace, secretOf).Data[cmmeta.TLSCAKey]
 	l := f.load(f.requests(), func() {
 		text := f.kubectl(nil, "get", "mutatingwebhookconfiguration,validatingwebhookconfiguration", registrations.Name, "-o", "json")
 		bundle := regexp.MustCompile(`"caBundle": ".*"`)

@@ -62,6 +62,13 @@ type Member struct {
 // computer, so whatever was written is there when etcd is started again.
 const Unsynced = "--unsafe-no-fsync"
 
+// OwnAddress is a flag for etcd: it speaks to its peers from its own address, as from a host of its own. Who cuts off the one cuts
+// off the other.
+const OwnAddress = "--feature-gates=SetMemberLocalAddr=true"
+
+// Grace is how long a member that is asked to end may take.
+const Grace = 5 * time.Second
+
 // StartMember starts an etcd and returns once its process runs; it is not ready then.
 func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 	path, err := assets.Path("etcd")
@@ -107,8 +114,7 @@ func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 			"--client-cert-auth", "--trusted-ca-file=" + caFile, "--cert-file=" + certFile, "--key-file=" + keyFile,
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + caFile,
 			"--peer-cert-file=" + certFile, "--peer-key-file=" + keyFile,
-			// It speaks to its peers from its own address, as from a host of its own: who cuts off the one cuts off the other.
-			"--feature-gates=SetMemberLocalAddr=true",
+			OwnAddress,
 		}, spec.Extra...),
 	})
 	if err != nil {
@@ -130,7 +136,7 @@ func (m *Member) ClientURL() string { return m.spec.Ports.ClientURL(m.spec.Addre
 func (m *Member) PeerURL() string { return m.spec.Ports.PeerURL(m.spec.Address) }
 
 // Stop ends it in order, as the kubelet would. Its data stays.
-func (m *Member) Stop() error { return m.proc.Stop(5 * time.Second) }
+func (m *Member) Stop() error { return m.proc.Stop(Grace) }
 
 // Kill ends it as a power cut would. Its data stays.
 func (m *Member) Kill() error { return m.proc.Stop(0) }

@@ -61,6 +61,7 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 			// There is no network beyond loopback to publish the server in, and
 			// nothing that makes default service accounts.
 			"--endpoint-reconciler-type=none",
+			"--allow-privileged", // as every cluster: the pods of a control plane are
 			"--disable-admission-plugins=ServiceAccount",
 		}, audit...),
 	}, nil

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -63,9 +64,10 @@ type cloud struct {
 	ports   ring.Ports
 	logs    string // directory
 	hosts   string // directory of the hosts' disks
-	files   ring.ClientFiles
 	members *members
-	// etcdArgs are more flags for each host's etcd.
+	// pod is each host's static pod of etcd.
+	pod *corev1.Pod
+	// etcdArgs are more flags for it.
 	etcdArgs []string
 	// environments are what the hosts' etcds start with. The cloud renders them
 	// itself until it is relieved, by a Holdfast that drives the membership.
@@ -126,6 +128,9 @@ func (c *cloud) create(name, kind, zone string, founders map[string]string) (_ *
 	h.dir = filepath.Join(c.hosts, h.id)
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return nil, false, fmt.Errorf("the disk of %s: %w", name, err)
+	}
+	if err := h.issue(c.ca); err != nil {
+		return nil, false, fmt.Errorf("the certificates of %s: %w", name, err)
 	}
 	c.free = slices.Delete(c.free, at, at+1)
 	c.created++
@@ -218,7 +223,7 @@ func (c *cloud) running() []string {
 	var urls []string
 	for _, h := range c.all() {
 		if _, etcd, _ := h.state(); etcd != nil {
-			urls = append(urls, etcd.ClientURL())
+			urls = append(urls, c.ports.ClientURL(h.address))
 		}
 	}
 	return urls

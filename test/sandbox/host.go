@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -29,9 +28,9 @@ type host struct {
 	mu          sync.Mutex
 	on          bool
 	terminating bool
-	changed     chan struct{}   // closed when on or etcd changes, and replaced
-	etcd        *ring.Member    // nil while none runs
-	ctx         context.Context // until it is terminated
+	changed     chan struct{}    // closed when on or etcd changes, and replaced
+	etcd        *process.Process // nil while none runs
+	ctx         context.Context  // until it is terminated
 	cancel      context.CancelFunc
 	workloads   map[string]*workload // containers that run, by the pod's UID
 	done        chan struct{}        // closed when both loops have ended
@@ -42,6 +41,7 @@ func (h *host) start(ctx context.Context) {
 	ctx, h.cancel = context.WithCancel(ctx)
 	h.ctx = ctx
 	var loops sync.WaitGroup
+	loops.Go(func() { h.runFiles(ctx) })
 	loops.Go(func() { h.runEtcd(ctx) })
 	loops.Go(func() { h.runKubelet(ctx) })
 	loops.Go(func() { h.runPods(ctx) })
@@ -55,7 +55,7 @@ func (h *host) peerURL() string { return h.cloud.ports.PeerURL(h.address) }
 
 // state is whether the host has power, the member that runs on it, and a
 // channel that is closed when either changes.
-func (h *host) state() (on bool, etcd *ring.Member, changed <-chan struct{}) {
+func (h *host) state() (on bool, etcd *process.Process, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.on, h.etcd, h.changed
@@ -74,17 +74,17 @@ func (h *host) change(f func()) {
 	h.changed = make(chan struct{})
 }
 
-// runEtcd plays etcd's static pod: as long as the host has power it runs the
-// init step and then etcd, again and again.
+// runEtcd plays the kubelet and etcd's static pod: as long as the host has power it runs the
+// init containers and then etcd, again and again.
 func (h *host) runEtcd(ctx context.Context) {
 	const shortest, longest = 250 * time.Millisecond, 5 * time.Second
 	pause := shortest
 	for h.waitForPower(ctx) {
 		began, _ := h.cloud.environments.of(h)
-		spec, err := h.initStep(ctx)
+		err := h.initContainers(ctx)
 		if err == nil {
 			started := time.Now()
-			err = h.runMember(ctx, spec)
+			err = h.runMember(ctx)
 			if time.Since(started) > longest {
 				pause = shortest
 			}
@@ -155,45 +155,33 @@ func (h *host) wait(ctx context.Context, one, other <-chan struct{}) error {
 	return nil
 }
 
-func (h *host) dataDir() string { return ring.MemberSpec{Dir: h.dir}.DataDir() }
-
-// spec is how etcd starts with an environment.
-func (h *host) spec(e hostenv.Environment) ring.MemberSpec {
-	spec := ring.MemberSpec{
-		Name: h.name, Address: h.address, Ports: h.cloud.ports,
-		Dir: h.dir, Log: filepath.Join(h.cloud.logs, "etcd-"+h.name+".log"),
-		InitialCluster: map[string]string{}, Existing: e.State == hostenv.Existing, Extra: h.cloud.etcdArgs,
-	}
-	for _, p := range e.InitialCluster {
-		spec.InitialCluster[p.Key] = p.URLs[0]
-	}
-	return spec
-}
+func (h *host) dataDir() string { return filepath.Join(h.dir, "data") }
 
 // runMember runs etcd until it ends by itself (an error), the power goes (none)
 // or the host ends.
-func (h *host) runMember(ctx context.Context, spec ring.MemberSpec) error {
-	etcd, err := ring.StartMember(h.cloud.ca, spec)
+func (h *host) runMember(ctx context.Context) error {
+	more := append([]string{ring.OwnAddress}, h.cloud.etcdArgs...)
+	etcd, err := h.startContainer(&h.cloud.pod.Spec.Containers[0], more...)
 	if err != nil {
 		return err
 	}
 	h.change(func() { h.etcd = etcd })
 	defer h.change(func() { h.etcd = nil })
-	h.log.Info("etcd runs", "pid", etcd.Process().PID(), "existing", spec.Existing)
+	h.log.Info("etcd runs", "pid", etcd.PID())
 	for {
 		on, _, changed := h.state()
 		if !on {
-			return etcd.Kill()
+			return etcd.Stop(0)
 		}
 		select {
 		case <-ctx.Done():
 			if h.isTerminating() {
-				return etcd.Stop()
+				return etcd.Stop(ring.Grace)
 			}
 			// The whole sandbox ends; an etcd that loses quorum meanwhile would take long.
-			return etcd.Kill()
-		case <-etcd.Process().Done():
-			return etcd.Process().Err()
+			return etcd.Stop(0)
+		case <-etcd.Done():
+			return etcd.Err()
 		case <-changed:
 		}
 	}
@@ -216,12 +204,8 @@ type Host struct {
 
 func (h *host) public() Host {
 	_, etcd, _ := h.state()
-	public := Host{
+	return Host{
 		Name: h.name, Address: h.address, DataDir: h.dataDir(),
-		ClientURL: h.cloud.ports.ClientURL(h.address), PeerURL: h.peerURL(),
+		ClientURL: h.cloud.ports.ClientURL(h.address), PeerURL: h.peerURL(), Etcd: etcd,
 	}
-	if etcd != nil {
-		public.Etcd = etcd.Process()
-	}
-	return public
 }

@@ -2,12 +2,7 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,9 +11,6 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
-	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/process"
-	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
 const (
@@ -69,76 +61,6 @@ func (c *cloud) followEnvironments(ctx context.Context, configMaps corev1client.
 		case <-ctx.Done():
 		case <-time.After(200 * time.Millisecond):
 		}
-	}
-}
-
-// initStep plays the init container of etcd's static pod: holdfast verify membership with the host's
-// environment, begun again when that changes. It returns what etcd is to start with.
-func (h *host) initStep(ctx context.Context) (ring.MemberSpec, error) {
-	for {
-		text, changed := h.cloud.environments.of(h)
-		if text == "" {
-			if err := h.wait(ctx, nil, changed); err != nil {
-				return ring.MemberSpec{}, err
-			}
-			continue
-		}
-		environment, err := hostenv.Parse(text)
-		if err != nil {
-			return ring.MemberSpec{}, fmt.Errorf("environment of %s: %w", h.name, err)
-		}
-		verify, err := h.startVerify(environment)
-		if err != nil {
-			return ring.MemberSpec{}, err
-		}
-		// Until it ends, or is of no use any more.
-		for now := text; err == nil && now == text && !ended(verify); now, changed = h.cloud.environments.of(h) {
-			err = h.wait(ctx, verify.Done(), changed)
-		}
-		if ended(verify) {
-			if verify.ExitCode() != 0 {
-				return ring.MemberSpec{}, verify.Err()
-			}
-			return h.spec(environment), nil
-		}
-		if err := errors.Join(err, verify.Stop(0)); err != nil {
-			return ring.MemberSpec{}, err
-		}
-	}
-}
-
-func (h *host) startVerify(environment hostenv.Environment) (*process.Process, error) {
-	path, err := assets.Path("holdfast")
-	if err != nil {
-		return nil, err
-	}
-	var endpoints []string
-	for _, p := range slices.Concat(environment.Members, environment.InitialCluster) {
-		for _, raw := range p.URLs {
-			if u, err := url.Parse(raw); err == nil {
-				endpoints = append(endpoints, h.cloud.ports.ClientURL(u.Hostname()))
-			}
-		}
-	}
-	slices.Sort(endpoints)
-	files := h.cloud.files
-	return process.Start(process.Spec{
-		Name: "holdfast verify on " + h.name, Path: path, Log: filepath.Join(h.cloud.logs, "verify-"+h.name+".log"),
-		Env: environment.Variables(),
-		Args: []string{
-			"verify", "membership", "--peer-url=" + h.peerURL(), "--data-dir=" + h.dataDir(), "--quorum-wait=1s",
-			"--endpoints=" + strings.Join(slices.Compact(endpoints), ","),
-			"--cacert=" + files.CA, "--cert=" + files.Cert, "--key=" + files.Key,
-		},
-	})
-}
-
-func ended(p *process.Process) bool {
-	select {
-	case <-p.Done():
-		return true
-	default:
-		return false
 	}
 }
 

@@ -297,6 +297,10 @@ func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	if err != nil {
 		return fmt.Errorf("the kubelets' client: %w", err)
 	}
+	pod, err := StaticPod()
+	if err != nil {
+		return fmt.Errorf("etcd's static pod: %w", err)
+	}
 	file, err := os.Create(s.logFile("cloud"))
 	if err != nil {
 		return fmt.Errorf("the cloud's log: %w", err)
@@ -305,7 +309,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	ctx, stop := context.WithCancel(s.background)
 	c := &cloud{
 		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
-		files: s.EtcdFiles, etcdArgs: s.options.EtcdArgs, environments: newEnvironments(),
+		pod: pod, etcdArgs: s.options.EtcdArgs, environments: newEnvironments(),
 		runPods: s.options.ForInstall, server: s.Server(), podIPs: podIPs,
 		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),
 		ctx: ctx, stop: stop,

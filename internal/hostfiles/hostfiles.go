@@ -1,0 +1,129 @@
+// Package hostfiles keeps on a control-plane host the files that etcd's static pod starts from. A static pod can use neither
+// ConfigMaps nor Secrets, and etcd has to start while there is no API server: so what it needs is on the host.
+//
+//	membership.env     what etcd starts with: the host's entry in ConfigMap etcd-membership
+//	peer.pem           etcd's certificate towards its peers, and its key
+//	peer-ca.crt        the CA of peers' certificates
+//	serving.pem        etcd's certificate towards clients, and its key; etcd's own client certificate besides
+//	serving-ca.crt     the CA of clients' certificates
+//
+// The certificates are in Secrets etcd-peer-NODE and etcd-serving-NODE, as cert-manager writes them. Certificate and key are one
+// file, so that nobody ever reads the one of before the renewal with the other of after it.
+package hostfiles
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
+)
+
+// Label names, on a Secret, the Node that its certificate is for.
+const Label = "holdfast.dev/etcd-host"
+
+// Membership is the file of the environment.
+const Membership = "membership.env"
+
+// Kinds are the certificates of a host: what they are called in the names of Secrets and files.
+func Kinds() []string { return []string{"peer", "serving"} }
+
+// SecretName is the Secret with a certificate of that kind for a Node.
+func SecretName(kind, node string) string { return "etcd-" + kind + "-" + node }
+
+// Render makes a Node's files, by name, of what the cluster has: the data of ConfigMap etcd-membership, and Secrets by their
+// names. What is missing or cannot be right has no file here, so that the file on the host stays as it is; problems says why.
+func Render(node string, membership map[string]string, secrets map[string]*corev1.Secret) (files map[string][]byte, problems []error) {
+	files = map[string][]byte{}
+	text, ok := membership[node]
+	if !ok {
+		problems = append(problems, fmt.Errorf("ConfigMap %s says nothing about Node %s", hostenv.Name, node))
+	} else if _, err := hostenv.Parse(text); err != nil {
+		problems = append(problems, fmt.Errorf("ConfigMap %s, Node %s: %w", hostenv.Name, node, err))
+	} else {
+		files[Membership] = []byte(text)
+	}
+	for _, kind := range Kinds() {
+		name := SecretName(kind, node)
+		secret, ok := secrets[name]
+		if !ok {
+			problems = append(problems, fmt.Errorf("there is no Secret %s with label %s=%s", name, Label, node))
+			continue
+		}
+		pair, ca, err := certificate(secret)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("Secret %s: %w", name, err))
+			continue
+		}
+		files[kind+".pem"], files[kind+"-ca.crt"] = pair, ca
+	}
+	return files, problems
+}
+
+// certificate is a Secret's certificate with its key, in PEM, and its CA.
+func certificate(secret *corev1.Secret) (pair, ca []byte, err error) {
+	cert, key, ca := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], secret.Data["ca.crt"]
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
+		return nil, nil, fmt.Errorf("%s and %s: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(ca) {
+		return nil, nil, errors.New("ca.crt holds no certificate")
+	}
+	return slices.Concat(bytes.TrimSpace(key), []byte("\n"), bytes.TrimSpace(cert), []byte("\n")), ca, nil
+}
+
+// Write brings the directory's files to what they shall be, and says which ones it wrote. Nobody sees half a file, not after a
+// power cut either, and only the owner reads them. Other files stay.
+func Write(dir string, files map[string][]byte) (written []string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(dir, name)
+		now, err := os.ReadFile(path)
+		if err == nil && bytes.Equal(now, files[name]) {
+			continue
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return written, err
+		}
+		if err := replace(path, files[name]); err != nil {
+			return written, err
+		}
+		written = append(written, name)
+	}
+	return written, nil
+}
+
+func replace(path string, content []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

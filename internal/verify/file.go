@@ -1,0 +1,112 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
+)
+
+// Connect opens a connection to etcd for an environment; the function that it returns closes it.
+type Connect func(hostenv.Environment) (client Etcd, disconnect func(), err error)
+
+var errFileChanged = errors.New("the environment's file changed")
+
+// RunFile is Run with the environment that a file holds, and begins again whenever the file changes: what was expected before
+// is of no use then. While there is no such file, none that can be read as an environment, or no certificate to connect with,
+// it waits for that.
+func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) error {
+	file, over := environmentFile{path: path}, time.Now().Add(m.Timeout)
+	said, told := "", time.Time{}
+	for {
+		err := m.runOnce(ctx, &file, over, connect)
+		var missing errMissing
+		switch {
+		case errors.Is(err, errFileChanged):
+			fmt.Fprintf(m.Out, "%s changed: once more.\n", path)
+			continue
+		case !errors.As(err, &missing):
+			return err
+		case time.Now().After(over):
+			return fmt.Errorf("not within %v: %w", m.Timeout, err)
+		}
+		if now := err.Error(); now != said || time.Since(told) >= sayAgain {
+			said, told = now, time.Now()
+			fmt.Fprintf(m.Out, "Waiting: %s\n", said)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while waiting: %w", err)
+		case <-time.After(look):
+		}
+	}
+}
+
+// errMissing is what has to be there before etcd can be asked.
+type errMissing struct{ error }
+
+func (e errMissing) Unwrap() error { return e.error }
+
+// runOnce is a run with what the file holds, until it ends or the file holds something else.
+func (m *Membership) runOnce(ctx context.Context, file *environmentFile, over time.Time, connect Connect) error {
+	environment, err := file.read()
+	if err != nil {
+		return errMissing{err}
+	}
+	client, disconnect, err := connect(environment)
+	if err != nil {
+		return errMissing{err}
+	}
+	defer disconnect()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for ctx.Err() == nil && !file.changed() {
+			select {
+			case <-ctx.Done():
+			case <-time.After(look):
+			}
+		}
+		cancel(errFileChanged)
+	}()
+	check := *m
+	check.Etcd, check.Environment, check.Timeout = client, environment, time.Until(over)
+	err = check.Run(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errFileChanged) {
+		return errFileChanged
+	}
+	return err
+}
+
+// environmentFile is a file with an environment, and the text that was last read from it.
+type environmentFile struct {
+	path string
+	text []byte
+}
+
+func (f *environmentFile) read() (hostenv.Environment, error) {
+	text, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return hostenv.Environment{}, fmt.Errorf("%s is not there yet", f.path)
+	}
+	if err != nil {
+		return hostenv.Environment{}, err
+	}
+	f.text = text
+	environment, err := hostenv.Parse(string(text))
+	if err != nil {
+		return environment, fmt.Errorf("%s: %w", f.path, err)
+	}
+	return environment, nil
+}
+
+// changed says whether the file holds something else now. One that cannot be read now has not changed: what it held stays true.
+func (f *environmentFile) changed() bool {
+	text, err := os.ReadFile(f.path)
+	return err == nil && !bytes.Equal(text, f.text)
+}

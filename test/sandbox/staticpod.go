@@ -1,0 +1,168 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfiles"
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/process"
+	"github.com/holdfast-dev/holdfast/test/ring"
+)
+
+// StaticPod is etcd's static pod as users of full mode are given it.
+func StaticPod() (*corev1.Pod, error) {
+	root, err := assets.Root()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(root, "deploy", "examples", "etcd-host", "etcd.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{}
+	if err := yaml.UnmarshalStrict(text, pod); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(pod.Spec.Containers) != 1 {
+		return nil, fmt.Errorf("%s: %d containers; one is run", path, len(pod.Spec.Containers))
+	}
+	return pod, nil
+}
+
+// configuration is the host's directory of what its etcd starts from, data that of its data.
+func (h *host) configuration() string { return filepath.Join(h.dir, "configuration") }
+
+// issue gives the host the certificates of its etcd, as cert-manager and holdfast host-files do.
+func (h *host) issue(ca *pki.Authority) error {
+	files := map[string][]byte{}
+	for _, kind := range hostfiles.Kinds() {
+		cert, key, err := ca.Issue(pki.Leaf{
+			CommonName: "etcd " + kind + " " + h.name,
+			// A connection within 127.0.0.0/8 comes from 127.0.0.1 whatever address
+			// its process listens on, and etcd compares a peer's certificate with
+			// the address that it comes from.
+			Hosts: []string{h.address, "127.0.0.1"},
+		})
+		if err != nil {
+			return err
+		}
+		files[kind+".pem"], files[kind+"-ca.crt"] = slices.Concat(key, cert), ca.CertPEM()
+	}
+	_, err := hostfiles.Write(h.configuration(), files)
+	return err
+}
+
+// runFiles plays holdfast host-files: while the host has power, its file follows what is published for it.
+func (h *host) runFiles(ctx context.Context) {
+	for h.waitForPower(ctx) {
+		text, changed := h.cloud.environments.of(h)
+		if text != "" {
+			if _, err := hostfiles.Write(h.configuration(), map[string][]byte{hostfiles.Membership: []byte(text)}); err != nil {
+				h.log.Error("writing what etcd starts with", "error", err)
+			}
+		}
+		if err := h.wait(ctx, nil, changed); err != nil && ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// EtcdHost is where a static pod's containers run as processes.
+type EtcdHost struct {
+	Node, Address string
+	Ports         ring.Ports
+	// Configuration and Data stand for the host's directories /etc/etcd and /var/lib/etcd.
+	Configuration, Data string
+}
+
+// Command is what a container of etcd's static pod runs there. Such hosts differ from real ones in this: their directories are
+// elsewhere, their ports are their own, a database grows to etcd's default at most, and since all share one 127.0.0.1 their
+// metrics are at the client URL alone.
+func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, error) {
+	values := strings.NewReplacer(
+		"$(NODE_NAME)", h.Node, "$(HOST_IP)", h.Address,
+		"/etc/etcd", h.Configuration, "/var/lib/etcd", h.Data,
+		":2379", ":"+strconv.Itoa(h.Ports.Client), ":2380", ":"+strconv.Itoa(h.Ports.Peer),
+		"8589934592", strconv.Itoa(2<<30),
+	)
+	name := c.Image // what an image runs without a command is called as the image is
+	if len(c.Command) > 0 {
+		name = "etcd"
+	}
+	binary, err := assets.Path(name)
+	if err != nil {
+		return process.Spec{}, err
+	}
+	spec := process.Spec{
+		Name: c.Name + " on " + h.Node, Path: binary,
+		Env: append(process.Roomy(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH")),
+	}
+	args := c.Args
+	if len(c.Command) > 0 {
+		spec.Path, args = c.Command[0], append(slices.Clone(c.Command[1:]), c.Args...)
+	}
+	for _, arg := range slices.Concat(args, more) {
+		if !strings.HasPrefix(arg, "--listen-metrics-urls=") {
+			spec.Args = append(spec.Args, values.Replace(arg))
+		}
+	}
+	return spec, nil
+}
+
+// startContainer runs a container of etcd's static pod.
+func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Process, error) {
+	on := EtcdHost{Node: h.name, Address: h.address, Ports: h.cloud.ports, Configuration: h.configuration(), Data: h.dir}
+	spec, err := on.Command(c, more...)
+	if err != nil {
+		return nil, err
+	}
+	spec.Log = filepath.Join(h.cloud.logs, c.Name+"-"+h.name+".log")
+	return process.Start(spec)
+}
+
+// initContainers runs the init containers of etcd's static pod, one after the other.
+func (h *host) initContainers(ctx context.Context) error {
+	for i := range h.cloud.pod.Spec.InitContainers {
+		c := &h.cloud.pod.Spec.InitContainers[i]
+		var more []string
+		if c.Name == "membership" {
+			// Tests wait for it; and the sandbox's members serve clients at a port of their own.
+			more = []string{"--quorum-wait=1s", "--client-port=" + strconv.Itoa(h.cloud.ports.Client)}
+		}
+		run, err := h.startContainer(c, more...)
+		if err != nil {
+			return err
+		}
+		for err == nil && !ended(run) {
+			err = h.wait(ctx, run.Done(), nil)
+		}
+		if err != nil {
+			_ = run.Stop(0)
+			return err
+		}
+		if run.ExitCode() != 0 {
+			return run.Err()
+		}
+	}
+	return nil
+}
+
+func ended(p *process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
