@@ -20,6 +20,11 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Reason + "\n" + r.Advice }
 
+// outdatedError is a Refusal of the environment: with another one etcd may start.
+type outdatedError struct{ Refusal }
+
+func (e *outdatedError) Unwrap() error { return &e.Refusal }
+
 // archive puts a data directory that is locked aside as a sibling and leaves an empty one in its place.
 // It may end between any two steps and be run again. step is told of each one that is done, for tests.
 func archive(dir string, now time.Time, step func(done string)) (aside string, err error) {

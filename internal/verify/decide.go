@@ -47,6 +47,7 @@ const (
 	Archive                    // put the older member's data aside, then Fresh
 	Wait                       // and look again
 	Refuse                     // looking again changes nothing
+	Outdated                   // nor does it here, but another environment may
 	Compare                    // find out Running, and Position where the data are this member's; then decide again
 )
 
@@ -54,7 +55,7 @@ const (
 type Decision struct {
 	Verdict Verdict
 	Why     string
-	Advice  string // of Refuse
+	Advice  string // of Refuse and Outdated
 }
 
 const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
@@ -64,12 +65,12 @@ func Decide(f Facts) Decision {
 	switch {
 	case f.Environment.State == hostenv.Existing && len(f.Environment.Members) == 0:
 		return Decision{
-			Refuse, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
+			Outdated, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
 	case f.Environment.State == hostenv.New && len(f.Environment.Members) > 0:
 		return Decision{
-			Refuse, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
+			Outdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
 		}
 	case !f.Ring.Known:
 		return unknown(f)
@@ -79,7 +80,7 @@ func Decide(f Facts) Decision {
 		return absent(f)
 	}
 	if differ := differences(f.Environment, &f.Ring); len(differ) > 0 {
-		return Decision{Refuse, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
+		return Decision{Outdated, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
 	}
 	return listed(f, me)
 }
@@ -235,7 +236,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 		}
 	}
 	if wrong := misplaced(f, me); wrong != "" {
-		return Decision{Refuse, wrong, newest + " A comment there says why if it names no members."}
+		return Decision{Outdated, wrong, newest + " A comment there says why if it names no members."}
 	}
 	if f.Environment.State == hostenv.New && leader(f) == nil {
 		return Decision{Compare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}

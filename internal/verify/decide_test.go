@@ -30,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func word(v Verdict) string {
-	return [...]string{Start: "start", Fresh: "fresh", Archive: "archive", Wait: "wait", Refuse: "refuse", Compare: "compare"}[v]
+	return [...]string{Start: "start", Fresh: "fresh", Archive: "archive", Wait: "wait", Refuse: "refuse", Outdated: "outdated", Compare: "compare"}[v]
 }
 
 // facts reads lines such as

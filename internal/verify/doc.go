@@ -13,7 +13,7 @@
 //
 //	listed at this host's peer URL   data directory          what happens
 //	no                               any                     waits, with progress, until the deadline
-//	yes, but IDs or URLs differ      any                     refuses: the environment is of another revision
+//	yes, but IDs or URLs differ      any                     refuses: the environment is of another revision; with --environment-file waits for one that is not
 //	yes                              this member's           starts, if they are of this ring's history
 //	yes                              another listed one's    refuses
 //	yes, never started               none                    starts as a new member, if there is room

@@ -18,19 +18,22 @@ type Connect func(hostenv.Environment) (client Etcd, disconnect func(), err erro
 var errFileChanged = errors.New("the environment's file changed")
 
 // RunFile is Run with the environment that a file holds, and begins again whenever the file changes: what was expected before
-// is of no use then. While there is no such file, none that can be read as an environment, or no certificate to connect with,
-// it waits for that.
+// is of no use then. While there is no such file, none that can be read as an environment or that etcd agrees with, or no
+// certificate to connect with, it waits for that.
 func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) error {
 	file, over := environmentFile{path: path}, time.Now().Add(m.Timeout)
 	said, told := "", time.Time{}
 	for {
 		err := m.runOnce(ctx, &file, over, connect)
-		var missing errMissing
+		var (
+			missing  errMissing
+			outdated *outdatedError
+		)
 		switch {
 		case errors.Is(err, errFileChanged):
 			fmt.Fprintf(m.Out, "%s changed: once more.\n", path)
 			continue
-		case !errors.As(err, &missing):
+		case !errors.As(err, &missing) && !errors.As(err, &outdated):
 			return err
 		case time.Now().After(over):
 			return fmt.Errorf("not within %v: %w", m.Timeout, err)

@@ -99,7 +99,7 @@ func (m *run) loop(ctx context.Context) error {
 			err = makeDir(m.DataDir, m.step)
 		case Archive:
 			d, err = m.archive(ctx, d)
-		case Start, Wait, Refuse, Compare:
+		case Start, Wait, Refuse, Outdated, Compare:
 		}
 		if err != nil {
 			return err
@@ -115,6 +115,8 @@ func (m *run) loop(ctx context.Context) error {
 			return nil
 		case Refuse:
 			return &Refusal{d.Why, d.Advice}
+		case Outdated:
+			return &outdatedError{Refusal{d.Why, d.Advice}}
 		case Wait, Compare:
 		}
 		if d.Why != said || time.Since(told) >= sayAgain {
