@@ -42,13 +42,13 @@ type Running struct {
 type Verdict uint8
 
 const (
-	Start   Verdict = 1 + iota // on the data that are here
-	Fresh                      // without data, as a new member
-	Archive                    // put the older member's data aside, then Fresh
-	Wait                       // and look again
-	Refuse                     // looking again changes nothing
-	Outdated                   // nor does it here, but another environment may
-	Compare                    // find out Running, and Position where the data are this member's; then decide again
+	Start    Verdict = 1 + iota // on the data that are here
+	Fresh                       // without data, as a new member
+	Archive                     // put the older member's data aside, then Fresh
+	Wait                        // and look again
+	Refuse                      // looking again changes nothing
+	Outdated                    // nor does it here, but another environment may
+	Compare                     // find out Running, and Position where the data are this member's; then decide again
 )
 
 // Decision is a verdict and why, in sentences for people.
