@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -184,6 +185,9 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 	}
 	if p.flags.clusterOperator != "" {
 		r.ClusterOperator = p.conditions()
+	}
+	if name := os.Getenv("OPERATOR_CONDITION_NAME"); name != "" { // OLM sets it
+		r.OperatorCondition = &controller.OperatorCondition{Namespace: p.flags.electNamespace, Name: name, Client: p.mgr.GetClient()}
 	}
 	if p.mode == quorum.ModeFull && p.flags.guard {
 		guard, err := p.guardKeeper()

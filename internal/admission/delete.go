@@ -201,17 +201,16 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 		if s.Desired > 0 {
 			until = fmt.Sprintf("etcd has the wanted number of voters (%d now) without it", s.Desired)
 		}
-		then := "If there is no replacement yet, create one. Follow it: " + r.watch()
-		if c := r.Old.Controller(); c != nil && c.Kind == "ControlPlaneMachineSet" {
-			then = fmt.Sprintf("%s %s creates the replacement while its spec.state is Active. Follow it: %s", c.Kind, c.Name, r.watch())
+		lines := []string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}
+		voters, _ := s.Ring.Voters()
+		switch c := r.Old.Controller(); {
+		case s.Desired > 0 && voters > s.Desired: // it needs no replacement
+		case c != nil && c.Kind == "ControlPlaneMachineSet":
+			lines = append(lines, fmt.Sprintf("%s %s creates the replacement while its spec.state is Active.", c.Kind, c.Name))
+		default:
+			lines = append(lines, "If there is no replacement yet, create one, or have it made: kubectl holdfast replace "+r.name())
 		}
-		if voters, _ := s.Ring.Voters(); s.Desired > 0 && voters > s.Desired {
-			then = "Follow it: " + r.watch() // it needs no replacement
-		}
-		return []string{
-			fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until),
-			then,
-		}
+		return append(lines, "Follow it: "+r.watch())
 	case quorum.HostingNothing:
 		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so it is released next and terminated.", quorum.RuleHeld, r.name())}
 	default:

@@ -42,6 +42,8 @@ type Reconciler struct {
 	RingView *RingView
 	// ClusterOperator is where the conditions are told; nil for nowhere.
 	ClusterOperator *ClusterOperator
+	// OperatorCondition is where OLM is told whether it may upgrade Holdfast; nil for nowhere.
+	OperatorCondition *OperatorCondition
 	// Seen is told what is new in a look; nil for nobody.
 	Seen func(s *quorum.Snapshot, news []membership.Seen)
 	// Hedge is told when a member has left etcd; nil for nobody.
@@ -194,7 +196,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	if unpublished == nil {
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
-	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.ClusterOperator.tell(ctx, s, &plan))
+	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.tell(ctx, s, &plan))
 	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
 		// A promotion is next: have the lock by then, and look under it at once.
 		var busy error
@@ -213,7 +215,12 @@ func (r *Reconciler) unread(ctx context.Context, why error) error {
 	cancel()
 	plan := membership.Unreadable(s, errors.New(sentence(why)))
 	r.Metrics.unread(s.Ring, plan.Notes)
-	return r.ClusterOperator.tell(ctx, s, &plan)
+	return r.tell(ctx, s, &plan)
+}
+
+// tell tells the conditions wherever somebody looks for them.
+func (r *Reconciler) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+	return errors.Join(r.ClusterOperator.tell(ctx, s, p), r.OperatorCondition.tell(ctx, s, p))
 }
 
 // outcome is what came of a round.

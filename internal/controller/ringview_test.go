@@ -14,12 +14,15 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
+	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
 
 // TestRingView: when a real API server is told of the ring, and what it then holds.
 func TestRingView(t *testing.T) {
 	t.Parallel()
-	api := startAPI(t)
+	env := apiserver.Start(t)
+	api, err := client.NewWithWatch(env.Config, client.Options{})
+	must(t, err)
 	ctx := t.Context()
 	v := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/1"}
 	failures := 0
@@ -118,6 +121,8 @@ func TestRingView(t *testing.T) {
 	if got := ring(); !got.Ring.Known || got.Ring.Leader != 3 {
 		t.Errorf("told after a deletion: %+v", got.Ring)
 	}
+
+	testOperatorCondition(t, env.Config, "holdfast-system")
 
 	// An API server that does not answer holds up no round for long, and not every one.
 	asked := 0

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -285,6 +286,18 @@ func (w *warnings) keep(do func() error) (sent []string, err error) {
 	defer w.mu.Unlock()
 	w.kept = nil
 	return sent, err
+}
+
+// fromHoldfast says whether Holdfast sent any Warning. It does for whatever it lets pass that matters.
+func (w *warnings) fromHoldfast() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for text := range w.seen {
+		if strings.HasPrefix(text, "Holdfast (") {
+			return true
+		}
+	}
+	return false
 }
 
 // after prints a line once that time is over, unless it is stopped before. Stopping it waits for a line that is being printed.

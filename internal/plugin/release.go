@@ -142,6 +142,9 @@ func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *ma
 			return err
 		}
 		fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
+		if !c.warnings.fromHoldfast() {
+			fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
+		}
 		return nil
 	}
 	if err := o.patch(ctx, c, m, client.DryRunAll); err != nil {

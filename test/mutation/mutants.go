@@ -185,7 +185,7 @@ func admission() []mutant {
 		{"override: no reason", "quorum/override.go", " || !strings.ContainsFunc(text, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) })", " || !unicode.IsLetter('a')"},
 		{"degraded-delete: what to do about a member that never started", "admission/delete.go", "if !sick.Started() {", "if false {"},
 		{"held: a set that replaces it", "admission/delete.go", "c != nil && c.Kind == \"ControlPlaneMachineSet\"", "c != nil && false"},
-		{"held: a replacement that nobody needs", "admission/delete.go", "s.Desired > 0 && voters > s.Desired {", "false && voters > 0 {"},
+		{"held: a replacement that nobody needs", "admission/delete.go", "case s.Desired > 0 && voters > s.Desired: // it needs", "case false && voters > 0: // it needs"},
 		{"override: for persons", "admission/delete.go", "if class == ClassPerson && old.Lifts(", "if class != 0 && old.Lifts("},
 		{"override: another rule", "quorum/override.go", "return slices.Contains(rules, rule)", "return len(rules) > 0"},
 		{"override: several rules", "quorum/override.go", "strings.SplitSeq(names, \",\")", "strings.SplitSeq(names, \";\")"},

@@ -169,7 +169,10 @@ func TestPlugin(t *testing.T) {
 		if m, err := c.seen(t.Context(), "master-1"); err != nil || !m.Protected() {
 			t.Fatalf("after a trial it is %+v, %v", m, err)
 		}
-		c.says(t, 0, []string{"escape-hatch", "The hook of Machine master-1 is off for good"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
+		said := c.says(t, 0, []string{"escape-hatch", "The hook of Machine master-1 is off for good"}, "release", "master-1", "--reason=the host burnt down", "--confirm=master-1")
+		if strings.Contains(said, "Holdfast itself did not answer") {
+			t.Errorf("Holdfast answered: %s", said)
+		}
 		c.gone(t, slowly, "master-1")
 		c.tells(t, "master-1", "EscapeHatchUsed")
 		c.says(t, 0, []string{"escape-hatch", "alice", `"the host burnt down"`}, "audit", c.AuditLogs()[0], "--rule=escape-hatch")

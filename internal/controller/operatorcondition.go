@@ -1,0 +1,67 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// OperatorCondition tells OLM by condition Upgradeable whether it may change Holdfast's version now. OLM makes the object
+// (operators.coreos.com/v2) and gives the right to write it. The exported fields are to be set.
+type OperatorCondition struct {
+	Namespace, Name string // of the object
+	Client          client.Client
+
+	settled []membership.Condition // what was told last, nil before
+	again   time.Time              // when to write what has not changed, or could not be written
+}
+
+// tell writes the condition when its status changes, and every now and then.
+func (o *OperatorCondition) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+	if o == nil {
+		return nil
+	}
+	settled := membership.Settle(o.settled, membership.Conditions(s, p), s.Now)
+	changed := !sameStatus(o.settled, settled)
+	if o.settled = settled; !changed && s.Now.Before(o.again) {
+		return nil
+	}
+	o.again = s.Now.Add(reviewEvery)
+	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
+	defer cancel()
+	for _, c := range settled {
+		if c.Type != membership.ConditionUpgradeable {
+			continue
+		}
+		if err := o.write(ctx, c); err != nil {
+			return fmt.Errorf("OperatorCondition %s: %w", o.Name, err)
+		}
+		o.again = s.Now.Add(rewordEvery)
+	}
+	return nil
+}
+
+func (o *OperatorCondition) write(ctx context.Context, c membership.Condition) error {
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "operators.coreos.com/v2", "kind": "OperatorCondition",
+		"metadata": map[string]any{"namespace": o.Namespace, "name": o.Name},
+		"spec": map[string]any{"conditions": []any{map[string]any{
+			"type": string(c.Type), "status": string(c.Status), "reason": c.Reason, "message": c.Message,
+			"lastTransitionTime": c.Since.UTC().Format(time.RFC3339),
+		}}},
+	}}
+	// It is OLM's to make: where it has gone there is nobody to tell.
+	err := o.Client.Patch(ctx, object, client.Merge)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
