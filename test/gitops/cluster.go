@@ -39,8 +39,8 @@ const (
 // limit bounds each wait.
 const limit = 2 * time.Minute
 
-// Cluster is a sandbox of one control-plane Machine, with Holdfast in guard mode beside an operator
-// that the matrix plays.
+// Cluster is a sandbox with Holdfast in guard mode: of one control-plane Machine, beside an operator that the matrix plays, or of
+// three, on which Holdfast is installed.
 type Cluster struct {
 	bin, dir string
 	files    string // kubectl's
@@ -52,15 +52,26 @@ type Cluster struct {
 	err    error         // set before
 }
 
-// Start starts a sandbox, and stops it when the test is over.
+// Start starts a sandbox of one Machine with Holdfast, and stops it when the test is over.
 func Start(t *testing.T) *Cluster {
+	t.Helper()
+	return start(t, "--replicas=1", "--etcd-operator=false")
+}
+
+// StartBare starts one of three Machines on which Holdfast is still to be installed.
+func StartBare(t *testing.T) *Cluster {
+	t.Helper()
+	return start(t, "--replicas=3", "--for-install")
+}
+
+func start(t *testing.T, flags ...string) *Cluster {
 	t.Helper()
 	bin, err := binaries()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &Cluster{bin: bin, dir: filepath.Join(t.TempDir(), "sandbox"), files: t.TempDir(), done: make(chan struct{})}
-	command := exec.Command(c.Binary("sandbox"), "up", "--replicas=1", "--mode=guard", "--etcd-operator=false", "--dir="+c.dir)
+	command := exec.Command(c.Binary("sandbox"), append([]string{"up", "--mode=guard", "--dir=" + c.dir}, flags...)...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	reader, writer, err := os.Pipe()
 	if err != nil {

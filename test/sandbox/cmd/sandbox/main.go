@@ -26,7 +26,7 @@ import (
 )
 
 const usage = `Usage:
-  sandbox up [--replicas 1|3|5] [--mode full|guard] [--holdfast-replicas N | --without-holdfast] [--dir DIR]
+  sandbox up [--replicas 1|3|5] [--mode full|guard] [--holdfast-replicas N | --without-holdfast | --for-install] [--dir DIR]
         starts a control plane and keeps it until Ctrl-C
   sandbox power on|off HOST [--dir DIR]
         cuts or restores the power of a host of the sandbox in DIR
@@ -56,6 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&options.PlatformSets, "cpms", false, "run the platform's control plane machine set operator as well")
 	flags.IntVar(&options.HoldfastReplicas, "holdfast-replicas", 1, "replicas of Holdfast, which elect one: 1 to 5")
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
+	flags.BoolVar(&options.ForInstall, "for-install", false, "leave Holdfast to you, who install it as on a cluster: Deployments, Services and pods of Holdfast's image work")
 	operator := flags.Bool("etcd-operator", true, "in guard mode, play cluster-etcd-operator: put on and release the hook, and move etcd's members")
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
 
