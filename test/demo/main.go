@@ -433,6 +433,9 @@ func (d *demo) run(ctx context.Context, as sandbox.Identity, args ...string) (st
 	shown := make([]string, len(args))
 	for i, a := range args {
 		shown[i] = strings.TrimPrefix(a, d.files+string(filepath.Separator))
+		if strings.ContainsAny(a, "{}' ") { // so that it can be pasted
+			shown[i] = "'" + strings.ReplaceAll(shown[i], "'", `'\''`) + "'"
+		}
 	}
 	d.command(string(as), "kubectl "+strings.Join(shown, " "))
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)

@@ -376,6 +376,16 @@ spec:
       spec: {providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: m5.24xlarge}}}
 `
 
+// memberID is the ID of etcd's member of that name; of the one that never started for "".
+func (c *cluster) memberID(t *testing.T, name string) string {
+	t.Helper()
+	id, err := c.etcdctl(`member list | awk -F', ' '$3 == "` + name + `" { print $1 }'`)
+	if id = strings.TrimSpace(id); err != nil || id == "" {
+		t.Fatalf("which member is %q: %q, %v", name, id, err)
+	}
+	return id
+}
+
 // TestScrape: on a control plane where a Machine is replaced and people do what they should not, alerts
 // fire, every query of the dashboard has something to show, and every metric that is named is served.
 func TestScrape(t *testing.T) {
@@ -445,20 +455,30 @@ func TestScrape(t *testing.T) {
 	c.must(t, alice, "", "uncordon", "master-2")
 	c.conditionIs(t, "Degraded", "False AsExpected")
 
-	// A learner that never starts.
+	// A voter is away, and nobody cordoned its Node. A set that would replace the Machines waits for it.
+	c.power(t, "off", "master-2")
+	c.fires(t, "HoldfastVoterUnhealthy")
+	c.fires(t, "HoldfastQuorumAtLimit")
+	c.must(t, alice, strings.Replace(setManifest, "OnDelete", "RollingUpdate", 1), "create", "-f", "-")
+	c.fires(t, "HoldfastSetGateShut")
+	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
+
+	// Somebody removes its member, and adds one that never starts: a seat is free, and a learner waits.
+	if _, err := c.etcdctl("member remove " + c.memberID(t, "master-2")); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.etcdctl("member add orphan --learner --peer-urls=https://127.0.0.1:1"); err != nil {
 		t.Fatal(err)
 	}
+	c.fires(t, "HoldfastLearnerWaits")
 	c.fires(t, "HoldfastMemberNotStarted")
 	c.fires(t, "HoldfastNeedsAttention")
 	c.conditionIs(t, "Progressing", "True EtcdMembersNotStarted")
-	id, err := c.etcdctl(`member list | awk -F', ' '$2 == "unstarted" { print $1 }'`)
-	if err != nil || strings.TrimSpace(id) == "" {
-		t.Fatalf("which member is the learner: %q, %v", id, err)
-	}
-	if _, err := c.etcdctl("member remove " + strings.TrimSpace(id)); err != nil {
+	if _, err := c.etcdctl("member remove " + c.memberID(t, "")); err != nil {
 		t.Fatal(err)
 	}
+	c.power(t, "on", "master-2")
+	eventually(t, "three vote again", func() error { return c.nonempty(`sum(holdfast_etcd_members{role="voter", health="healthy"}) == 3`) })
 
 	// A person takes the hook off a deleting Machine, and somebody takes the guard away.
 	c.must(t, alice, "", "delete", "machine", "master-1", "--wait=false")
