@@ -25,6 +25,9 @@ const Name = "cluster"
 // Finalizer on a set says that Holdfast reconciles it.
 const Finalizer = "holdfast.dev/control-plane-machine-set"
 
+// HealthCheckName is that of the MachineHealthCheck that Holdfast keeps for its set.
+const HealthCheckName = "holdfast-control-plane"
+
 // AutoRepairAnnotation on a set, with the value "false", has it keep no MachineHealthCheck.
 const AutoRepairAnnotation = "holdfast.dev/auto-repair"
 

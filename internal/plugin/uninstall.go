@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -34,8 +35,8 @@ func uninstallCommand(t terminal) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Take Holdfast off the cluster, in the order that releases no Machine and blocks no request",
 		Long: `Take Holdfast off the cluster: stop its replicas, because they would put back what is removed; remove
-the webhooks' registrations, because without replicas they refuse requests; remove the policies; take latch and
-annotations off the Machines; and remove the rights and the namespace. At the end it looks for itself
+the webhooks' registrations, because without replicas they refuse requests; remove the policies; remove the set's
+MachineHealthCheck, and let its Machines be owned by nobody; take latch and annotations off the Machines; and remove the rights and the namespace. At the end it looks for itself
 whether anything is left. Repeated, it goes on where it was interrupted.
 
 In guard mode etcd's hook stays on the Machines: it is cluster-etcd-operator's, and where that operator
@@ -87,6 +88,9 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	if err := u.mayGo(ctx); err != nil {
 		return err
 	}
+	if err := u.setStays(ctx); err != nil {
+		return err
+	}
 	if err := u.nobodysHooks(ctx); err != nil {
 		return err
 	}
@@ -109,6 +113,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		{"Stopping Holdfast's replicas", u.halt},
 		{"Removing the webhooks' registrations", func(ctx context.Context) error { return u.remove(ctx, webhookConfigurations()) }},
 		{"Removing the policies", func(ctx context.Context) error { return u.remove(ctx, policies()) }},
+		{"Leaving the ControlPlaneMachineSet", u.leaveSet},
 		{"Taking latch and annotations off", u.letGo},
 		{"Removing what Holdfast made elsewhere", func(ctx context.Context) error { return u.remove(ctx, besides(u.machines)) }},
 		{"Removing the rights", func(ctx context.Context) error { return u.remove(ctx, rights(u.machines)) }},
@@ -348,13 +353,20 @@ func (u *uninstalling) list(ctx context.Context) ([]machinev1beta1.Machine, erro
 
 // left is all of Holdfast that is there.
 func (u *uninstalling) left(ctx context.Context) ([]string, error) {
-	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), besides(u.machines), rights(u.machines), parts(corev1.SchemeGroupVersion, "Namespace", u.namespace)))
+	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), healthCheck(u.machines), besides(u.machines), rights(u.machines), parts(corev1.SchemeGroupVersion, "Namespace", u.namespace)))
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, p := range there {
 		out = append(out, p.String())
+	}
+	set, err := u.ownSet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if set != nil {
+		out = append(out, "ControlPlaneMachineSet "+set.Name+": "+cpms.Finalizer)
 	}
 	machines, err := u.list(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	configv1 "github.com/openshift/api/config/v1"
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
@@ -66,6 +68,11 @@ func policies() []part {
 	return append(
 		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding", registrations.PolicyNames()...),
 		parts(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy", registrations.PolicyNames()...)...)
+}
+
+// healthCheck is the one that Holdfast keeps for its set.
+func healthCheck(machines string) []part {
+	return parts(machinev1beta1.GroupVersion, "MachineHealthCheck", machines+"/"+cpms.HealthCheckName)
 }
 
 // besides are what Holdfast and its manifests made outside its own namespace, but for rights.

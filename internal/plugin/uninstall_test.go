@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
@@ -59,7 +61,8 @@ func TestUninstall(t *testing.T) {
 		operator bool                            // cluster-etcd-operator is here
 		deleting func(m *machinev1beta1.Machine) // how master-1 is, which is being deleted
 		funcs    interceptor.Funcs
-		stuck    bool // a pod of Holdfast's does not end
+		set      *machinev1.ControlPlaneMachineSet // that Holdfast keeps; it owns master-0
+		stuck    bool                              // a pod of Holdfast's does not end
 		replicas int32
 		status   int
 		then     func(t *testing.T, c client.Client)
@@ -76,6 +79,9 @@ func TestUninstall(t *testing.T) {
 		"uninstall-full-scaled":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: scaled}, status: 1, then: stillHeld},
 		"uninstall-full-looked":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Get: looked}, status: 1, then: stillHeld},
 		"uninstall-full-patched":   {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: patched}, status: 1, then: stillHeld},
+		"uninstall-set":            {args: full, deleting: bare, replicas: 2, set: ownSet(nil), then: setLeft},
+		"uninstall-set-trial":      {args: " --dry-run --mode full", deleting: bare, replicas: 2, set: ownSet(nil), then: setKept},
+		"uninstall-set-deleted":    {args: full, deleting: bare, replicas: 2, set: ownSet(ptr.To(metav1.NewTime(noon()))), status: 1, then: setKept},
 		"uninstall-nobodys-hooks":  {args: yes, replicas: 2, status: 1, then: untouched},
 		"uninstall-pod-lingers":    {args: yes + " --timeout 500ms", operator: true, replicas: 2, stuck: true, status: 1},
 		"uninstall-guard-dry-run":  {args: " --dry-run", operator: true, replicas: 2, then: untouched},
@@ -91,6 +97,17 @@ func TestUninstall(t *testing.T) {
 					}
 				case *corev1.ConfigMap:
 					o.Name = "another" // without the records the mode is guard
+				}
+			}
+			if c.set != nil {
+				objects = append(objects, c.set, &machinev1beta1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: cpms.HealthCheckName}})
+				for _, o := range objects {
+					if o.GetName() == "master-0" {
+						o.SetOwnerReferences([]metav1.OwnerReference{
+							{APIVersion: machinev1.GroupVersion.String(), Kind: "ControlPlaneMachineSet", Name: c.set.Name, UID: c.set.UID, Controller: new(true)},
+							{APIVersion: "v1", Kind: "ConfigMap", Name: "another", UID: "another"},
+						})
+					}
 				}
 			}
 			if c.operator {
@@ -116,6 +133,41 @@ func TestUninstall(t *testing.T) {
 				c.then(t, api)
 			}
 		})
+	}
+}
+
+// ownSet is a set that Holdfast keeps.
+func ownSet(deleted *metav1.Time) *machinev1.ControlPlaneMachineSet {
+	return &machinev1.ControlPlaneMachineSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: defaultNamespace, Name: cpms.Name, UID: "set", Finalizers: []string{cpms.Finalizer}, DeletionTimestamp: deleted,
+	}}
+}
+
+// setLeft: its health check is gone, and the set is nobody's and owns nothing.
+func setLeft(t *testing.T, c client.Client) {
+	set, check := &machinev1.ControlPlaneMachineSet{}, &machinev1beta1.MachineHealthCheck{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.Name}, set); err != nil || len(set.Finalizers) > 0 {
+		t.Errorf("the set has %v, %v", set.Finalizers, err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.HealthCheckName}, check); !apierrors.IsNotFound(err) {
+		t.Errorf("the health check is there: %v", err)
+	}
+	if owners := machine(t, c, "master-0").OwnerReferences; len(owners) != 1 || owners[0].Name != "another" {
+		t.Errorf("master-0 is owned by %v", owners)
+	}
+}
+
+// setKept: nothing was done to it.
+func setKept(t *testing.T, c client.Client) {
+	set, check := &machinev1.ControlPlaneMachineSet{}, &machinev1beta1.MachineHealthCheck{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.Name}, set); err != nil || len(set.Finalizers) != 1 {
+		t.Errorf("the set has %v, %v", set.Finalizers, err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.HealthCheckName}, check); err != nil {
+		t.Error(err)
+	}
+	if owners := machine(t, c, "master-0").OwnerReferences; len(owners) != 2 {
+		t.Errorf("master-0 is owned by %v", owners)
 	}
 }
 

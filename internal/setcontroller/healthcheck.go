@@ -14,12 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 )
-
-// HealthCheckName is that of the MachineHealthCheck that the set keeps.
-const HealthCheckName = "holdfast-control-plane"
 
 // For how long a Node may be not ready before its Machine is deleted, and how long a Machine may take to get one. The first is what the
 // platform's documentation uses for control-plane Machines.
@@ -33,9 +31,9 @@ const (
 // is not the set's is left alone.
 func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) error {
 	var stored machinev1beta1.MachineHealthCheck
-	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: HealthCheckName}, &stored)
+	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: cpms.HealthCheckName}, &stored)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read MachineHealthCheck %s: %w", HealthCheckName, err)
+		return fmt.Errorf("read MachineHealthCheck %s: %w", cpms.HealthCheckName, err)
 	}
 	exists := err == nil
 	if exists && !metav1.IsControlledBy(&stored, set.Object) {
@@ -58,7 +56,7 @@ func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) erro
 		err = c.Client.Update(ctx, &stored)
 	}
 	if err != nil {
-		return fmt.Errorf("keep MachineHealthCheck %s: %w", HealthCheckName, err)
+		return fmt.Errorf("keep MachineHealthCheck %s: %w", cpms.HealthCheckName, err)
 	}
 	return nil
 }
@@ -72,7 +70,7 @@ func healthCheck(set *machinev1.ControlPlaneMachineSet, maxUnhealthy int) *machi
 	}
 	return &machinev1beta1.MachineHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: HealthCheckName,
+			Namespace: set.Namespace, Name: cpms.HealthCheckName,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, machinev1.GroupVersion.WithKind("ControlPlaneMachineSet"))},
 		},
 		Spec: machinev1beta1.MachineHealthCheckSpec{

@@ -159,7 +159,7 @@ func TestHealthCheck(t *testing.T) {
 	c, seen := fixture(t)
 	stored := func() (*machinev1beta1.MachineHealthCheck, error) {
 		var check machinev1beta1.MachineHealthCheck
-		return &check, c.Client.Get(t.Context(), client.ObjectKey{Namespace: where, Name: HealthCheckName}, &check)
+		return &check, c.Client.Get(t.Context(), client.ObjectKey{Namespace: where, Name: cpms.HealthCheckName}, &check)
 	}
 	keep := func() {
 		t.Helper()

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
@@ -69,11 +70,37 @@ func TestInstall(t *testing.T) {
 		f.exact(full, since, spareFull())
 	})
 	part("uninstall from full mode", func() {
+		f.keptSet()
 		f.uninstall()
 		for _, name := range []string{"master-1", "master-2", "master-3"} {
 			f.Expect(machineapi.Machine(f.machine(name)).Hook).To(gomega.Equal(quorum.EntryAbsent), name)
 		}
 	})
+}
+
+// keptSet makes a set that leaves the Machines as they are, and waits until Holdfast keeps it, and its MachineHealthCheck.
+func (f *fixture) keptSet() {
+	const labels = `{machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}`
+	f.must("kubectl", []byte(`apiVersion: machine.openshift.io/v1
+kind: ControlPlaneMachineSet
+metadata: {name: cluster, namespace: openshift-machine-api}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: OnDelete}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: `+labels+`}
+      spec: {providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: m5.large}}}
+`), "create", "-f", "-")
+	f.Eventually(func() error {
+		return f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &machinev1beta1.MachineHealthCheck{})
+	}).Should(gomega.Succeed())
+	f.Eventually(func(g gomega.Gomega) {
+		g.Expect(f.machine("master-2").OwnerReferences).To(gomega.HaveLen(1))
+	}).Should(gomega.Succeed())
 }
 
 // etcdOperator makes cluster-etcd-operator's Deployment, which is all that says that it is here, and returns what
@@ -145,7 +172,7 @@ func (f *fixture) nothingLeft(machines ...string) {
 			kinds = append(kinds, kind)
 		}
 	}
-	out := f.must("kubectl", nil, "get", strings.Join(kinds, ","), "-A", "-o", `jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.annotations}{"\n"}{end}`)
+	out := f.must("kubectl", nil, "get", strings.Join(kinds, ","), "-A", "-o", `jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.annotations} {.metadata.finalizers}{"\n"}{end}`)
 	var left []string
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "holdfast") {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
-	"github.com/holdfast-dev/holdfast/internal/setcontroller"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -187,7 +186,7 @@ func (c *cluster) setSays(t *testing.T, condition machineset.ConditionType, stat
 func (c *cluster) shortenHealthCheck(t *testing.T) {
 	t.Helper()
 	var check machinev1beta1.MachineHealthCheck
-	must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: setcontroller.HealthCheckName}, &check))
+	must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &check))
 	patch := client.MergeFrom(check.DeepCopy())
 	for i := range check.Spec.UnhealthyConditions {
 		check.Spec.UnhealthyConditions[i].Timeout.Duration = 3 * time.Second

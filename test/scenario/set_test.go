@@ -22,7 +22,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/setcontroller"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
@@ -43,7 +42,7 @@ func TestSet(t *testing.T) {
 			t.Errorf("Machines %v became %v", first, now)
 		}
 		var check machinev1beta1.MachineHealthCheck
-		must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: setcontroller.HealthCheckName}, &check))
+		must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &check))
 		if most := check.Spec.MaxUnhealthy.String(); most != "1" {
 			t.Errorf("the health check acts while %s are unhealthy, want 1", most)
 		}
