@@ -174,7 +174,7 @@ DOWNLOAD ?= https://github.com/holdfast-dev/holdfast/releases/download/$(TAG)
 
 .PHONY: manifests
 manifests: binaries ## Render deploy's overlays into bin/release (IMAGE=, TAG=)
-	deploy/render.sh $(firstword $(wildcard $(KUBEBUILDER_ASSETS:%=%/kubectl)) $(BIN)/kubectl) $(RELEASE) $(IMAGE) $(TAG)
+	deploy/render.sh $(firstword $(wildcard $(KUBEBUILDER_ASSETS:%=%/kubectl)) $(BIN)/kubectl) $(RELEASE) '$(IMAGE)' '$(TAG)'
 
 # The overlay that the bundle is made of: openshift or self-signed, which differ in the webhooks' certificate and in monitoring.
 BUNDLE_OVERLAY ?= openshift

@@ -2,6 +2,11 @@
 # Renders the overlays, in guard mode and in full mode, into one file each: render.sh KUBECTL FOLDER IMAGE TAG
 set -euo pipefail
 kubectl=$1 out=$2 image=$3 tag=$4
+# A tag in the image would be followed by another, and neither may be anything but a name.
+if [[ ! ${image##*/} =~ ^[a-z0-9._-]+$ || ! $tag =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]]; then
+  echo "IMAGE is '$image' and TAG is '$tag': they are an image's name without a tag, and its tag, as in IMAGE=registry.example.com/holdfast TAG=v1" >&2
+  exit 2
+fi
 deploy=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 work=$(mktemp -d "$out/.render-XXXXXX")

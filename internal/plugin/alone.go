@@ -101,6 +101,6 @@ func printContacts(t terminal, all []etcd.Contact) error {
 	if err := printRows(t.out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "\n%d of %d endpoints answer. Start the hosts of the others; delete nothing, and format no disk.\n", answered, len(all))
+	fmt.Fprintf(t.out, "\n%d of %d endpoints answer. Start the hosts of the others, if they are members still (etcdctl member list --consistency=s); delete nothing, and format no disk.\n", answered, len(all))
 	return nil
 }

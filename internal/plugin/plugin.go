@@ -111,6 +111,9 @@ func exactly(n int, what string) cobra.PositionalArgs {
 		case n == 0:
 			return usage("%s takes no arguments, but was given %q", cmd.CommandPath(), args)
 		}
+		if len(args) == 0 {
+			return usage("%s takes %s, and was given none", cmd.CommandPath(), what)
+		}
 		return usage("%s takes %s, but was given %q", cmd.CommandPath(), what, args)
 	}
 }

@@ -70,7 +70,7 @@ command tries the change first, and asks.`,
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringArrayVar(&o.set, "set", nil, "PATH=VALUE in spec.providerSpec.value, such as rootVolume.size=200; may be repeated")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
 	f.StringVarP(&o.output, "output", "o", "text", "how the progress is told: text, or json, an object a line")
 	among(cmd, "output", "text", "json")
@@ -109,10 +109,13 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
+	r := o.replacing(t, c, old)
 	if o.dryRun {
+		if _, err := r.trial(ctx); err != nil {
+			fmt.Fprintln(t.err, "Warning: "+err.Error())
+		}
 		return printManifest(t, next)
 	}
-	r := o.replacing(t, c, old)
 	return o.inTime(ctx, name, func(ctx context.Context) error { return r.run(ctx, next) })
 }
 

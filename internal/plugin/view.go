@@ -180,9 +180,9 @@ func (v *view) etcdLines(out io.Writer) {
 
 func (v *view) modeLine() string {
 	if v.Mode == quorum.ModeFull {
-		return "full: Holdfast enforces, and drives etcd's membership"
+		return "full: Holdfast drives etcd's membership"
 	}
-	return "guard: Holdfast enforces, and leaves etcd's membership to others"
+	return "guard: Holdfast leaves etcd's membership to others"
 }
 
 // waits says in a few words what a Machine waits for, "" for nothing.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,6 +92,7 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 		if err != nil {
 			continue // no answer, no observation; what is lost by it the writer sees
 		}
+		var doubtful []*etcdserverpb.Member
 		h.mu.Lock()
 		h.samples++
 		voters := 0
@@ -101,7 +103,7 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 			}
 			voters++
 			if was, known := voted[m.GetID()]; known && !was && !h.hooked(m.GetName()) && m.GetName() != quorum.BootstrapName {
-				h.fail("I2: %s became a voter while no hooked Machine of that name was stored", m.GetName())
+				doubtful = append(doubtful, m)
 			}
 			voted[m.GetID()] = true
 		}
@@ -111,7 +113,30 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 		}
 		before = voters
 		h.mu.Unlock()
+		for _, m := range doubtful {
+			// The API server's watch may be a second behind what it has stored.
+			switch hooked, err := h.hookedNow(ctx, c, m.GetName()); {
+			case err != nil:
+				voted[m.GetID()] = false // it does not answer: ask again
+			case !hooked:
+				h.mu.Lock()
+				h.fail("I2: %s became a voter while no hooked Machine of that name was stored", m.GetName())
+				h.mu.Unlock()
+			}
+		}
 	}
+}
+
+// hookedNow asks the API server whether a hooked Machine of that name is stored.
+func (h *history) hookedNow(ctx context.Context, c *cluster, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m := &machinev1beta1.Machine{}
+	err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: name}, m)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	return err == nil && machineapi.Machine(m).Hook == quorum.EntryOurs, nil
 }
 
 func (h *history) hooked(name string) bool {

@@ -61,6 +61,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
 
 	err := flags.Parse(args)
+	if options.ForInstall && !flags.Changed("mode") {
+		options.Mode = "guard" // as the overlays are, beside an operator
+	}
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		out.say("%s%s", usage, flags.FlagUsages())
@@ -119,7 +122,11 @@ func up(options sandbox.Options, operator bool, out console) (err error) {
 		defer func() { err = errors.Join(err, end()) }()
 		out.say("%6.1fs  a stand-in plays cluster-etcd-operator\n", time.Since(started).Seconds())
 	}
-	explain(out, s, options)
+	if options.ForInstall {
+		explainInstall(out, s, options)
+	} else {
+		explain(out, s, options)
+	}
 
 	var failure error
 	select {
@@ -157,11 +164,35 @@ func operate(ctx context.Context, s *sandbox.Sandbox, voters int) (end func() er
 	}, nil
 }
 
-func explain(out console, s *sandbox.Sandbox, options sandbox.Options) {
-	dir := options.Dir
+// shown is the sandbox's directory as a person would type it.
+func shown(s *sandbox.Sandbox, options sandbox.Options) string {
 	if rel, err := filepath.Rel(".", s.Dir); err == nil && !strings.HasPrefix(rel, "..") {
-		dir = rel
+		return rel
 	}
+	return options.Dir
+}
+
+func explainInstall(out console, s *sandbox.Sandbox, options sandbox.Options) {
+	manifests := "holdfast-self-signed.yaml"
+	if options.Mode == "full" {
+		manifests = "holdfast-self-signed-full-mode.yaml"
+	}
+	out.say(`
+Holdfast is yours to install: Deployments, Services and pods of Holdfast's image work. In another terminal:
+
+  source %[1]s/env                        # KUBECONFIG, ETCDCTL_*, PATH; you are %[2]s
+  make manifests IMAGE=localhost/holdfast TAG=sandbox
+  kubectl apply -f bin/release/%[3]s
+  kubectl -n holdfast-system set env deployment/holdfast ETCD_ENDPOINTS="$ETCDCTL_ENDPOINTS"
+  kubectl holdfast check --wait
+
+Pods are processes here: kubectl logs does not reach them, their logs are %[1]s/logs/pod-*.log
+Ctrl-C stops everything.
+`, shown(s, options), sandbox.Admin, manifests)
+}
+
+func explain(out console, s *sandbox.Sandbox, options sandbox.Options) {
+	dir := shown(s, options)
 	host := s.Hosts()[0].Name
 	out.say(`
 In another terminal:
