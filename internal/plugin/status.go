@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -201,7 +202,7 @@ func (v *view) healthOf(m *quorum.Member) string {
 		return "healthy"
 	}
 	health := "unhealthy"
-	if !m.Since.IsZero() {
+	if !m.Since.IsZero() && v.Now.Sub(m.Since) >= time.Second { // a plugin that asks etcd itself has just seen it for the first time
 		health += " for " + v.age(m.Since)
 	}
 	if m.Why != "" {
