@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// OperatorCondition tells OLM by condition Upgradeable whether it may change Holdfast's version now. OLM makes the object
-// (operators.coreos.com/v2) and gives the right to write it. The exported fields are to be set.
+// OperatorCondition tells OLM by condition Upgradeable whether it may change Holdfast's version now: not while a member is on its way.
+// Whatever else is wrong must not hold up a version that may mend it. OLM makes the object (operators.coreos.com/v2) and gives the
+// right to write it. The exported fields are to be set.
 type OperatorCondition struct {
 	Namespace, Name string // of the object
 	Client          client.Client
@@ -38,10 +39,14 @@ func (o *OperatorCondition) tell(ctx context.Context, s *quorum.Snapshot, p *mem
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	for _, c := range settled {
-		if c.Type != membership.ConditionUpgradeable {
+		if c.Type != membership.ConditionProgressing {
 			continue
 		}
-		if err := o.write(ctx, c); err != nil {
+		upgradeable := membership.StatusTrue
+		if c.Status == membership.StatusTrue {
+			upgradeable = membership.StatusFalse
+		}
+		if err := o.write(ctx, upgradeable, c); err != nil {
 			return fmt.Errorf("OperatorCondition %s: %w", o.Name, err)
 		}
 		o.again = s.Now.Add(rewordEvery)
@@ -49,13 +54,13 @@ func (o *OperatorCondition) tell(ctx context.Context, s *quorum.Snapshot, p *mem
 	return nil
 }
 
-func (o *OperatorCondition) write(ctx context.Context, c membership.Condition) error {
+func (o *OperatorCondition) write(ctx context.Context, upgradeable membership.Status, why membership.Condition) error {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "operators.coreos.com/v2", "kind": "OperatorCondition",
 		"metadata": map[string]any{"namespace": o.Namespace, "name": o.Name},
 		"spec": map[string]any{"conditions": []any{map[string]any{
-			"type": string(c.Type), "status": string(c.Status), "reason": c.Reason, "message": c.Message,
-			"lastTransitionTime": c.Since.UTC().Format(time.RFC3339),
+			"type": "Upgradeable", "status": string(upgradeable), "reason": why.Reason, "message": why.Message,
+			"lastTransitionTime": why.Since.UTC().Format(time.RFC3339),
 		}}},
 	}}
 	// It is OLM's to make: where it has gone there is nobody to tell.

@@ -58,14 +58,21 @@ func testOperatorCondition(t *testing.T, config *rest.Config, namespace string) 
 	_, second := told()
 	g.Expect(second).To(Equal(first), "nothing is written while nothing changes")
 
-	s.Ring.Members = s.Ring.Members[:2]
-	s.Now = s.Now.Add(time.Hour)
-	tell()
-	s.Now = s.Now.Add(time.Hour) // it lasts
-	tell()
+	s.Ring.Members[2].Healthy = false // which a newer version may mend
+	for range 2 {
+		s.Now = s.Now.Add(time.Hour)
+		tell()
+	}
 	condition, _ = told()
-	g.Expect(condition).To(HaveKeyWithValue("status", "False"))
-	g.Expect(condition["message"]).NotTo(BeEmpty())
+	g.Expect(condition).To(HaveKeyWithValue("status", "True"))
+
+	s.Ring.Members = append(s.Ring.Members[:2:2], quorum.Member{ID: 4, Learner: true}) // one that has not started
+	for range 2 {
+		s.Now = s.Now.Add(time.Hour) // it lasts
+		tell()
+	}
+	condition, _ = told()
+	g.Expect(condition).To(And(HaveKeyWithValue("status", "False"), HaveKeyWithValue("reason", "EtcdMembersNotStarted")))
 }
 
 // operatorConditionCRD is the real one, out of the module that validates the bundle.
