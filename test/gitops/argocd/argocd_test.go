@@ -196,10 +196,14 @@ func (e *engine) sync(ctx context.Context, m *unstructured.Unstructured, s setti
 			return err
 		}
 	}
+	return e.operate([]*unstructured.Unstructured{live}, []*unstructured.Unstructured{target}, m.GetNamespace(), s)
+}
+
+// operate is one sync operation of an Application.
+func (e *engine) operate(lives, targets []*unstructured.Unstructured, namespace string, s settings) error {
 	operation, cleanup, err := sync.NewSyncContext(
-		"a-revision",
-		sync.ReconciliationResult{Live: []*unstructured.Unstructured{live}, Target: []*unstructured.Unstructured{target}},
-		e.config, e.config, e.kubectl, m.GetNamespace(), e.schema,
+		"a-revision", sync.ReconciliationResult{Live: lives, Target: targets},
+		e.config, e.config, e.kubectl, namespace, e.schema,
 		sync.WithLogr(logr.Discard()),
 		sync.WithOperationSettings(false, false, s.force, false),
 		sync.WithManifestValidation(true),
@@ -212,12 +216,12 @@ func (e *engine) sync(ctx context.Context, m *unstructured.Unstructured, s setti
 		return err
 	}
 	defer cleanup()
-	for range 10 { // it takes two: one that applies, and one that finds everything applied
+	for range 2 + 4*len(targets) { // it takes two or more: those that apply, wave after wave, and one that finds everything applied
 		operation.Sync()
 		phase, message, results := operation.GetState()
 		if phase.Failed() {
 			for _, r := range results {
-				message += "\n" + r.Message
+				message += "\n" + r.ResourceKey.String() + ": " + r.Message
 			}
 			return fmt.Errorf("sync: %s: %s", phase, message)
 		}

@@ -2,17 +2,12 @@ package argocd_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 	argodiff "github.com/argoproj/argo-cd/v3/util/argo/diff"
-	"github.com/argoproj/gitops-engine/pkg/sync"
-	"github.com/argoproj/gitops-engine/pkg/sync/common"
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -88,30 +83,5 @@ func (e *engine) syncAll(ctx context.Context, objects []*unstructured.Unstructur
 	for i, o := range objects {
 		targets[i] = track(o)
 	}
-	operation, cleanup, err := sync.NewSyncContext(
-		"a-revision", sync.ReconciliationResult{Live: lives, Target: targets}, e.config, e.config, e.kubectl, namespace, e.schema,
-		sync.WithLogr(logr.Discard()),
-		sync.WithManifestValidation(true),
-		sync.WithServerSideApply(s.serverSideApply),
-		sync.WithServerSideApplyManager(manager),
-		sync.WithClientSideApplyMigration(true, common.DefaultClientSideApplyMigrationManager),
-	)
-	if err != nil {
-		return err
-	}
-	defer cleanup()
-	for range 100 {
-		operation.Sync()
-		phase, message, results := operation.GetState()
-		if phase.Failed() {
-			for _, r := range results {
-				message += "\n" + r.ResourceKey.String() + ": " + r.Message
-			}
-			return fmt.Errorf("sync: %s: %s", phase, message)
-		}
-		if phase.Completed() {
-			return nil
-		}
-	}
-	return errors.New("the sync does not come to an end")
+	return e.operate(lives, targets, namespace, s)
 }
