@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -416,7 +417,18 @@ func reason(err error) string {
 		return "no answer in time"
 	}
 	if s, ok := status.FromError(err); ok {
-		return s.Message()
+		return unwrapped(s.Message())
 	}
 	return err.Error()
+}
+
+// unwrapped is what gRPC says of a connection, without the two wrappings of its own. They are longer than the cause, which a text that
+// is cut short would lose.
+func unwrapped(message string) string {
+	if _, quoted, ok := strings.Cut(message, "connection error: desc = "); ok {
+		if cause, err := strconv.Unquote(quoted); err == nil {
+			return strings.TrimPrefix(cause, "transport: ")
+		}
+	}
+	return message
 }

@@ -14,8 +14,11 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Contact is what came of asking one endpoint about itself.
@@ -55,6 +58,20 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 	}
 	asked.Wait()
 	return contacts
+}
+
+// Listed are the members as one of those that answer has them on its own disk. That needs no quorum, and may be old. There are none
+// if nobody answers.
+func (c *Client) Listed(ctx context.Context) []quorum.Member {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
+	defer cancel()
+	list, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.MemberListResponse, error) {
+		return conn.MemberList(ctx, clientv3.WithSerializable())
+	})
+	if err != nil {
+		return nil
+	}
+	return members(list)
 }
 
 // quiet says whether an error means that no answer came.

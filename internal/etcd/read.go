@@ -43,11 +43,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	}
 	readAt := ring.ReadAt
 	ring.Known = true
-	for _, m := range list.Members {
-		ring.Members = append(ring.Members, quorum.Member{
-			ID: quorum.MemberID(m.GetID()), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
-		})
-	}
+	ring.Members = members(list)
 	c.follow(from, list.Header.GetClusterId(), ring.Members)
 
 	ctx, cancel := context.WithTimeout(ctx, budget/2)
@@ -171,6 +167,16 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 	}
 	c.cluster = id
 	return lists[first], urls[first], nil
+}
+
+// members are those of a list, as etcd lists them.
+func members(list *clientv3.MemberListResponse) (out []quorum.Member) {
+	for _, m := range list.Members {
+		out = append(out, quorum.Member{
+			ID: quorum.MemberID(m.GetID()), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner(),
+		})
+	}
+	return out
 }
 
 // answer is what a member said of itself.

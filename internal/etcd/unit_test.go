@@ -275,3 +275,17 @@ func TestLearnerWithoutConnection(t *testing.T) {
 	g.Expect(learner.Healthy).To(BeFalse())
 	g.Expect(learner.Why).To(ContainSubstring("takes no connection yet"))
 }
+
+// TestReason: the cause comes first in what people read.
+func TestReason(t *testing.T) {
+	for message, want := range map[string]string{
+		`connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.1:2379: connect: connection refused"`: "Error while dialing: dial tcp 10.0.0.1:2379: connect: connection refused",
+		`last connection error: connection error: desc = "error reading server preface: EOF"`:                            "error reading server preface: EOF",
+		`connection error: desc = not quoted`: `connection error: desc = not quoted`,
+		`etcdserver: no leader`:               `etcdserver: no leader`,
+	} {
+		if got := reason(status.Error(codes.Unavailable, message)); got != want {
+			t.Errorf("%s: %q", message, got)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,17 +66,18 @@ func (o *statusOptions) withoutAPI(ctx context.Context, t terminal, failed error
 	}
 	c, ok := ring.(interface {
 		Contacts(ctx context.Context) []etcd.Contact
+		Listed(ctx context.Context) []quorum.Member
 	})
 	if !ok {
 		return failed
 	}
-	return errors.Join(printContacts(t, c.Contacts(ctx)), failed)
+	return errors.Join(printContacts(t, c.Contacts(ctx), c.Listed(ctx)), failed)
 }
 
-// printContacts prints what each endpoint says of itself, which takes no quorum.
-func printContacts(t terminal, all []etcd.Contact) error {
+// printContacts prints what each endpoint says of itself, which takes no quorum, and which of the listed members none of them is.
+func printContacts(t terminal, all []etcd.Contact, listed []quorum.Member) error {
 	rows := [][]string{{"ENDPOINT", "MEMBER", "ROLE", "TERM", "SAYS"}}
-	answered := 0
+	answered, here := 0, map[quorum.MemberID]bool{}
 	for i := range all {
 		c := &all[i]
 		if c.Err != nil {
@@ -82,10 +85,14 @@ func printContacts(t terminal, all []etcd.Contact) error {
 			if c.Silent {
 				said = "no answer"
 			}
+			if listed != nil && !slices.ContainsFunc(listed, func(m quorum.Member) bool { return slices.Contains(m.ClientURLs, c.URL) }) {
+				said = "no member is listed at this endpoint; " + said
+			}
 			rows = append(rows, []string{c.URL, "", "", "", tail(said, 80)})
 			continue
 		}
 		answered++
+		here[c.Status.Member] = true
 		role, said := "voter", "it knows of no leader"
 		switch {
 		case c.Status.Learner:
@@ -101,6 +108,19 @@ func printContacts(t terminal, all []etcd.Contact) error {
 	if err := printRows(t.out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "\n%d of %d endpoints answer. Start the hosts of the others, if they are members still (etcdctl member list --consistency=s); delete nothing, and format no disk.\n", answered, len(all))
+	fmt.Fprintf(t.out, "\n%d of %d endpoints answer.\n", answered, len(all))
+	var away []string
+	for i := range listed {
+		if m := &listed[i]; !here[m.ID] {
+			away = append(away, plain(fmt.Sprintf("  %s at %s", m, strings.Join(m.PeerURLs, ", "))))
+		}
+	}
+	switch {
+	case listed == nil:
+		fmt.Fprint(t.out, "Start the hosts of etcd's members. ")
+	case away != nil:
+		fmt.Fprint(t.out, "These members do not answer, by the list that one of the others has; start their hosts:\n"+strings.Join(away, "\n")+"\n")
+	}
+	fmt.Fprintln(t.out, "Delete nothing, and format no disk.")
 	return nil
 }

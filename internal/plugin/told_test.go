@@ -205,11 +205,18 @@ func TestWithoutAPI(t *testing.T) {
 		golden(t, name+".txt", out.String()+errs.String())
 	}
 	var out bytes.Buffer
-	if err := printContacts(terminal{out: &out}, []etcd.Contact{
+	contacts := []etcd.Contact{
 		{URL: "https://10.0.0.1:2379", Status: etcd.Status{Member: 0xa0, Term: 7}},
 		{URL: "https://10.0.0.2:2379", Err: errors.New("connection refused"), Silent: true},
 		{URL: "https://10.0.0.3:2379", Err: errors.New("x509: certificate signed by unknown authority")},
-	}); err != nil {
+	}
+	// The second endpoint is of a member that was removed, and another one has come since.
+	listed := []quorum.Member{
+		{ID: 0xa0, Name: "node-0", ClientURLs: []string{"https://10.0.0.1:2379"}, PeerURLs: []string{"https://10.0.0.1:2380"}},
+		{ID: 0xa2, Name: "node-2", ClientURLs: []string{"https://10.0.0.3:2379"}, PeerURLs: []string{"https://10.0.0.3:2380"}},
+		{ID: 0xa3, Name: "node-3", ClientURLs: []string{"https://10.0.0.4:2379"}, PeerURLs: []string{"https://10.0.0.4:2380"}},
+	}
+	if err := errors.Join(printContacts(terminal{out: &out}, contacts, listed), printContacts(terminal{out: &out}, contacts[1:], nil)); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "alone-contacts.txt", out.String())

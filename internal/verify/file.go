@@ -21,10 +21,10 @@ var errFileChanged = errors.New("the environment's file changed")
 // is of no use then. While there is no such file, none that can be read as an environment or that etcd agrees with, or no
 // certificate to connect with, it waits for that.
 func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) error {
-	file, over := environmentFile{path: path}, time.Now().Add(m.Timeout)
+	over := time.Now().Add(m.Timeout)
 	said, told := "", time.Time{}
 	for {
-		err := m.runOnce(ctx, &file, over, connect)
+		err := m.runOnce(ctx, path, over, connect)
 		var (
 			missing  errMissing
 			outdated *outdatedError
@@ -56,8 +56,8 @@ type errMissing struct{ error }
 func (e errMissing) Unwrap() error { return e.error }
 
 // runOnce is a run with what the file holds, until it ends or the file holds something else.
-func (m *Membership) runOnce(ctx context.Context, file *environmentFile, over time.Time, connect Connect) error {
-	environment, err := file.read()
+func (m *Membership) runOnce(ctx context.Context, path string, over time.Time, connect Connect) error {
+	text, environment, err := readEnvironment(path)
 	if err != nil {
 		return errMissing{err}
 	}
@@ -69,7 +69,7 @@ func (m *Membership) runOnce(ctx context.Context, file *environmentFile, over ti
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
-		for ctx.Err() == nil && !file.changed() {
+		for ctx.Err() == nil && holds(path, text) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(look):
@@ -86,30 +86,23 @@ func (m *Membership) runOnce(ctx context.Context, file *environmentFile, over ti
 	return err
 }
 
-// environmentFile is a file with an environment, and the text that was last read from it.
-type environmentFile struct {
-	path string
-	text []byte
-}
-
-func (f *environmentFile) read() (hostenv.Environment, error) {
-	text, err := os.ReadFile(f.path)
+// readEnvironment is what a file holds, and the environment in it.
+func readEnvironment(path string) (text []byte, environment hostenv.Environment, err error) {
+	text, err = os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return hostenv.Environment{}, fmt.Errorf("%s is not there yet", f.path)
+		return nil, environment, fmt.Errorf("%s is not there yet", path)
 	}
 	if err != nil {
-		return hostenv.Environment{}, err
+		return nil, environment, err
 	}
-	f.text = text
-	environment, err := hostenv.Parse(string(text))
-	if err != nil {
-		return environment, fmt.Errorf("%s: %w", f.path, err)
+	if environment, err = hostenv.Parse(string(text)); err != nil {
+		return nil, environment, fmt.Errorf("%s: %w", path, err)
 	}
-	return environment, nil
+	return text, environment, nil
 }
 
-// changed says whether the file holds something else now. One that cannot be read now has not changed: what it held stays true.
-func (f *environmentFile) changed() bool {
-	text, err := os.ReadFile(f.path)
-	return err == nil && !bytes.Equal(text, f.text)
+// holds says whether a file holds that text still. Of one that cannot be read now, what it held stays true.
+func holds(path string, text []byte) bool {
+	now, err := os.ReadFile(path)
+	return err != nil || bytes.Equal(now, text)
 }
