@@ -36,7 +36,8 @@ command, in a pod of a DaemonSet on each control-plane Node, writes what etcd ne
   serving.pem, serving-ca.crt  the same of Secret etcd-serving-NODE
 
 The Secrets carry label ` + hostfiles.Label + `=NODE. What is missing in the cluster, or cannot be right, leaves the
-file on the host as it is. etcd reads a renewed certificate by itself, and a CA only when it starts.
+file on the host as it is. etcd reads a renewed certificate by itself, and a CA only when it starts: so a certificate of a
+CA that the host does not trust is not written, and no CA is taken off.
 deploy/examples/etcd-host has everything around this.`,
 		Example: `  holdfast host-files --node master-3 --directory /etc/etcd`,
 		Args:    noArgs,
@@ -133,7 +134,11 @@ func (h *hostFiles) sync(ctx context.Context, from client.Reader) error {
 	for i := range list.Items {
 		secrets[list.Items[i].Name] = &list.Items[i]
 	}
-	files, problems := hostfiles.Render(h.node, configMap.Data, secrets)
+	here, err := hostfiles.Read(h.directory)
+	if err != nil {
+		return err
+	}
+	files, problems := hostfiles.Render(h.node, configMap.Data, secrets, here)
 	written, err := hostfiles.Write(h.directory, files)
 	for _, name := range written {
 		fmt.Fprintf(h.out, "wrote %s\n", name)

@@ -105,6 +105,11 @@ that file and for the certificates, and begins again whenever the file changes.`
 				if err := named(&at); err != nil {
 					return err
 				}
+				if len(at.Endpoints) > 0 {
+					if err := checkEndpoints(at.Endpoints); err != nil {
+						return err
+					}
+				}
 				return check.RunFile(cmd.Context(), file, func(e hostenv.Environment) (verify.Etcd, func(), error) {
 					to := at
 					if len(to.Endpoints) == 0 {

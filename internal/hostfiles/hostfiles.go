@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,8 +42,9 @@ func Kinds() []string { return []string{"peer", "serving"} }
 func SecretName(kind, node string) string { return "etcd-" + kind + "-" + node }
 
 // Render makes a Node's files, by name, of what the cluster has: the data of ConfigMap etcd-membership, and Secrets by their
-// names. What is missing or cannot be right has no file here, so that the file on the host stays as it is; problems says why.
-func Render(node string, membership map[string]string, secrets map[string]*corev1.Secret) (files map[string][]byte, problems []error) {
+// names. What is missing or cannot be right has no file here, so that the file on the host stays as it is; problems says why. here are
+// the files that are on the host: etcd reads its CA only when it starts, so a certificate of another CA would cut off a member that runs.
+func Render(node string, membership map[string]string, secrets map[string]*corev1.Secret, here map[string][]byte) (files map[string][]byte, problems []error) {
 	files = map[string][]byte{}
 	text, ok := membership[node]
 	if !ok {
@@ -64,9 +66,73 @@ func Render(node string, membership map[string]string, secrets map[string]*corev
 			problems = append(problems, fmt.Errorf("Secret %s: %w", name, err))
 			continue
 		}
-		files[kind+".pem"], files[kind+"-ca.crt"] = pair, ca
+		before := parse(here[kind+"-ca.crt"])
+		if len(before) > 0 && !signed(secret.Data[corev1.TLSCertKey], before) {
+			problems = append(problems, fmt.Errorf("Secret %s: its certificate is not of a CA in %s-ca.crt on this host, by which etcd's members trust each other; let every host trust both CAs first", name, kind))
+			continue
+		}
+		files[kind+".pem"] = pair
+		if !holdsKeys(parse(ca), before) {
+			problems = append(problems, fmt.Errorf("Secret %s: %s-ca.crt on this host holds a CA that ca.crt does not; take it off by hand once nobody needs it", name, kind))
+			continue
+		}
+		files[kind+"-ca.crt"] = ca
 	}
 	return files, problems
+}
+
+// parse are the certificates in a PEM text, those that can be read.
+func parse(text []byte) (out []*x509.Certificate) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// signed says whether a certificate, with its chain, is of one of the CAs.
+func signed(chain []byte, cas []*x509.Certificate) bool {
+	roots, between, certs := x509.NewCertPool(), x509.NewCertPool(), parse(chain)
+	if len(certs) == 0 {
+		return false
+	}
+	for _, ca := range cas {
+		roots.AddCert(ca)
+	}
+	for _, c := range certs[1:] {
+		between.AddCert(c)
+	}
+	_, err := certs[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, CurrentTime: certs[0].NotBefore, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	return err == nil
+}
+
+// holdsKeys says whether each of the CAs before is among these, by its key: a CA that is renewed keeps it.
+func holdsKeys(now, before []*x509.Certificate) bool {
+	for _, old := range before {
+		if !slices.ContainsFunc(now, func(c *x509.Certificate) bool {
+			return bytes.Equal(c.RawSubjectPublicKeyInfo, old.RawSubjectPublicKeyInfo)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// Read are the files of CAs that are in the directory. One that is not there yet is none.
+func Read(dir string) (map[string][]byte, error) {
+	here := map[string][]byte{}
+	for _, kind := range Kinds() {
+		name := kind + "-ca.crt"
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		here[name] = text
+	}
+	return here, nil
 }
 
 // certificate is a Secret's certificate with its key, in PEM, and its CA.

@@ -2,8 +2,10 @@ package hostfiles
 
 import (
 	"crypto/tls"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -32,7 +34,7 @@ func TestRender(t *testing.T) {
 	g := NewWithT(t)
 	peer, serving := secret(t), secret(t)
 	secrets := map[string]*corev1.Secret{"etcd-peer-m0": peer, "etcd-serving-m0": serving}
-	files, problems := Render("m0", map[string]string{"m0": environment}, secrets)
+	files, problems := Render("m0", map[string]string{"m0": environment}, secrets, nil)
 	g.Expect(problems).To(BeEmpty())
 	g.Expect(files).To(HaveLen(5))
 	g.Expect(string(files["membership.env"])).To(Equal(environment))
@@ -67,7 +69,7 @@ func TestRender(t *testing.T) {
 			g := NewWithT(t)
 			membership, secrets := map[string]string{"m0": environment}, map[string]*corev1.Secret{"etcd-peer-m0": peer, "etcd-serving-m0": serving}
 			c.spoil(membership, secrets)
-			files, problems := Render("m0", membership, secrets)
+			files, problems := Render("m0", membership, secrets, nil)
 			g.Expect(files).To(HaveLen(5 - len(c.missing)))
 			for _, name := range c.missing {
 				g.Expect(files).NotTo(HaveKey(name))
@@ -75,6 +77,30 @@ func TestRender(t *testing.T) {
 			g.Expect(problems).To(ConsistOf(MatchError(ContainSubstring(c.says))))
 		})
 	}
+}
+
+// TestCA: a certificate that the other members would not trust is not written, and no CA is taken off.
+func TestCA(t *testing.T) {
+	g := NewWithT(t)
+	old, err := pki.NewAuthority("old")
+	g.Expect(err).NotTo(HaveOccurred())
+	fresh, err := pki.NewAuthority("fresh")
+	g.Expect(err).NotTo(HaveOccurred())
+	of := func(ca *pki.Authority) map[string]*corev1.Secret {
+		cert, key, err := ca.Issue(pki.Leaf{CommonName: "m0", Hosts: []string{"127.0.0.1"}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return map[string]*corev1.Secret{"etcd-peer-m0": {Data: map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": ca.CertPEM()}}}
+	}
+	written := func(secrets map[string]*corev1.Secret, here []byte) []string {
+		files, _ := Render("m0", nil, secrets, map[string][]byte{"peer-ca.crt": here})
+		return slices.Sorted(maps.Keys(files))
+	}
+	both := slices.Concat(old.CertPEM(), fresh.CertPEM())
+	g.Expect(written(of(old), nil)).To(Equal([]string{"peer-ca.crt", "peer.pem"}), "the first ones")
+	g.Expect(written(of(old), old.CertPEM())).To(Equal([]string{"peer-ca.crt", "peer.pem"}), "renewed")
+	g.Expect(written(of(fresh), old.CertPEM())).To(BeEmpty(), "another CA, which nobody trusts yet")
+	g.Expect(written(of(fresh), both)).To(Equal([]string{"peer.pem"}), "another CA, which is trusted; the old one stays, too")
+	g.Expect(written(of(fresh), fresh.CertPEM())).To(Equal([]string{"peer-ca.crt", "peer.pem"}), "a person took the old one off")
 }
 
 func TestWrite(t *testing.T) {

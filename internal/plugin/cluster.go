@@ -273,7 +273,9 @@ type warnings struct {
 	mu   sync.Mutex
 	out  io.Writer
 	seen map[string]bool
-	kept *[]string // instead of printing them, where that is not nil
+	// holdfast counts Holdfast's own, also those that were printed before.
+	holdfast int
+	kept     *[]string // instead of printing them, where that is not nil
 }
 
 // keep does something, and returns the Warnings that the server sent meanwhile instead of printing them.
@@ -288,16 +290,11 @@ func (w *warnings) keep(do func() error) (sent []string, err error) {
 	return sent, err
 }
 
-// fromHoldfast says whether Holdfast sent any Warning. It does for whatever it lets pass that matters.
-func (w *warnings) fromHoldfast() bool {
+// fromHoldfast counts the Warnings that Holdfast sent. It sends one for whatever it lets pass that matters.
+func (w *warnings) fromHoldfast() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for text := range w.seen {
-		if strings.HasPrefix(text, "Holdfast (") {
-			return true
-		}
-	}
-	return false
+	return w.holdfast
 }
 
 // after prints a line once that time is over, unless it is stopped before. Stopping it waits for a line that is being printed.
@@ -320,6 +317,9 @@ func (w *warnings) after(d time.Duration, line string) (stop func()) {
 func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if strings.HasPrefix(text, "Holdfast (") {
+		w.holdfast++
+	}
 	if w.kept != nil {
 		*w.kept = append(*w.kept, text)
 		return

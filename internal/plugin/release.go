@@ -138,11 +138,12 @@ func releasable(v *view, m *quorum.Machine) error {
 // send removes what holds the Machine, and says what came of it.
 func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
 	if !o.dryRun {
+		before := c.warnings.fromHoldfast() // of a trial
 		if err := o.patch(ctx, c, m); err != nil {
 			return err
 		}
 		fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
-		if !c.warnings.fromHoldfast() {
+		if c.warnings.fromHoldfast() == before {
 			fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
 		}
 		return nil
