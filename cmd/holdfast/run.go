@@ -88,6 +88,7 @@ and leaves the members alone should that operator come back.`,
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting at the same time (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 turns the rule off")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
+	f.IntVar(&o.limits.MaxLearners, "max-learners", o.limits.MaxLearners, "how many learners there may be at a time, so that several new members get their data at once; more than one takes etcd's own --max-learners, which is 1, on every member. They become voters one after the other")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
 	f.StringVar(&o.etcdNamespace, "etcd-namespace", hostenv.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
@@ -118,6 +119,9 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	}
 	if o.limits.MaxDeleting < -1 {
 		return 0, usage("--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting)
+	}
+	if o.limits.MaxLearners < 1 {
+		return 0, usage("--max-learners is %d; it is 1 or more", o.limits.MaxLearners)
 	}
 	if o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0 {
 		return 0, usage("--learner-stall-timeout and --member-dead-timeout must be longer than 0")

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, one learner at a time.
+// addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner.
 func (p *planner) addLearner() []Action {
-	if p.hasLearner() {
+	if !p.roomForLearner() {
 		return nil
 	}
 	// A Machine that cannot be hooked gets no member: see stuck.
@@ -82,8 +82,14 @@ func (p *planner) hostsNothing(m *quorum.Machine) bool {
 	return is == quorum.HostingNothing
 }
 
-func (p *planner) hasLearner() bool {
-	return slices.ContainsFunc(p.s.Ring.Members, func(m quorum.Member) bool { return m.Learner })
+func (p *planner) hasLearner() bool { return p.learners() > 0 }
+
+// roomForLearner says whether there may be one learner more. etcd may have a lower limit, which nobody can ask it for.
+func (p *planner) roomForLearner() bool { return p.learners() < p.s.Limits.MaxLearners }
+
+func (p *planner) learners() int {
+	voters, _ := p.s.Ring.Voters()
+	return len(p.s.Ring.Members) - voters
 }
 
 func (p *planner) nodeLess(a, b *quorum.Node) bool {

@@ -61,6 +61,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	} else {
 		s.Limits.MaxDeleting = rapid.IntRange(0, 2).Draw(t, "limit")
 	}
+	s.Limits.MaxLearners = one(t, "learners", 1, 1, 2, 3)
 	for i := range rapid.IntRange(0, 7).Draw(t, "nodes") {
 		s.Nodes = append(s.Nodes, q.Node{
 			Name: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), Ready: chance(t, 85, "ready"),
@@ -611,6 +612,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
 		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
+		w.s.Limits.MaxLearners = one(t, "learners", 1, 1, 2)
 		if chance(t, 50, "guard pods") {
 			w.s.QuorumGuard = q.Guard{Managed: true}
 		}

@@ -93,7 +93,7 @@ func (w *world) apply(a membership.Action) error {
 	case membership.DeleteGuardPod:
 		w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == c.PodUID })
 	case membership.AddLearner:
-		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.Learner }) {
+		if len(ring.Members)-voters >= w.s.Limits.MaxLearners {
 			return errors.New("etcdserver: too many learner members in cluster")
 		}
 		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return slices.Contains(o.PeerURLs, c.PeerURL) }) {
@@ -428,6 +428,10 @@ func (w *world) set(line string) error {
 	case "max-deleting":
 		n, err := strconv.Atoi(f[1])
 		w.s.Limits.MaxDeleting = n
+		return err
+	case "max-learners":
+		n, err := strconv.Atoi(f[1])
+		w.s.Limits.MaxLearners = n
 		return err
 	case "leader":
 		w.s.Ring.Leader = 0

@@ -115,6 +115,12 @@ func configs() []config {
 		{name: "three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 2, faults: 1, recs: 1},
 		{name: "three to one, then three", voters: 3, desired: 1, then: 3, version: current, spares: 1, faults: 1, recs: 1},
 
+		{name: "one to three, two learners", voters: 1, desired: 3, version: current, spares: 2, recs: 2, learners: 2},
+		{name: "three, two learners", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, learners: 2, escape: true},
+		{name: "three, two learners, etcd one", voters: 3, desired: 3, version: current, spares: 2, recs: 1, broken: 1, learners: 2, takes: 1},
+		{name: "three to five, two learners", voters: 3, desired: 5, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
+		{name: "five, two learners", voters: 5, desired: 5, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
+
 		{name: "three, drains", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true},
 		{name: "three, drains, two reconcilers", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 2, guard: true},
 		{name: "three, drains, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true, escape: true},
@@ -122,6 +128,7 @@ func configs() []config {
 		{name: "three to five, drains", voters: 3, desired: 5, version: current, spares: 2, faults: 1, recs: 1, guard: true},
 
 		{name: "set, three", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, set: true, edits: 1, born: true, deletes: 2},
+		{name: "set, three, two learners", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, learners: 2, set: true, edits: 1, born: true, deletes: 2},
 		{name: "set, three, indexes and domains", voters: 3, desired: 3, version: current, spares: 2, recs: 1, set: true, edits: 1, born: true, deletes: 1, domains: 2, indexes: true},
 		{name: "set, three in one domain", voters: 3, desired: 3, version: current, spares: 2, recs: 1, set: true, born: true, deletes: 1, domains: 3, crowded: true},
 		{name: "set, three, bad hosts", voters: 3, desired: 3, version: current, spares: 3, recs: 1, set: true, edits: 2, born: true, deletes: 1, broken: 1, barren: 1},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -301,13 +303,13 @@ func (s *state) wanted(c *config) int {
 	return c.desired
 }
 
-func (s *state) hasLearner() bool {
+func (s *state) learners() (n int) {
 	for _, o := range s.at {
 		if o.learner() {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // The world's own doings, each on a state that is not in canonical form any more afterwards.
@@ -411,7 +413,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		if c.new() && voters > 1 {
 			want = (voters+1)/2 + 1
 		}
-		if s.hasLearner() || o.get(member) != noMember || healthy < want {
+		if s.learners() >= cmp.Or(c.takes, c.learners, 1) || o.get(member) != noMember || healthy < want {
 			return false
 		}
 		o.set(member, unstarted)

@@ -15,6 +15,8 @@ type config struct {
 	spares   int    // Machines that are created in the course of it
 	faults   int    // members that die, within etcd's tolerance unless beyond
 	recs     int    // reconcilers at once
+	learners int    // at a time, for Holdfast; 0 is 1
+	takes    int    // learners at a time, for etcd; 0 is as many as for Holdfast
 	bare     bool   // the control plane has yet to be adopted
 	born     bool   // new Machines come with hook and latch
 	broken   int    // new Machines on whose hosts etcd never starts, at once

@@ -57,6 +57,9 @@ func (e *explorer) transcript(v *violation) string {
 func (c *config) cluster(s *state, names *[slots]int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster\n")
+	if c.learners > 1 {
+		fmt.Fprintf(&b, "max-learners %d\n", c.learners)
+	}
 	for i, o := range s.at {
 		if !o.is(machine) {
 			if o.is(node) {

@@ -85,6 +85,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	now := noon()
 	long := now.Add(-2 * time.Hour) // longer than any limit
 	out := &q.Snapshot{Mode: q.ModeFull, Now: now, Desired: s.wanted(c), Limits: q.DefaultLimits()}
+	out.Limits.MaxLearners = max(1, c.learners)
 	out.Ledger = q.Ledger{Version: "1", CreatedAt: long}
 	voters, healthy := s.tally()
 	out.Ring.Known = healthy > voters/2

@@ -28,6 +28,7 @@ type history struct {
 	kept     map[string]bool           // live Machines of a ControlPlaneMachineSet, by UID
 	most     int                       // voters at one time
 	least    int
+	learners int // the most at a time
 	samples  int
 	leaders  *leaders
 	wrong    []string
@@ -41,7 +42,7 @@ func (h *history) fail(format string, args ...any) {
 
 // watch begins a history that ends with the test. Voters may be as few as the given number: one less
 // than desired where a dead voter has to go before its replacement can come.
-func (c *cluster) watch(t *testing.T, fewest int) {
+func (c *cluster) watch(t *testing.T, fewest int) *history {
 	t.Helper()
 	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load()), leaders: newLeaders()}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -73,6 +74,7 @@ func (c *cluster) watch(t *testing.T, fewest int) {
 		t.Logf("%d samples of the ring: %d to %d voters; leaders of %d terms; %d writes acknowledged, longest stall %s, %d attempts failed: %v",
 			h.samples, h.least, h.most, len(h.leaders.of), wrote.Acked, wrote.Longest.Round(time.Millisecond), wrote.Failed, wrote.Last)
 	})
+	return h
 }
 
 // sample looks at the members again and again: I4, and I2 with what the watch has seen.
@@ -107,7 +109,7 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 			}
 			voted[m.GetID()] = true
 		}
-		h.most, h.least = max(h.most, voters), min(h.least, voters)
+		h.most, h.least, h.learners = max(h.most, voters), min(h.least, voters), max(h.learners, len(list.Members)-voters)
 		if desired := int(c.desired.Load()); voters > desired+1 && voters > before && before > 0 || voters < fewest {
 			h.fail("I4: %d voters, %d wanted", voters, desired)
 		}
@@ -125,6 +127,13 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 			}
 		}
 	}
+}
+
+// mostLearners is how many there were at a time, at most.
+func (h *history) mostLearners() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.learners
 }
 
 // hookedNow asks the API server whether a hooked Machine of that name is stored.

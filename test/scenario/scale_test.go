@@ -14,12 +14,13 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// TestScale changes the desired count, from one to five and back: one member at a time, and none goes
-// before its Machine is deleted.
+// TestScale changes the desired count, from one to five and back: one vote at a time, and none goes before its Machine is deleted. Two
+// learners at a time get their data.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	c := start(t, sandbox.Options{Replicas: 1})
-	c.watch(t, 1)
+	const two = "--max-learners=2"
+	c := start(t, sandbox.Options{Replicas: 1, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
+	history := c.watch(t, 1)
 	c.atRest(t)
 
 	t.Run("1 to 3, with the installer's bootstrap member", func(t *testing.T) {
@@ -41,6 +42,9 @@ func TestScale(t *testing.T) {
 		must(t, c.replacement(t.Context(), "second", "fourth"))
 		must(t, c.replacement(t.Context(), "second", "fifth"))
 		c.atRest(t)
+		if most := history.mostLearners(); most != 2 {
+			t.Errorf("%d learners at most were seen at a time, and two members were new", most)
+		}
 	})
 	t.Run("5 to 3", func(t *testing.T) {
 		c.want(t, 3)
