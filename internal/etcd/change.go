@@ -32,9 +32,6 @@ func (h *Held) AddLearner(ctx context.Context, peerURL string) (id quorum.Member
 		}
 		return err
 	})
-	if errors.Is(err, rpctypes.ErrTooManyLearners) {
-		err = fmt.Errorf("%w; if that stays so, etcd's own --max-learners, which is 1 unless every member starts with another, is lower than Holdfast's", err)
-	}
 	return id, err
 }
 

@@ -41,6 +41,9 @@ type Config struct {
 	ReadTimeout   time.Duration // for a whole Read, default 1 s
 	ChangeTimeout time.Duration // for taking the lock, and for each change, default 5 s
 
+	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners).
+	Limits bool
+
 	// Logger gets what nobody else is told: changed endpoints, certificate files that went bad.
 	Logger logr.Logger
 }

@@ -54,6 +54,9 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
+	if c.cfg.Limits && slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return m.Learner }) {
+		c.limits(ctx, &ring, answers)
+	}
 	if why := alarms(&ring, answers); why != "" {
 		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""
 	}

@@ -72,7 +72,11 @@ func (p *planner) leaving(m *quorum.Machine) quorum.Leaving {
 	if voter != nil {
 		l.Since = m.CreatedAt
 	}
-	switch surplus := len(p.live) > p.set.Replicas+1; {
+	surge := 0 // Machines more than wanted that are there to replace others
+	if p.set.Strategy == StrategyRollingUpdate {
+		surge = 1
+	}
+	switch surplus := len(p.live) > p.set.Replicas+surge; {
 	case surplus && voter == nil && len(p.join.Members(m)) > 0:
 		l.Rank = rankLearner
 	case voter == nil && (p.outdated(m) != "" || surplus):

@@ -84,8 +84,22 @@ func (p *planner) hostsNothing(m *quorum.Machine) bool {
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }
 
-// roomForLearner says whether there may be one learner more. etcd may have a lower limit, which nobody can ask it for.
-func (p *planner) roomForLearner() bool { return p.learners() < p.s.Limits.MaxLearners }
+// roomForLearner says whether there may be one learner more: the first always, others only where every member takes them. One that has
+// not started as a learner either takes them or never starts, and etcd can do without it.
+func (p *planner) roomForLearner() bool {
+	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil
+}
+
+// takesNoMore is a member that would end with one learner more, as far as is known; nil for none.
+func (p *planner) takesNoMore() *quorum.Member {
+	n := p.learners()
+	for k := range p.s.Ring.Members {
+		if m := &p.s.Ring.Members[k]; (!m.Learner || m.Started()) && m.MaxLearners <= n {
+			return m
+		}
+	}
+	return nil
+}
 
 func (p *planner) learners() int {
 	voters, _ := p.s.Ring.Voters()

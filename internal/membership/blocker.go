@@ -48,27 +48,8 @@ func (p *planner) blocker() string {
 	case p.s.Desired == 0:
 		return "how many voters are wanted is not known"
 	}
-	for k := range p.s.Ring.Members {
-		member := &p.s.Ring.Members[k]
-		if !member.Learner {
-			continue
-		}
-		switch m := p.join.Host(member).Machine(); {
-		case m == nil:
-			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
-		case !member.Started():
-			return fmt.Sprintf("the learner on Machine %s has not started", m.Name)
-		case !member.Healthy:
-			return fmt.Sprintf("learner %s does not answer, as one that is still being sent its data: %s", member, member.Why)
-		case !p.s.CaughtUp(member):
-			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
-		case !p.s.Steady(member):
-			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
-		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
-			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
-		case p.seatFree() && p.holdsPromotion():
-			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
-		}
+	if why := p.learnerBlocker(); why != "" {
+		return why + p.waitsForLearner()
 	}
 	if m := p.waitingMachine(anyMachine); m != nil {
 		if accepts, why := p.s.Ring.Accepts(); !accepts {
@@ -101,4 +82,41 @@ func (p *planner) blocker() string {
 		return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
 	}
 	return "no other control-plane Machine waits for its place; create one"
+}
+
+// learnerBlocker is what keeps the first learner from voting that nothing but time keeps from it; "" without such a learner.
+func (p *planner) learnerBlocker() string {
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
+		if !member.Learner {
+			continue
+		}
+		switch m := p.join.Host(member).Machine(); {
+		case m == nil:
+			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
+		case !member.Started():
+			return fmt.Sprintf("the learner on Machine %s has not started", m.Name)
+		case !member.Healthy:
+			return fmt.Sprintf("learner %s does not answer, as one that is still being sent its data: %s", member, member.Why)
+		case !p.s.CaughtUp(member):
+			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
+		case !p.s.Steady(member):
+			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
+		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
+			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
+		case p.seatFree() && p.holdsPromotion():
+			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
+		}
+	}
+	return ""
+}
+
+// waitsForLearner names a Machine that waits for a learner although there may be several, and why.
+func (p *planner) waitsForLearner() string {
+	if n := p.learners(); n < p.s.Limits.MaxLearners {
+		if o, m := p.takesNoMore(), p.waitingMachine(anyMachine); o != nil && m != nil {
+			return fmt.Sprintf("; Machine %s waits for that, because etcd member %s does not say on its command line that it takes more learners (--max-learners=%d)", m.Name, o, p.s.Limits.MaxLearners)
+		}
+	}
+	return ""
 }

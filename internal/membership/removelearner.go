@@ -19,6 +19,9 @@ func (p *planner) removeLearner() []Action {
 		a, goes := Action{Step: 3}, RemoveLearner{Member: Member{member.ID, member.Name}}
 		m := host.Machine()
 		waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
+		if accepts, _ := p.s.Ring.Accepts(); accepts && p.roomForLearner() {
+			waits = nil // it gets a learner of its own
+		}
 		switch {
 		case m != nil && m.Mirrored:
 			continue
@@ -56,13 +59,9 @@ const longestTurn = 12
 
 // turnLength is for how long the learner of a Machine (nil if it is not known) may make no progress before its Node gives way to that of
 // a Machine that waits. A learner that is being sent a large snapshot answers nobody, and looks like one that hangs. So if
-// all have given way once, each turn is twice as long as the one before it: a ring that is only slow ends in a vote. Where there is
-// room for both, the other waits only if etcd's own limit is lower, so the turn is the longest one.
+// all have given way once, each turn is twice as long as the one before it: a ring that is only slow ends in a vote.
 func (p *planner) turnLength(m, waits *quorum.Machine) time.Duration {
 	stall, theirs := p.s.Limits.StallAfter, p.join.Node(waits).GaveWayAt
-	if p.roomForLearner() {
-		return longestTurn * stall
-	}
 	if theirs.IsZero() {
 		return stall
 	}

@@ -35,6 +35,9 @@ type Member struct {
 	// CaughtUpAt is since when a learner has been no further behind than Limits.MaxLag at each look;
 	// zero if it is further behind, or unknown: just now.
 	CaughtUpAt time.Time `json:"caughtUpAt,omitzero"`
+	// MaxLearners is how many learners the member itself takes, by its command line; 0 if that is not known. Each member judges by its own
+	// limit as it applies the log: one whose limit is lower than the others' ends, and does not start again.
+	MaxLearners int `json:"maxLearners,omitzero"`
 	// CatchUp is how long a learner that is behind still needs at its pace so far, 0 if that is not known.
 	CatchUp time.Duration `json:"catchUp,omitzero"`
 }

@@ -78,7 +78,7 @@ type Limits struct {
 	MaxDeleting  int           `json:"maxDeleting"`  // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
 	MaxLag       uint64        `json:"maxLag"`       // raft entries that a learner may be behind the leader to be promoted
 	SteadyFor    time.Duration `json:"steadyFor"`    // for how long it must have been no further behind
-	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; etcd has a limit of its own
+	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; more where all members take them
 	StallAfter   time.Duration `json:"stallAfter"`   // a learner without progress for this long gives way to a waiting Node
 	DeadAfter    time.Duration `json:"deadAfter"`    // a voter that has not answered for this long is dead, not flapping
 	GoneAfter    time.Duration `json:"goneAfter"`    // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting

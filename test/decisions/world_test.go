@@ -93,7 +93,9 @@ func (w *world) apply(a membership.Action) error {
 	case membership.DeleteGuardPod:
 		w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == c.PodUID })
 	case membership.AddLearner:
-		if len(ring.Members)-voters >= w.s.Limits.MaxLearners {
+		if learners := len(ring.Members) - voters; learners > 0 && slices.ContainsFunc(ring.Members, func(o q.Member) bool {
+			return (!o.Learner || o.Started()) && o.MaxLearners <= learners
+		}) {
 			return errors.New("etcdserver: too many learner members in cluster")
 		}
 		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return slices.Contains(o.PeerURLs, c.PeerURL) }) {
@@ -714,7 +716,7 @@ func (w *world) setNode(name string, opts []string) error {
 
 func (w *world) setMember(id string, opts []string) error {
 	if w.s.Ring.Member(hex(id)) == nil {
-		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, Since: noon().Add(-time.Hour), Applied: index, CaughtUpAt: noon().Add(-time.Hour)})
+		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, MaxLearners: w.s.Limits.MaxLearners, Since: noon().Add(-time.Hour), Applied: index, CaughtUpAt: noon().Add(-time.Hour)})
 		w.s.Ring.Leader = cmp.Or(w.s.Ring.Leader, hex(id))
 	}
 	m := w.s.Ring.Member(hex(id))
@@ -726,6 +728,11 @@ func (w *world) setMember(id string, opts []string) error {
 			m.Learner, m.ProgressAt = true, w.s.Now
 		case "voter":
 			m.Learner = false
+		case "max-learners":
+			m.MaxLearners, err = strconv.Atoi(value)
+			if err != nil {
+				return err
+			}
 		case "unstarted":
 			m.Name, m.Healthy, m.Since, m.Applied, m.Why = "", false, w.s.Now, 0, "it has not started"
 			m.CaughtUpAt = time.Time{}

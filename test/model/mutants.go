@@ -24,6 +24,7 @@ func mutants() []mutant {
 		{"trap: tolerates no fewer than before", "membership/removevoter.go", "spare < min(now, quorum.Tolerance(s.Desired))", "spare < now"},
 		{"trap: a learner that never starts blocks", "membership/removelearner.go", "waits != nil && p.stalled(member, p.turnLength(m, waits)):", "false:"},
 
+		{"a second learner that a voter does not take", "membership/addlearner.go", " && p.takesNoMore() == nil", ""},
 		{"gave way is forgotten", "membership/addlearner.go", "a.GaveWayAt.Compare(b.GaveWayAt),", "0,"},
 		{"the same address blocks", "membership/removedead.go", "if accepts && (otherWay ||", "if accepts && (true || otherWay ||"},
 		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},

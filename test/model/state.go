@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cmp"
-
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -49,6 +47,8 @@ const (
 	outdated field = 34<<3 | 1 // the Machine differs from the set's template
 	index    field = 35<<3 | 3 // the Machine's in the set, plus one; 0 for none
 	domain   field = 38<<3 | 2 // the Machine's failure domain, plus one; 0 for none
+
+	lower field = 40<<3 | 1 // the listed member takes one learner at a time, whatever the others do
 )
 
 // targets are what reconcilers and the set are in the middle of at a slot.
@@ -325,7 +325,7 @@ func (s *state) stop(i int) {
 // unlist takes a member off etcd's list. A reconciler that is in the middle of something with that
 // member can only fail, so it is idle.
 func (s *state) unlist(i int) {
-	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own} {
+	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower} {
 		s.at[i].set(f, 0)
 	}
 	if s.at[i].get(ledger) == recGone {
@@ -413,8 +413,14 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		if c.new() && voters > 1 {
 			want = (voters+1)/2 + 1
 		}
-		if s.learners() >= cmp.Or(c.takes, c.learners, 1) || o.get(member) != noMember || healthy < want {
+		if s.learners() >= max(1, c.learners) || o.get(member) != noMember || healthy < want {
 			return false
+		}
+		for i := range s.at { // a member with a lower limit ends, and does not start again
+			if s.at[i].is(lower) && s.learners() > 0 {
+				s.stop(i)
+				s.at[i].set(own, 0)
+			}
 		}
 		o.set(member, unstarted)
 		o.set(answers, down)

@@ -16,7 +16,7 @@ type config struct {
 	faults   int    // members that die, within etcd's tolerance unless beyond
 	recs     int    // reconcilers at once
 	learners int    // at a time, for Holdfast; 0 is 1
-	takes    int    // learners at a time, for etcd; 0 is as many as for Holdfast
+	lower    int    // of the voters at first, those whose etcd takes one learner at a time
 	bare     bool   // the control plane has yet to be adopted
 	born     bool   // new Machines come with hook and latch
 	broken   int    // new Machines on whose hosts etcd never starts, at once
@@ -61,6 +61,9 @@ func (c *config) start() state {
 		o.set(node, ready)
 		o.set(member, voter)
 		o.set(own, 1)
+		if i < c.lower {
+			o.set(lower, 1)
+		}
 		if !c.bare {
 			o.set(hook, 1)
 			o.set(latch, 1)

@@ -95,6 +95,9 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 		if m := o.get(member); m != unstarted && m != stray {
 			b.WriteString([...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)])
 		}
+		if o.is(lower) {
+			b.WriteString(" max-learners=1")
+		}
 		b.WriteString("\n")
 		if o.is(leads) {
 			lead = fmt.Sprintf("leader a%d\n", names[i])

@@ -137,7 +137,10 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			continue
 		}
 		id := firstID + q.MemberID(k)
-		m := q.Member{ID: id, Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, Since: now, ProgressAt: now}
+		m := q.Member{ID: id, Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, Since: now, ProgressAt: now, MaxLearners: max(1, c.learners)}
+		if o.is(lower) {
+			m.MaxLearners = 1
+		}
 		if o.get(answers) != down {
 			m.Since = long
 		}

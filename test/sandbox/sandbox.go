@@ -71,6 +71,8 @@ type Options struct {
 	HoldfastArgs []string
 	// EtcdArgs are more flags for the etcd of each host.
 	EtcdArgs []string
+	// Bootstrap has the ring start with the installer's member, too: see StartBootstrap.
+	Bootstrap bool
 	// SpareAddresses is how many more hosts than Replicas may stand at a time; zero means 5.
 	SpareAddresses int
 	// Progress receives a line for each step of the start and of Stop, for people; nil for none.
@@ -184,6 +186,9 @@ func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
 		{"kube-apiserver, stored in that ring", s.startAPIServer},
 		{"Machine CRDs, namespaces, install-config, rights", s.startCluster},
 		{"Machine API controllers, Machines and Nodes", s.startMachines},
+	}
+	if options.Bootstrap {
+		steps = append(steps, step{"the installer's bootstrap member of etcd", s.StartBootstrap})
 	}
 	if options.PlatformSets {
 		steps = append(steps, step{"the platform's control plane machine set operator", s.startSetOperator})

@@ -58,6 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
 	flags.BoolVar(&options.ForInstall, "for-install", false, "leave Holdfast to you, who install it as on a cluster: Deployments, Services and pods of Holdfast's image work")
 	operator := flags.Bool("etcd-operator", true, "in guard mode, play cluster-etcd-operator: put on and release the hook, and move etcd's members")
+	flags.BoolVar(&options.Bootstrap, "bootstrap", false, "begin as an installation ends: etcd has the installer's member too, until ConfigMap kube-system/bootstrap says status: complete")
 	flags.StringArrayVar(&options.HoldfastArgs, "holdfast-arg", nil, "one more flag for holdfast run; may be repeated")
 
 	err := flags.Parse(args)

@@ -1,0 +1,236 @@
+package monitoring
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// zoned is what the Machines ask their provider for that the test creates.
+const zoned = `{"apiVersion": "machine.openshift.io/v1beta1", "kind": "AWSMachineProviderConfig", "instanceType": "m5.2xlarge", "placement": {"region": "sandbox", "availabilityZone": "zone-a"}}`
+
+// setManifest is a set that adopts the Machines and, with strategy OnDelete, leaves them as they are.
+func setManifest(instanceType string) string {
+	return fmt.Sprintf(`apiVersion: machine.openshift.io/v1
+kind: ControlPlaneMachineSet
+metadata: {name: cluster, namespace: openshift-machine-api}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: OnDelete}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      spec: {providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: %s}}}
+`, instanceType)
+}
+
+// zonedSet is one of two failure domains.
+func zonedSet() string {
+	const domains = `failureDomains: {platform: AWS, aws: [{placement: {availabilityZone: zone-a}}, {placement: {availabilityZone: zone-b}}]}`
+	return strings.NewReplacer("{apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: zoned}", zoned,
+		"      metadata: {labels", "      "+domains+"\n      metadata: {labels").Replace(setManifest("zoned"))
+}
+
+// installs ends the installation: until then etcd has the installer's member, too.
+func (c *cluster) installs(t *testing.T) {
+	t.Helper()
+	c.fires(t, "HoldfastBootstrapMemberStays")
+	c.must(t, admin, "", "create", "configmap", "bootstrap", "--namespace=kube-system", "--from-literal=status=complete")
+	eventually(t, "three vote", func() error { return c.nonempty(`sum(holdfast_etcd_members{role="voter"}) == 3`) })
+}
+
+// keepsSet has a set keep the Machines for a while. First somebody else keeps one of them, then the set has no capacity for more.
+func (c *cluster) keepsSet(t *testing.T) {
+	t.Helper()
+	c.must(t, alice, "", "create", "configmap", "keeper")
+	keeper := c.must(t, alice, "", "get", "configmap", "keeper", "-o", "jsonpath={.metadata.uid}")
+	owner := `{"metadata":{"ownerReferences":%s}}`
+	c.must(t, alice, "", "patch", "machine", "master-2", "--type=merge", "-p", fmt.Sprintf(owner, `[{"apiVersion":"v1","kind":"ConfigMap","name":"keeper","controller":true,"uid":"`+keeper+`"}]`))
+	c.must(t, alice, setManifest("no-capacity.large"), "create", "-f", "-")
+	c.fires(t, "HoldfastSetNeedsAttention")
+	c.must(t, alice, "", "patch", "machine", "master-2", "--type=merge", "-p", fmt.Sprintf(owner, "null"))
+	for _, is := range []string{
+		`holdfast_machineset_machines{state="owned"} == 3`, "holdfast_machineset_replicas == 3", "holdfast_machineset_uneven == 0",
+		`count_over_time(holdfast_machineset_note{reason="DeleteToReplace"}[10s]) >= 5`, `sum(holdfast_machineset_actions_total{result="done"}) >= 4`,
+	} {
+		eventually(t, is, func() error { return c.nonempty(is) })
+	}
+	c.must(t, alice, "", "scale", "controlplanemachineset", "cluster", "--replicas=5")
+	c.fires(t, "HoldfastSetStuck")
+	c.must(t, alice, "", "scale", "controlplanemachineset", "cluster", "--replicas=3")
+	eventually(t, "the Machine that got no instance is gone", func() error { return c.nonempty(`holdfast_machineset_machines{state="owned"} == 3`) })
+	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
+	eventually(t, "no set is told of any more", func() error { return c.nonempty("absent(holdfast_machineset_machines)") })
+}
+
+// guardsTooLittle has somebody lower the quorum guard's budget, which Holdfast may not put right for a while: no learner is promoted.
+func (c *cluster) guardsTooLittle(t *testing.T) {
+	t.Helper()
+	const etcd = "openshift-etcd"
+	giveBack := c.takeRight(t, "role/holdfast-quorum-guard", etcd, "update", "poddisruptionbudgets/holdfast-quorum-guard")
+	c.must(t, admin, "", "patch", "poddisruptionbudget", "holdfast-quorum-guard", "--namespace="+etcd, "--type=merge", "-p", `{"spec":{"minAvailable":0}}`)
+	c.fires(t, "HoldfastQuorumGuardMismatch")
+	c.power(t, "on", "master-2")
+	c.fires(t, "HoldfastLearnerNotPromoted")
+	giveBack()
+	eventually(t, "three vote again", func() error { return c.nonempty(`sum(holdfast_etcd_members{role="voter", health="healthy"}) == 3`) })
+}
+
+// uneven has two of three Machines in one of two failure domains.
+func (c *cluster) uneven(t *testing.T) {
+	t.Helper()
+	c.replacement(t, "master-2", "master-4")
+	eventually(t, "master-4 votes", func() error { return c.nonempty(`sum(holdfast_etcd_members{role="voter", health="healthy"}) == 3`) })
+	c.must(t, alice, zonedSet(), "create", "-f", "-")
+	c.fires(t, "HoldfastSetUneven")
+	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
+}
+
+// runsOutOfSpace has etcd take itself to be full. Its HTTP gateway can be told so; etcdctl only ends it.
+func (c *cluster) runsOutOfSpace(t *testing.T) {
+	t.Helper()
+	id, err := strconv.ParseUint(c.memberID(t, "master-2"), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := func(name string) string {
+		out, err := c.shell(`printf %s "$` + name + `"`)
+		if err != nil || out == "" {
+			t.Fatalf("%s is %q: %v", name, out, err)
+		}
+		return out
+	}
+	pair, err := tls.LoadX509KeyPair(env("ETCDCTL_CERT"), env("ETCDCTL_KEY"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	ca, err := os.ReadFile(env("ETCDCTL_CACERT"))
+	if err != nil || !roots.AppendCertsFromPEM(ca) {
+		t.Fatalf("etcd's CA: %v", err)
+	}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}}
+	defer client.CloseIdleConnections()
+	endpoint, _, _ := strings.Cut(env("ETCDCTL_ENDPOINTS"), ",")
+	body := fmt.Sprintf(`{"action": "ACTIVATE", "alarm": "NOSPACE", "memberID": "%d"}`, id)
+	response, err := client.Post(endpoint+"/v3/maintenance/alarm", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("etcd's alarm: %s: %s: %v", response.Status, text, err)
+	}
+	c.fires(t, "HoldfastEtcdAlarm")
+	if _, err := c.etcdctl("alarm disarm"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no alarm", func() error { return c.nonempty("sum(holdfast_etcd_alarms) == 0 or absent(holdfast_etcd_alarms)") })
+}
+
+// hangs has Holdfast hang and then start again, in a place where nothing is as it should be: it can write no audit log, has no certificate,
+// and the API server, which has lost its registration, does not reach it.
+func (c *cluster) hangs(t *testing.T) {
+	t.Helper()
+	log := filepath.Join(c.dir, "logs", "holdfast-audit.log")
+	certificates := filepath.Join(c.dir, "pki", "holdfast-webhook")
+	pid := c.holdfastPID(t)
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), os.Rename(log, log+".before"), os.Symlink("/dev/full", log),
+		os.Rename(certificates, certificates+".before"), os.Mkdir(certificates, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	c.fires(t, "HoldfastNoneElected")
+	c.fires(t, "HoldfastNotReadingEtcd")
+	c.webhooks.cut()
+	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast", "--ignore-not-found")
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.fires(t, "HoldfastNoWebhookCertificate")
+	certifyFor(t, certificates, time.Hour)
+	c.fires(t, "HoldfastWebhookCertificateExpires")
+	c.fires(t, "HoldfastRegistrationNotEnforced")
+	c.fires(t, "HoldfastAuditRecordsDropped")
+}
+
+// holdfastPID is the process ID of the sandbox's Holdfast.
+func (c *cluster) holdfastPID(t *testing.T) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		args := strings.Split(string(line), "\x00")
+		if err == nil && filepath.Base(args[0]) == "holdfast" && slices.Contains(args, "--metrics-bind-address="+c.metrics) {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+				return pid
+			}
+		}
+	}
+	t.Fatal("no Holdfast runs")
+	return 0
+}
+
+// certifyFor writes a certificate for webhooks, which is its own CA.
+func certifyFor(t *testing.T, dir string, life time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now(), NotAfter: time.Now().Add(life), DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyRaw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var certificate, private bytes.Buffer
+	if err := errors.Join(pem.Encode(&certificate, &pem.Block{Type: "CERTIFICATE", Bytes: raw}), pem.Encode(&private, &pem.Block{Type: "PRIVATE KEY", Bytes: keyRaw}),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), certificate.Bytes(), 0o600), os.WriteFile(filepath.Join(dir, "tls.key"), private.Bytes(), 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.crt"), certificate.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fired are the alerts that have fired since then.
+func (c *cluster) fired(t *testing.T, since time.Time) (alerted []string) {
+	t.Helper()
+	var data struct {
+		Result []struct{ Metric map[string]string }
+	}
+	expr := fmt.Sprintf(`count by (alertname) (max_over_time(ALERTS{alertstate="firing"}[%ds]))`, int(time.Since(since).Seconds()))
+	if err := c.get("/api/v1/query", url.Values{"query": {expr}}, &data); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range data.Result {
+		alerted = append(alerted, r.Metric["alertname"])
+	}
+	slices.Sort(alerted)
+	return alerted
+}
