@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -149,33 +151,58 @@ func (c *cluster) runsOutOfSpace(t *testing.T) {
 	eventually(t, "no alarm", func() error { return c.nonempty("sum(holdfast_etcd_alarms) == 0 or absent(holdfast_etcd_alarms)") })
 }
 
-// hangs has Holdfast hang and then start again, in a place where nothing is as it should be: it can write no audit log, has no certificate,
-// and the API server, which has lost its registration, does not reach it.
+// hangs has Holdfast hang and then start again, in a place where nothing is as it should be: it can write no audit log, its certificate
+// is about to expire, and the API server, which has lost its registration, does not reach it.
 func (c *cluster) hangs(t *testing.T) {
 	t.Helper()
 	log := filepath.Join(c.dir, "logs", "holdfast-audit.log")
 	certificates := filepath.Join(c.dir, "pki", "holdfast-webhook")
-	pid := c.holdfastPID(t)
-	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), os.Rename(log, log+".before"), os.Symlink("/dev/full", log),
-		os.Rename(certificates, certificates+".before"), os.Mkdir(certificates, 0o700)); err != nil {
+	pid, args := c.holdfast(t)
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), os.Rename(log, log+".before"), os.Symlink("/dev/full", log)); err != nil {
 		t.Fatal(err)
 	}
 	c.fires(t, "HoldfastNoneElected")
 	c.fires(t, "HoldfastNotReadingEtcd")
+	c.lacksCertificate(t, args)
 	c.webhooks.cut()
 	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast", "--ignore-not-found")
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	c.fires(t, "HoldfastNoWebhookCertificate")
 	certifyFor(t, certificates, time.Hour)
 	c.fires(t, "HoldfastWebhookCertificateExpires")
 	c.fires(t, "HoldfastRegistrationNotEnforced")
 	c.fires(t, "HoldfastAuditRecordsDropped")
 }
 
-// holdfastPID is the process ID of the sandbox's Holdfast.
-func (c *cluster) holdfastPID(t *testing.T) int {
+// lacksCertificate runs another Holdfast beside, which makes its certificate itself and may not keep its CA in the Secret that it is told.
+func (c *cluster) lacksCertificate(t *testing.T, args []string) {
+	t.Helper()
+	webhooks, probes := address(t), address(t)
+	host, port, err := net.SplitHostPort(webhooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		return strings.HasPrefix(arg, "--webhook-cert-dir=") || strings.HasPrefix(arg, "--audit-log-path=")
+	})
+	args = append(args, "--mode=guard", "--metrics-bind-address="+c.beside, "--health-probe-bind-address="+probes, "--webhook-host="+host, "--webhook-port="+port,
+		"--webhook-cert-source=self-signed", "--webhook-ca-secret=kube-system/holdfast-webhook-ca")
+	command := exec.Command(args[0], args[1:]...)
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := command.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = command.Wait() // it was killed
+	}()
+	c.fires(t, "HoldfastNoWebhookCertificate")
+}
+
+// holdfast is the process ID of the sandbox's Holdfast, and its command line.
+func (c *cluster) holdfast(t *testing.T) (pid int, args []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -183,15 +210,15 @@ func (c *cluster) holdfastPID(t *testing.T) int {
 	}
 	for _, file := range files {
 		line, err := os.ReadFile(file)
-		args := strings.Split(string(line), "\x00")
+		args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 		if err == nil && filepath.Base(args[0]) == "holdfast" && slices.Contains(args, "--metrics-bind-address="+c.metrics) {
 			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
-				return pid
+				return pid, args
 			}
 		}
 	}
 	t.Fatal("no Holdfast runs")
-	return 0
+	return 0, nil
 }
 
 // certifyFor writes a certificate for webhooks, which is its own CA.

@@ -134,14 +134,14 @@ func eventually(t *testing.T, what string, check func() error) {
 type cluster struct {
 	dir, prometheus string
 	kubectl         string
-	metrics         string // the address of Holdfast's
+	metrics, beside string // the addresses of Holdfast's, and of one that is beside it for a moment
 	webhooks        *relay // the way from the API server
 }
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	metrics, webhooks := address(t), address(t)
-	c := &cluster{dir: filepath.Join(t.TempDir(), "s"), kubectl: binary(t, "kubectl"), metrics: metrics}
+	c := &cluster{dir: filepath.Join(t.TempDir(), "s"), kubectl: binary(t, "kubectl"), metrics: metrics, beside: address(t)}
 	host, port, err := net.SplitHostPort(webhooks)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func startCluster(t *testing.T) *cluster {
 	}
 	home := t.TempDir()
 	config := fmt.Sprintf("global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"+
-		"rule_files: [rules.yaml]\nscrape_configs: [{job_name: holdfast, static_configs: [{targets: [%q]}]}]\n", metrics)
+		"rule_files: [rules.yaml]\nscrape_configs: [{job_name: holdfast, static_configs: [{targets: [%q, %q]}]}]\n", metrics, c.beside)
 	if err := errors.Join(os.WriteFile(filepath.Join(home, "rules.yaml"), text, 0o600), os.WriteFile(filepath.Join(home, "prometheus.yaml"), []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}

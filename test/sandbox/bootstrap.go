@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -24,7 +26,11 @@ func (s *Sandbox) StartBootstrap(ctx context.Context) error {
 		Name: quorum.BootstrapName, Address: s.block.Addr(4).String(), Ports: s.cloud.ports,
 		Dir: filepath.Join(s.Dir, "hosts", "bootstrap"), Log: s.logFile("etcd-bootstrap"), Existing: true,
 	}
-	added, err := etcd.MemberAddAsLearner(ctx, []string{spec.Ports.PeerURL(spec.Address)})
+	var added *clientv3.MemberAddResponse
+	err = s.poll(ctx, func(ctx context.Context) (err error) { // etcd takes a member once its voters have been connected for 5 s
+		added, err = etcd.MemberAddAsLearner(ctx, []string{spec.Ports.PeerURL(spec.Address)})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("add the bootstrap member: %w", err)
 	}
