@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
@@ -11,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -39,14 +42,21 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		if err != nil {
 			return refused(err)
 		}
-		if set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec) {
-			return ctrladmission.Allowed("")
-		}
+		var asked *admission.ControlPlaneSetRequest
 		operation := admission.OperationUpdate
-		if old == nil {
-			operation = admission.OperationCreate
+		switch {
+		case set == nil && old != nil:
+			operation = admission.OperationDelete
+			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Foreground: slices.Contains(old.Finalizers, cpms.Finalizer) && inForeground(&req, old)}
+		case set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec):
+			return ctrladmission.Allowed("")
+		default:
+			if old == nil {
+				operation = admission.OperationCreate
+			}
+			asked = trySet(ctx, api, old, set)
 		}
-		d := admission.AdmitControlPlaneSet(trySet(ctx, api, old, set))
+		d := admission.AdmitControlPlaneSet(asked)
 		if len(d.Findings) == 0 {
 			return ctrladmission.Allowed("")
 		}
@@ -63,17 +73,29 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 	})
 }
 
-// setsOf are the stored set and the new one; the first is nil on CREATE, both are where nothing is written.
+// inForeground says whether a DELETE is with foreground propagation: the request says so, or the set has been prepared for it.
+func inForeground(req *ctrladmission.Request, set *machinev1.ControlPlaneMachineSet) bool {
+	var options metav1.DeleteOptions
+	if utiljson.Unmarshal(req.Options.Raw, &options) == nil && ptr.Deref(options.PropagationPolicy, "") == metav1.DeletePropagationForeground {
+		return true
+	}
+	return slices.Contains(set.Finalizers, metav1.FinalizerDeleteDependents)
+}
+
+// setsOf are the stored set and the new one; the first is nil on CREATE, the second on DELETE, and both where nothing is written.
 func setsOf(req *ctrladmission.Request) (old, set *machinev1.ControlPlaneMachineSet, err error) {
 	switch req.Operation {
 	case admissionv1.Create:
-	case admissionv1.Update:
+	case admissionv1.Update, admissionv1.Delete:
 		old = &machinev1.ControlPlaneMachineSet{}
 		if err := utiljson.Unmarshal(req.OldObject.Raw, old); err != nil {
 			return nil, nil, fmt.Errorf("the stored ControlPlaneMachineSet cannot be read: %w", err)
 		}
 	default:
 		return nil, nil, nil
+	}
+	if req.Operation == admissionv1.Delete {
+		return old, nil, nil
 	}
 	set = &machinev1.ControlPlaneMachineSet{}
 	if err := utiljson.Unmarshal(req.Object.Raw, set); err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -117,6 +118,25 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		if err := scale("4"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be odd") {
 			t.Errorf("scaled to 4: %v", err)
 		}
+	})
+	t.Run("the garbage collector does not delete its Machines", func(t *testing.T) {
+		foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)
+		must(t, alice.Delete(ctx, set, foreground, client.DryRunAll)) // Holdfast does not reconcile it: nobody owns Machines by it
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cpms.Finalizer+`"]}}`))))
+		refused := func(err error) {
+			t.Helper()
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "--cascade=background") {
+				t.Errorf("deleted with foreground propagation: %v", err)
+			}
+		}
+		f.caughtUp(t, set)
+		refused(alice.Delete(ctx, set, foreground))
+		must(t, alice.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan), client.DryRunAll))
+		must(t, alice.Delete(ctx, set, client.DryRunAll))
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cpms.Finalizer+`","`+metav1.FinalizerDeleteDependents+`"]}}`))))
+		f.caughtUp(t, set)
+		refused(alice.Delete(ctx, set))
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 	})
 	must(t, alice.Delete(ctx, set))
 }

@@ -112,7 +112,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
 	}
 	keepers := entry(KeeperWebhook, admissionregistrationv1.Ignore, conditions("what-keeps-machines", keeps()))
-	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
+	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
 	keepers.Rules[0].Resources = []string{"machinesets", "machinehealthchecks"}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
@@ -125,8 +125,8 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		},
 	}
 	if o.EtcdNamespace != "" {
-		set := entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", some(operation("CREATE"), "(object.spec != oldObject.spec)")))
-		set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
+		set := entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)")))
+		set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
 		set.Rules[0].APIVersions, set.Rules[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets"}
 		validating.Webhooks = append(validating.Webhooks, set)
 	}

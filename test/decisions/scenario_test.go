@@ -335,7 +335,7 @@ func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
 
 // controlPlaneSet writes the ControlPlaneMachineSet.
 func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
-	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster"}
+	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster", Foreground: d.HasArg("foreground")}
 	if d.HasArg("unusable") {
 		r.Why = "spec.replicas is 4; etcd wants 1, 3, 5 or 7"
 	}

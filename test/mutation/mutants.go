@@ -89,6 +89,7 @@ func admission() []mutant {
 		{"adopt: a MachineSet's selector", "admission/adopt.go", "len(s.Machines) > 0 ||", ""},
 		{"adopt: a MachineSet's template", "admission/adopt.go", " || r.Template.ControlPlane()", ""},
 		{"control-plane-set", "admission/controlplaneset.go", "	case r.Why != \"\":", "	case false:"},
+		{"control-plane-set: foreground", "admission/controlplaneset.go", "	case r.Foreground:", "	case false:"},
 		{"control-plane-set: not known", "admission/controlplaneset.go", "	case r.Unknown != \"\":", "	case false:"},
 		{"health-check", "admission/healthcheck.go", "most > can {", "false {"},
 		{"health-check: workers", "admission/healthcheck.go", "len(s.Machines) == 0 && !r.Fresh", "false"},

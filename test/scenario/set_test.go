@@ -88,6 +88,9 @@ func TestSet(t *testing.T) {
 	t.Run("the set is deleted, and the Machines stay", func(t *testing.T) {
 		before := c.machineNames(t)
 		set := controlPlaneSet(t)
+		if err := c.as(sandbox.Alice).Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationForeground)); err == nil || !strings.Contains(err.Error(), "--cascade=background") {
+			t.Fatalf("deleted with foreground propagation: %v", err)
+		}
 		must(t, c.as(sandbox.Alice).Delete(t.Context(), set))
 		eventually(t, quickly, "the set gone", func(ctx context.Context) error {
 			err := c.as(sandbox.Admin).Get(ctx, client.ObjectKeyFromObject(set), set)
