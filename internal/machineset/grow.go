@@ -1,8 +1,10 @@
 package machineset
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -29,7 +31,7 @@ func (p *planner) grow() []Action {
 		}
 		why += fmt.Sprintf(", and Machine %s is being deleted", gone.Name)
 	}
-	if shut := p.shut(nil); shut != "" {
+	if shut := cmp.Or(p.shut(nil), p.pause()); shut != "" {
 		return p.wait(create.describe(""), shut)
 	}
 	return []Action{{Change: create, Why: why}}
@@ -43,4 +45,12 @@ func (p *planner) unreplaced() *quorum.Machine {
 		}
 	}
 	return nil
+}
+
+// pause is why no Machine is created yet, though nothing else is in the way: the last ones came to nothing, and another would do so, too.
+func (p *planner) pause() string {
+	if !p.s.Now.Before(p.set.NotBefore) {
+		return ""
+	}
+	return "the next try is at " + p.set.NotBefore.UTC().Format(time.RFC3339) + ", or as soon as the set is changed"
 }

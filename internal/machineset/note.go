@@ -13,14 +13,18 @@ const (
 	ReasonMachineUnclear  Reason = "MachineUnclear"
 	ReasonTemplateUnfit   Reason = "TemplateUnfit"
 	ReasonMemberOutside   Reason = "MemberOutsideSet"
+	ReasonCreationFails   Reason = "CreationFails"
 	ReasonIndexTwice      Reason = "IndexTwice"
 	ReasonNeedsDelete     Reason = "DeleteToReplace"
 
 	ReasonInvariantViolated Reason = "InvariantViolated"
 )
 
-// Degrades says whether a Note with this reason means that the set is not acted by until a person does something.
-func (r Reason) Degrades() bool {
+// Degrades says whether a Note with this reason means that a person has to do something.
+func (r Reason) Degrades() bool { return r.hinders() || r == ReasonCreationFails }
+
+// hinders says whether the set is not acted by while a Note with this reason stands.
+func (r Reason) hinders() bool {
 	switch r {
 	case ReasonSetUnusable, ReasonMachineForeign, ReasonMachineUnclear, ReasonTemplateUnfit, ReasonMemberOutside, ReasonInvariantViolated:
 		return true
@@ -31,7 +35,7 @@ func (r Reason) Degrades() bool {
 
 // Stops says whether nothing is created or deleted while a Note with this reason stands, for other reasons than a gate that opens by itself.
 func (r Reason) Stops() bool {
-	return r.Degrades() || r == ReasonOperatorPresent || r == ReasonOperatorUnknown || r == ReasonSetInactive
+	return r.hinders() || r == ReasonOperatorPresent || r == ReasonOperatorUnknown || r == ReasonSetInactive
 }
 
 // Note is something a person should know: what is wrong, or what the set waits for.

@@ -96,6 +96,9 @@ func (p *planner) decide() {
 	if p.hindered() {
 		return
 	}
+	if p.set.Nothing != "" {
+		p.note(ReasonCreationFails, "", "%s", p.set.Nothing)
+	}
 	for _, step := range []func() []Action{p.adopt, p.shrink, p.grow, p.rollout} {
 		if p.plan.Actions = step(); len(p.plan.Actions) > 0 || p.waits {
 			return
@@ -115,7 +118,7 @@ func (p *planner) hindered() bool {
 	}
 	p.noteStrays()
 	p.noteIndexes()
-	return slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Reason.Degrades() })
+	return slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Reason.hinders() })
 }
 
 // hinders notes why the set cannot act by a live control-plane Machine.

@@ -26,7 +26,7 @@ func (p *planner) rollout() []Action {
 		return nil
 	}
 	create := Create{Index: p.freeIndex(m), Domain: p.emptiest(m)}
-	if shut := cmp.Or(p.unsettled(m), p.joinsNone(m)); shut != "" {
+	if shut := cmp.Or(p.unsettled(m), p.joinsNone(m), p.pause()); shut != "" {
 		return p.wait(create.describe(""), shut)
 	}
 	return []Action{{Change: create, Why: why}}

@@ -1,6 +1,10 @@
 package machineset
 
-import "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
 
 // Set is a ControlPlaneMachineSet as the plan sees it. The zero value is no set.
 type Set struct {
@@ -25,6 +29,11 @@ type Set struct {
 	OperatorWhy string `json:"operatorWhy,omitzero"`
 	// AutoRepair: a MachineHealthCheck of the set's deletes the Machines of hosts that died.
 	AutoRepair bool `json:"autoRepair,omitzero"`
+
+	// NotBefore is when a Machine may be created again, because the last ones of this template came to nothing; zero is at any time.
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	// Nothing says what became of the last one, for people; "" if it came up, or nothing is known of it.
+	Nothing string `json:"nothing,omitzero"`
 
 	// Places is what the set makes of each control-plane Machine, by the Machine's UID. Of one without a place nothing is known.
 	Places map[string]Place `json:"places,omitempty"`

@@ -32,7 +32,11 @@ func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.A
 		if err != nil {
 			return fmt.Errorf("make a Machine from the set's template: %w", err)
 		}
-		return c.Client.Create(ctx, m)
+		if err := c.Client.Create(ctx, m); err != nil {
+			return err
+		}
+		c.creations.created(m.Name, c.Observer.Clock.Now())
+		return nil
 	case machineset.Delete:
 		m, err := c.machine(ctx, a)
 		if err != nil {

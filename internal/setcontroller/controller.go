@@ -46,8 +46,9 @@ type Controller struct {
 	Metrics  *Metrics
 	Log      logr.Logger
 
-	memory observe.Memory
-	notes  map[machineset.Note]bool // those in force, which have been reported
+	memory    observe.Memory
+	creations creations
+	notes     map[machineset.Note]bool // those in force, which have been reported
 }
 
 // Run runs rounds until the context ends. Only the elected replica calls it. api is without a cache.
@@ -115,6 +116,7 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 		return requeueIdle, nil
 	}
 	c.memory.Recall(s)
+	c.creations.recall(s, set.Facts, set.Object.Generation, set.MachineErrors)
 	if set.Facts.Reconciled() {
 		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set.Facts), "", machineset.Surge(s, set.Facts)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -67,7 +68,7 @@ func fixture(t *testing.T) (*Controller, *observe.Set) {
 	}
 	meters, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	c := &Controller{Client: api, Observer: &observe.Observer{API: api, Namespace: where}, Metrics: meters, Log: logr.Discard()}
+	c := &Controller{Client: api, Observer: &observe.Observer{API: api, Namespace: where, Clock: clock.RealClock{}}, Metrics: meters, Log: logr.Discard()}
 	return c, look(t, c)
 }
 

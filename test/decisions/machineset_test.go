@@ -188,6 +188,12 @@ func (w *world) setCPMS(opts []string) error {
 				place.Outdated = "instanceType is " + value
 				w.cpms.Places[uid] = place
 			}
+		case "pause": // the last Machine came to nothing
+			pause, err := time.ParseDuration(value)
+			if err != nil {
+				return err
+			}
+			w.cpms.NotBefore, w.cpms.Nothing = w.s.Now.Add(pause), "Machine new-0 came to nothing"
 		case "no-capacity":
 			w.noCapacity = true
 		case "capacity":
@@ -387,6 +393,9 @@ func (w *world) violatesSet(a machineset.Action) string {
 	case machineset.Create:
 		if live > w.cpms.Replicas {
 			return "more than one Machine too many"
+		}
+		if w.s.Now.Before(w.cpms.NotBefore) {
+			return "too early"
 		}
 	case machineset.Delete:
 		switch {

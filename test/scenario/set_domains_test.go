@@ -92,7 +92,7 @@ func TestSetFailures(t *testing.T) {
 	c.setSettles(t, 3, sandbox.InstanceType)
 	first := c.machineNames(t)
 
-	for kind, phase := range map[string]string{"no-capacity.large": "Provisioning", "impossible.large": "Failed", "no-power.large": "Provisioned"} {
+	for kind, phase := range map[string]string{"no-capacity.large": "Provisioning", "no-power.large": "Provisioned"} {
 		t.Run("a template that cannot be had: "+kind, func(t *testing.T) {
 			must(t, c.template(t.Context(), kind))
 			eventually(t, slowly, "a fourth Machine, which is "+phase, func(ctx context.Context) error {
@@ -104,7 +104,6 @@ func TestSetFailures(t *testing.T) {
 				return errors.New("there is none")
 			})
 			c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "no Node")
-			// The MachineHealthCheck deletes a Machine that has failed, and the set creates another.
 			if now := c.machineNames(t); len(now) > 4 || slices.ContainsFunc(first, func(name string) bool { return !slices.Contains(now, name) }) {
 				t.Errorf("Machines %v", now)
 			}
@@ -115,6 +114,27 @@ func TestSetFailures(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("a template that is refused: the MachineHealthCheck deletes each Machine that failed, and the set makes no other at once", func(t *testing.T) {
+		creations := func() float64 {
+			n, err := c.metric(t.Context(), "holdfast_machineset_actions_total", `action="Create"`, `result="done"`)
+			must(t, err)
+			return n
+		}
+		before := creations()
+		must(t, c.template(t.Context(), "impossible.large"))
+		c.setSays(t, machineset.ConditionDegraded, metav1.ConditionTrue, "(2 in a row)")
+		c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "the next try is at")
+		if n := creations() - before; n < 2 || n > 3 {
+			t.Errorf("%v Machines were created", n)
+		}
+		must(t, c.template(t.Context(), sandbox.InstanceType))
+		c.setSettles(t, 3, sandbox.InstanceType)
+		c.setSays(t, machineset.ConditionDegraded, metav1.ConditionFalse, "")
+		if now := c.machineNames(t); !slices.Equal(now, first) {
+			t.Errorf("Machines %v became %v", first, now)
+		}
+	})
 
 	t.Run("a host is down: the set waits, and says for what", func(t *testing.T) {
 		must(t, c.Power(first[0], false))

@@ -1,0 +1,66 @@
+package setcontroller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/machineset"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// How long the set waits between two creations of which the first came to nothing: twice as long each time.
+const (
+	firstPause = 10 * time.Second
+	mostPause  = 5 * time.Minute
+)
+
+// creations is what becomes of the Machines that the set creates. A Machine that the platform refuses fails at once, and a MachineHealthCheck
+// deletes it at once: without a pause the set would create hundreds of them in a minute. The zero value knows of none. What is
+// remembered is lost with the election, and then a Machine may be created one pause too early.
+type creations struct {
+	generation int64 // of the set that the Machines were created from
+	last       string
+	at         time.Time // when it was created
+	came       bool      // it got a Node, or what became of it has been counted
+	failures   int       // in a row
+	why        string    // what is known of the last one
+}
+
+// created notes that a Machine was created.
+func (c *creations) created(name string, at time.Time) {
+	c.last, c.at, c.came, c.why = name, at, false, ""
+}
+
+// recall counts the Machines that came to nothing, and tells the set's facts until when there is a pause. Any change of the set ends it.
+// errors are what the Machines' status says is wrong, by name.
+func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation int64, errors map[string]string) {
+	if generation != c.generation {
+		*c = creations{generation: generation}
+	}
+	if m := s.Machine(c.last); c.last != "" && !c.came {
+		if said := errors[c.last]; said != "" {
+			c.why = said
+		}
+		switch {
+		case m == nil || m.Deleting() || m.Phase == "Failed":
+			c.came = true
+			c.failures++
+		case m.NodeName != "":
+			c.came = true
+			c.failures = 0
+		}
+	}
+	if c.failures == 0 {
+		return
+	}
+	set.NotBefore = c.at.Add(min(mostPause, firstPause<<min(c.failures-1, 10)))
+	set.Nothing = fmt.Sprintf("Machine %s was created from the template as it is, and was deleted or failed before it had a Node", c.last)
+	if c.why != "" {
+		set.Nothing += ": " + quorum.Clip(strings.Join(strings.Fields(c.why), " "), 300)
+	}
+	if c.failures > 1 {
+		set.Nothing += fmt.Sprintf(" (%d in a row)", c.failures)
+	}
+	set.Nothing += "; correct the template, or what the platform lacks"
+}
