@@ -31,7 +31,7 @@ import (
 // A write is never older than what it replaces: the objects are read first, etcd by a linearizable
 // read after that, and the write goes through only if the object is still the one that was read. So
 // of two Holdfasts at work for a moment, the slower one cannot undo what the faster one published.
-// A read of etcd that fails writes nothing. What fails here is tried again at a pace of its own: it neither keeps
+// What stood as it is to be is read again every 10 seconds, or once another content is wanted. A read of etcd that fails writes nothing. What fails here is tried again at a pace of its own: it neither keeps
 // the reconciler from etcd's members, nor has it run rounds in vain.
 type Publisher struct {
 	API       client.Reader // live: a cache may be behind what it is to protect
@@ -40,6 +40,8 @@ type Publisher struct {
 	Log       logr.Logger
 
 	attempts attempts
+	stood    string    // what was wanted when the objects were read last and stood so; "" if they did not
+	readAt   time.Time // when that was
 }
 
 // published is what is read, compared and written.
@@ -55,12 +57,17 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 		return nil
 	}
 	if s.Mode != quorum.ModeFull || s.OtherDriver != "" {
-		p.attempts = attempts{} // that operator's, too
+		p.attempts, p.stood = attempts{}, "" // that operator's, too
 		return nil
 	}
 	if !s.Ring.Known || p.pausing(everything, s.Now) {
 		return nil
 	}
+	content := contentOf(s)
+	if content != "" && content == p.stood && !s.Now.Before(p.readAt) && s.Now.Before(p.readAt.Add(reviewEvery)) {
+		return nil // these are four reads for each look
+	}
+	p.stood = ""
 	ctx, cancel := context.WithTimeout(ctx, 2*observe.APITimeout)
 	defer cancel()
 	stands, err := p.read(ctx)
@@ -72,6 +79,9 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 		p.attempts.keep(func(what string) bool {
 			return what == everything || slices.ContainsFunc(stale, func(o client.Object) bool { return nameOf(o) == what })
 		})
+		if len(stale) == 0 {
+			p.stood, p.readAt = content, s.Now
+		}
 		if len(p.due(stands, wanted, s.Now)) == 0 {
 			return p.after(everything, s.Now, nil)
 		}
@@ -88,6 +98,21 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 		return p.after(everything, s.Now, err)
 	}
 	return errors.Join(p.after(everything, s.Now, nil), p.write(ctx, p.due(stands, wanted, s.Now), s.Now))
+}
+
+// contentOf is all that is published of a look, as one text; "" if it cannot be told.
+func contentOf(s *quorum.Snapshot) string {
+	environments, err1 := hostenv.Environments(s)
+	endpoints, err2 := hostenv.Endpoints(s)
+	if err1 != nil || err2 != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, node := range slices.Sorted(maps.Keys(environments)) {
+		fmt.Fprintln(&b, node, environments[node].Text())
+	}
+	fmt.Fprintf(&b, "%+v", endpoints)
+	return b.String()
 }
 
 // everything is what a failure is about that is not about one object.

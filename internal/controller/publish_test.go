@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -272,5 +273,50 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPublishReadsSeldom: what stood as it is to be is not read at each look, and an edit is put back all the same.
+func TestPublishReadsSeldom(t *testing.T) {
+	t.Parallel()
+	api := startAPI(t)
+	ctx := t.Context()
+	must(t, api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostenv.Namespace}}))
+	reads := 0
+	counting := interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+		reads++
+		return c.Get(ctx, key, into, o...)
+	}})
+	p := &Publisher{API: counting, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	look := func(after time.Duration, voters ...byte) int {
+		t.Helper()
+		now, reads = now.Add(after), 0
+		s := ringOf(now, voters...)
+		must(t, p.Publish(ctx, s, (&world{s}).look))
+		return reads
+	}
+	for _, is := range []struct {
+		what string
+		n    int
+		want int
+	}{
+		{"it publishes", look(0, 1, 2, 3), 4},
+		{"it sees what it wrote", look(time.Second, 1, 2, 3), 4},
+		{"that stands", look(time.Second, 1, 2, 3), 0},
+		{"another content", look(time.Second, 1, 2, 4), 4},
+		{"it sees what it wrote again", look(time.Second, 1, 2, 4), 4},
+		{"that stands, too", look(time.Second, 1, 2, 4), 0},
+	} {
+		if is.n != is.want {
+			t.Errorf("%s: %d reads, want %d", is.what, is.n, is.want)
+		}
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: hostenv.Namespace, Name: hostenv.EndpointsName}}
+	must(t, api.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(`{"data":{"4":"edited"}}`))))
+	look(reviewEvery, 1, 2, 4)
+	must(t, api.Get(ctx, client.ObjectKeyFromObject(cm), cm))
+	if cm.Data["4"] != "10.0.0.4" {
+		t.Errorf("after the review it is still %v", cm.Data)
 	}
 }
