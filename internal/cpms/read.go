@@ -143,7 +143,7 @@ func prefix(set *machinev1.ControlPlaneMachineSet, of map[string]string) string 
 
 // place is what a set makes of a Machine.
 func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) machineset.Place {
-	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: index(m.Name)}
+	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: Index(m.Name)}
 	domain, differs, err := t.compare(m.Spec)
 	if err != nil {
 		p.Unclear = err.Error()
@@ -155,8 +155,8 @@ func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) mac
 	return p
 }
 
-// index is the number at the end of a Machine's name, nil without one.
-func index(name string) *int {
+// Index is the number at the end of a Machine's name, nil without one.
+func Index(name string) *int {
 	found := regexp.MustCompile(`-(\d+)$`).FindStringSubmatch(name)
 	if found == nil {
 		return nil

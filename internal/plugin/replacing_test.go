@@ -9,6 +9,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -131,5 +132,26 @@ func TestHeartbeat(t *testing.T) {
 	want := "12:00:00  Machine a: Provisioning.\n12:00:15  Machine a: Provisioning (for 15s so far)\n12:00:30  Machine a: Provisioning (for 30s so far)\n12:00:40  Machine a is Running.\n"
 	if out.String() != want {
 		t.Errorf("it says\n%s", out.String())
+	}
+}
+
+// TestSuccessor: of two Machines that a set creates for two that were deleted, each replaces the one with its number.
+func TestSuccessor(t *testing.T) {
+	created := map[types.UID]*machinev1beta1.Machine{}
+	for _, is := range []struct{ add, old, want string }{
+		{"", "c-master-abcde-1", ""},
+		{"c-master-fghij-0", "c-master-abcde-1", ""},
+		{"c-master-klmno-1", "c-master-abcde-1", "c-master-klmno-1"},
+		{"", "c-master-abcde-0", "c-master-fghij-0"},
+		{"", "without-a-number", "c-master-fghij-0"},
+		{"first", "c-master-abcde-2", ""},
+		{"", "without-a-number", "c-master-fghij-0"},
+	} {
+		if is.add != "" {
+			created[types.UID(is.add)] = &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: is.add}}
+		}
+		if got := successor(is.old, created); got != is.want {
+			t.Errorf("of %d Machines %q replaces %s, want %q", len(created), got, is.old, is.want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -198,14 +200,28 @@ func (r *replacing) another(ctx context.Context) error {
 		if err != nil {
 			return "" // it is asked again with the next look
 		}
-		for uid, m := range now {
+		maps.DeleteFunc(now, func(uid types.UID, m *machinev1beta1.Machine) bool {
 			// A command that goes on with a deletion finds the other Machine there already.
-			if _, there := before[uid]; !there || r.old.DeletionTimestamp != nil && !m.CreationTimestamp.Before(r.old.DeletionTimestamp) {
-				return m.Name
-			}
-		}
-		return ""
+			_, there := before[uid]
+			return there && (r.old.DeletionTimestamp == nil || m.CreationTimestamp.Before(r.old.DeletionTimestamp))
+		})
+		return successor(r.old.Name, now)
 	})
+}
+
+// successor is the name of the Machine that a set created for another one: it has the same number at the end of its name. Where the
+// other has none, any of the Machines is; "" if none is.
+func successor(old string, created map[types.UID]*machinev1beta1.Machine) (name string) {
+	number := cpms.Index(old)
+	for _, m := range created {
+		if n := cpms.Index(m.Name); number != nil && (n == nil || *n != *number) {
+			continue // it is another one's, which was deleted at the same time
+		}
+		if name == "" || m.Name < name {
+			name = m.Name
+		}
+	}
+	return name
 }
 
 // kept are the Machines that the old one's controller controls, by UID.
