@@ -84,8 +84,9 @@ func (p *planner) hostsNothing(m *quorum.Machine) bool {
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }
 
-// roomForLearner says whether there may be one learner more: the first always, others only where every member takes them. One that has
-// not started as a learner either takes them or never starts, and etcd can do without it.
+// roomForLearner says whether there may be one learner more: the first always, others only where every voter takes them, and every learner
+// that answers. One that is still being sent its data cannot be asked: if it takes fewer it ends, which costs etcd nothing, for it is not
+// promoted either.
 func (p *planner) roomForLearner() bool {
 	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil
 }
@@ -94,7 +95,7 @@ func (p *planner) roomForLearner() bool {
 func (p *planner) takesNoMore() *quorum.Member {
 	n := p.learners()
 	for k := range p.s.Ring.Members {
-		if m := &p.s.Ring.Members[k]; (!m.Learner || m.Started()) && m.MaxLearners <= n {
+		if m := &p.s.Ring.Members[k]; (!m.Learner || m.Healthy) && m.MaxLearners <= n {
 			return m
 		}
 	}

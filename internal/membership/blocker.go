@@ -102,6 +102,8 @@ func (p *planner) learnerBlocker() string {
 			return fmt.Sprintf("learner %s is %s", member, p.behind(member))
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
+		case !p.takesAll(member):
+			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once it is the only one", member, p.learners())
 		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case p.seatFree() && p.holdsPromotion():

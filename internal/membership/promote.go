@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked, a seat is free, and the quorum
-// guard is sized for one voter more.
+// promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked, a seat is free, the quorum
+// guard is sized for one voter more, and it takes the other learners.
 func (p *planner) promote() []Action {
 	if !p.seatFree() || p.holdsPromotion() {
 		return nil
@@ -18,7 +18,7 @@ func (p *planner) promote() []Action {
 		if !member.Learner || m == nil || !p.s.Steady(member) {
 			continue
 		}
-		if !m.Deleting() && !m.Mirrored && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs && !p.hostGoesWithAnother(m) {
+		if p.takesAll(member) && !m.Deleting() && !m.Mirrored && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs && !p.hostGoesWithAnother(m) {
 			return []Action{{
 				Step: 6, Machine: m.Name, UID: m.UID, Change: Promote{Member{member.ID, member.Name}},
 				Why: fmt.Sprintf("it is %d entries behind the leader, its Machine is hooked, and a seat is free", p.s.Lag(member)),
@@ -26,6 +26,12 @@ func (p *planner) promote() []Action {
 		}
 	}
 	return nil
+}
+
+// takesAll says whether a learner takes as many learners as there are. As a voter, one that does not would end at the next word of another.
+func (p *planner) takesAll(learner *quorum.Member) bool {
+	n := p.learners()
+	return n == 1 || learner.MaxLearners >= n
 }
 
 // seatFree says whether a voter may be added: one is missing, or one is about to go and can, or the set is to delete one's Machine once

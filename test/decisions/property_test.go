@@ -612,7 +612,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
 		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
-		w.s.Limits.MaxLearners = one(t, "learners", 1, 1, 2)
+		w.s.Limits.MaxLearners = one(t, "learners", 1, 1, 2, 3)
 		if chance(t, 50, "guard pods") {
 			w.s.QuorumGuard = q.Guard{Managed: true}
 		}

@@ -45,6 +45,9 @@ func newWorld() *world {
 // dead at the next.
 const round = 10 * time.Second
 
+// manyLearners is how many learners a member takes unless told otherwise.
+const manyLearners = 9
+
 // apply makes one action happen, or says why etcd or the API server refuses it.
 func (w *world) apply(a membership.Action) error {
 	ring := &w.s.Ring
@@ -94,7 +97,7 @@ func (w *world) apply(a membership.Action) error {
 		w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.UID == c.PodUID })
 	case membership.AddLearner:
 		if learners := len(ring.Members) - voters; learners > 0 && slices.ContainsFunc(ring.Members, func(o q.Member) bool {
-			return (!o.Learner || o.Started()) && o.MaxLearners <= learners
+			return (!o.Learner || o.Healthy) && o.MaxLearners <= learners
 		}) {
 			return errors.New("etcdserver: too many learner members in cluster")
 		}
@@ -159,7 +162,7 @@ func (w *world) pass() (news []string) {
 		if !m.Learner || n == nil || w.broken[n.Name] || !n.Ready || m.Healthy && m.Applied == w.s.Ring.Index {
 			continue
 		}
-		m.Name, m.Healthy, m.Since, m.Why = n.Name, true, w.s.Now, ""
+		m.Name, m.Healthy, m.Since, m.Why, m.MaxLearners = n.Name, true, w.s.Now, "", manyLearners
 		m.Applied, m.ProgressAt, m.CaughtUpAt = w.s.Ring.Index, w.s.Now, w.s.Now.Add(-round/2)
 		news = append(news, fmt.Sprintf("learner %s starts and catches up", m))
 	}
@@ -716,7 +719,7 @@ func (w *world) setNode(name string, opts []string) error {
 
 func (w *world) setMember(id string, opts []string) error {
 	if w.s.Ring.Member(hex(id)) == nil {
-		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, MaxLearners: w.s.Limits.MaxLearners, Since: noon().Add(-time.Hour), Applied: index, CaughtUpAt: noon().Add(-time.Hour)})
+		w.s.Ring.Members = append(w.s.Ring.Members, q.Member{ID: hex(id), Name: "etcd-" + id, Healthy: true, MaxLearners: manyLearners, Since: noon().Add(-time.Hour), Applied: index, CaughtUpAt: noon().Add(-time.Hour)})
 		w.s.Ring.Leader = cmp.Or(w.s.Ring.Leader, hex(id))
 	}
 	m := w.s.Ring.Member(hex(id))
