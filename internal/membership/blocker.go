@@ -103,7 +103,7 @@ func (p *planner) learnerBlocker() string {
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
 		case !p.takesAll(member):
-			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once it is the only one", member, p.learners())
+			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once all learners have started", member, p.learners())
 		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case p.seatFree() && p.holdsPromotion():
