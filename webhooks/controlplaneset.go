@@ -73,11 +73,12 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 	})
 }
 
-// inForeground says whether a DELETE is with foreground propagation: the request says so, or the set has been prepared for it.
+// inForeground says whether a DELETE is with foreground propagation: the request says so, or says nothing, and the set has been prepared for
+// it. What the request says goes first, so a person can still end a deletion of that kind.
 func inForeground(req *ctrladmission.Request, set *machinev1.ControlPlaneMachineSet) bool {
 	var options metav1.DeleteOptions
-	if utiljson.Unmarshal(req.Options.Raw, &options) == nil && ptr.Deref(options.PropagationPolicy, "") == metav1.DeletePropagationForeground {
-		return true
+	if err := utiljson.Unmarshal(req.Options.Raw, &options); err == nil && (options.PropagationPolicy != nil || options.OrphanDependents != nil) {
+		return ptr.Deref(options.PropagationPolicy, "") == metav1.DeletePropagationForeground
 	}
 	return slices.Contains(set.Finalizers, metav1.FinalizerDeleteDependents)
 }

@@ -136,6 +136,7 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cpms.Finalizer+`","`+metav1.FinalizerDeleteDependents+`"]}}`))))
 		f.caughtUp(t, set)
 		refused(alice.Delete(ctx, set))
+		must(t, alice.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationBackground), client.DryRunAll))
 		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 	})
 	must(t, alice.Delete(ctx, set))

@@ -8,13 +8,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// limits asks each member that answered how many learners it takes. etcd has no call for that, but tells its command line.
-func (c *Client) limits(ctx context.Context, ring *quorum.Ring, answers []answer) {
+// limit is how many learners the member takes that answers at one of its client URLs, 0 if it does not tell. etcd has no call for that, but
+// tells its command line.
+func (c *Client) limit(ctx context.Context, urls []string) int {
 	c.mu.Lock()
 	roots := c.roots
 	c.mu.Unlock()
@@ -22,20 +20,18 @@ func (c *Client) limits(ctx context.Context, ring *quorum.Ring, answers []answer
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: c.clientCertificate},
 		DisableKeepAlives: true,
 	}}
-	var asked sync.WaitGroup
-	for i, a := range answers {
-		if a.status == nil {
+	for _, u := range urls {
+		at, err := target(u)
+		if err != nil {
 			continue
 		}
-		asked.Go(func() {
-			if args, err := commandLine(ctx, client, a.url); err == nil {
-				ring.Members[i].MaxLearners = maxLearners(args)
-			} else {
-				c.cfg.Logger.V(1).Info("a member does not tell its command line", "member", ring.Members[i].String(), "reason", err.Error())
-			}
-		})
+		args, err := commandLine(ctx, client, at)
+		if err == nil {
+			return maxLearners(args)
+		}
+		c.cfg.Logger.V(1).Info("a member does not tell its command line", "url", at, "reason", err.Error())
 	}
-	asked.Wait()
+	return 0
 }
 
 // commandLine is that of the etcd that answers at a client URL.
@@ -62,10 +58,13 @@ func commandLine(ctx context.Context, client *http.Client, at string) ([]string,
 }
 
 // maxLearners is what a command line of etcd says of --max-learners (--experimental-max-learners before 3.6), 0 for nothing. The last
-// flag counts, as for etcd.
+// flag counts, as for etcd. Where there is a configuration file etcd ignores every flag.
 func maxLearners(args []string) (n int) {
 	for i, arg := range args {
 		name, value, given := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if strings.HasPrefix(arg, "-") && name == "config-file" {
+			return 0
+		}
 		if !strings.HasPrefix(arg, "-") || name != "max-learners" && name != "experimental-max-learners" {
 			continue
 		}

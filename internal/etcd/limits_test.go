@@ -19,9 +19,11 @@ func TestMaxLearners(t *testing.T) {
 		"etcd --experimental-max-learners=2":   2,
 		"etcd --max-learners=2 --max-learners": 0,
 		"etcd --max-learners=3 --max-learners=2 --name=max-learners=9": 2,
-		"etcd --max-learners=-1": 0,
-		"etcd --max-learners=x":  0,
-		"etcd max-learners=7":    0,
+		"etcd --max-learners=2 --config-file=x":                        0,
+		"etcd --config-file x --max-learners 2":                        0,
+		"etcd --max-learners=-1":                                       0,
+		"etcd --max-learners=x":                                        0,
+		"etcd max-learners=7":                                          0,
 	} {
 		if got := maxLearners(strings.Fields(line)); got != want {
 			t.Errorf("%q: %d, want %d", line, got, want)

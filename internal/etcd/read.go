@@ -50,12 +50,19 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	defer cancel()
 	answers := make([]answer, len(ring.Members))
 	var asked sync.WaitGroup
+	if c.cfg.Limits && slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return m.Learner }) {
+		for i := range ring.Members {
+			asked.Go(func() { ring.Members[i].MaxLearners = c.limit(ctx, ring.Members[i].ClientURLs) })
+		}
+	}
 	for i := range ring.Members {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
-	if c.cfg.Limits && slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return m.Learner }) {
-		c.limits(ctx, &ring, answers)
+	for i, a := range answers {
+		if a.status == nil { // who else answers at its URL says nothing of this member
+			ring.Members[i].MaxLearners = 0
+		}
 	}
 	if why := alarms(&ring, answers); why != "" {
 		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""

@@ -43,7 +43,7 @@ func (c *Flags) Open() (*etcd.Client, error) {
 			return nil, err
 		}
 	}
-	return etcd.New(etcd.Config{Endpoints: c.Endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key})
+	return etcd.New(etcd.Config{Endpoints: c.Endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Limits: true})
 }
 
 // CheckEndpoints wants https URLs with a host.

@@ -52,5 +52,5 @@ func (p *planner) pause() string {
 	if !p.s.Now.Before(p.set.NotBefore) {
 		return ""
 	}
-	return "the next try is at " + p.set.NotBefore.UTC().Format(time.RFC3339) + ", or as soon as the set is changed"
+	return "the next try is at " + p.set.NotBefore.UTC().Format(time.RFC3339) + ", or as soon as the set's spec is changed"
 }

@@ -96,7 +96,7 @@ func (p *planner) decide() {
 	if p.hindered() {
 		return
 	}
-	if p.set.Nothing != "" {
+	if c := p.counts(); p.set.Nothing != "" && (c.Unavailable > 0 || c.Updated < p.set.Replicas) {
 		p.note(ReasonCreationFails, "", "%s", p.set.Nothing)
 	}
 	for _, step := range []func() []Action{p.adopt, p.shrink, p.grow, p.rollout} {

@@ -13,12 +13,9 @@ import (
 
 // addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner.
 func (p *planner) addLearner() []Action {
-	if !p.roomForLearner() {
-		return nil
-	}
 	// A Machine that cannot be hooked gets no member: see stuck.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
-		return p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
+		return p.roomFor(m) && p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
 	if m == nil {
 		return nil
@@ -84,11 +81,11 @@ func (p *planner) hostsNothing(m *quorum.Machine) bool {
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }
 
-// roomForLearner says whether there may be one learner more: the first always, others only where every voter takes them, and every learner
-// that answers. One that is still being sent its data cannot be asked: if it takes fewer it ends, which costs etcd nothing, for it is not
-// promoted either.
-func (p *planner) roomForLearner() bool {
-	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil
+// roomFor says whether a Machine may get a learner now: the first always, others only where every voter takes them, and every learner
+// that answers. One that does not answer cannot be asked: if it takes fewer it ends, or does not start. It is not promoted then, and gives
+// way; after that it is the only one or none.
+func (p *planner) roomFor(m *quorum.Machine) bool {
+	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil && p.join.Node(m).GaveWayAt.IsZero()
 }
 
 // takesNoMore is a member that would end with one learner more, as far as is known; nil for none.

@@ -95,7 +95,11 @@ func (p *planner) learnerBlocker() string {
 		case m == nil:
 			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
 		case !member.Started():
-			return fmt.Sprintf("the learner on Machine %s has not started", m.Name)
+			why := ""
+			if n := p.learners(); n > 1 {
+				why = fmt.Sprintf("; etcd starts there only if it takes %d learners (--max-learners)", n)
+			}
+			return fmt.Sprintf("the learner on Machine %s has not started%s", m.Name, why)
 		case !member.Healthy:
 			return fmt.Sprintf("learner %s does not answer, as one that is still being sent its data: %s", member, member.Why)
 		case !p.s.CaughtUp(member):
@@ -103,7 +107,7 @@ func (p *planner) learnerBlocker() string {
 		case !p.s.Steady(member):
 			return fmt.Sprintf("learner %s has caught up, and is promoted once it has kept up for %s", member, p.s.Limits.SteadyFor)
 		case !p.takesAll(member):
-			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once all learners have started", member, p.learners())
+			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once it is the only one", member, p.learners())
 		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case p.seatFree() && p.holdsPromotion():

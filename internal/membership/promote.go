@@ -2,7 +2,6 @@ package membership
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -29,11 +28,11 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// takesAll says whether a learner takes the others, where Holdfast adds several. One that does not ends as soon as another starts, and then
-// would be a voter that does. Once all others have started, it has come through that.
+// takesAll says whether a learner takes the others, where Holdfast adds several. One that does not ends at a word of another, and then
+// would be a voter that does.
 func (p *planner) takesAll(learner *quorum.Member) bool {
-	return p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= p.learners() ||
-		!slices.ContainsFunc(p.s.Ring.Members, func(m quorum.Member) bool { return m.Learner && m.ID != learner.ID && !m.Started() })
+	n := p.learners()
+	return n == 1 || p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= n
 }
 
 // seatFree says whether a voter may be added: one is missing, or one is about to go and can, or the set is to delete one's Machine once

@@ -18,10 +18,6 @@ func (p *planner) removeLearner() []Action {
 		}
 		a, goes := Action{Step: 3}, RemoveLearner{Member: Member{member.ID, member.Name}}
 		m := host.Machine()
-		waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
-		if accepts, _ := p.s.Ring.Accepts(); accepts && p.roomForLearner() {
-			waits = nil // it gets a learner of its own
-		}
 		switch {
 		case m != nil && m.Mirrored:
 			continue
@@ -31,7 +27,10 @@ func (p *planner) removeLearner() []Action {
 		case host.Departed != nil && (len(host.Machines) == 0 || p.s.Dead(member)):
 			a.Machine, a.UID = host.Departed.Machine, host.Departed.MachineUID
 			a.Why = fmt.Sprintf("its Machine %s is gone", host.Departed.Machine)
-		case len(host.Machines)+len(host.Nodes) > 0 && waits != nil && p.stalled(member, p.turnLength(m, waits)):
+		case len(host.Machines)+len(host.Nodes) > 0:
+			if a.Why = p.whyGivesWay(member, host); a.Why == "" {
+				continue
+			}
 			goes.GivesWay = true
 			if m != nil {
 				a.Machine, a.UID = m.Name, m.UID
@@ -39,7 +38,6 @@ func (p *planner) removeLearner() []Action {
 					goes.Node = n.Name
 				}
 			}
-			a.Why = fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(m, waits), waits.Name)
 		default:
 			continue
 		}
@@ -47,6 +45,31 @@ func (p *planner) removeLearner() []Action {
 		return []Action{a}
 	}
 	return nil
+}
+
+// whyGivesWay is why a learner gives way to others, "" if it does not.
+func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string {
+	waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
+	accepts, _ := p.s.Ring.Accepts()
+	switch {
+	case waits != nil && accepts && p.roomFor(waits): // it gets a learner of its own
+	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
+		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
+	}
+	if p.hampered(learner) {
+		return fmt.Sprintf("beside another learner it does not get on; perhaps etcd takes one at a time there (--max-learners=%d)", p.s.Limits.MaxLearners)
+	}
+	return ""
+}
+
+// hampered says whether a learner has stood still beside another for so long that the other may be why: etcd does not start where it takes
+// one, and a learner that does not say what it takes is not promoted beside another.
+func (p *planner) hampered(m *quorum.Member) bool {
+	if p.learners() < 2 || p.s.Limits.MaxLearners == 1 {
+		return false
+	}
+	return p.stalled(m, longestTurn*p.s.Limits.StallAfter) ||
+		p.s.Steady(m) && !p.takesAll(m) && !m.CaughtUpAt.IsZero() && p.s.Now.Sub(m.CaughtUpAt) >= p.s.Limits.StallAfter
 }
 
 // stalled says whether a learner that is not caught up has made no progress for that long.

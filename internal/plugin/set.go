@@ -117,8 +117,11 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
 	}
 	r := o.replacing(t, c, old)
-	if wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded)); wrong != nil && wrong.Status == metav1.ConditionTrue && !o.changes() {
-		return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine; nothing is begun: %s", set.Name, cmp.Or(wrong.Message, wrong.Reason))
+	wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded))
+	// A Machine that came to nothing is what such a set creates anew.
+	itself := wrong != nil && wrong.Reason == string(machineset.ReasonCreationFails) && old.Status.NodeRef == nil
+	if wrong != nil && wrong.Status == metav1.ConditionTrue && !o.changes() && !itself {
+		return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine that comes up; nothing is begun: %s", set.Name, cmp.Or(wrong.Message, wrong.Reason))
 	}
 	if !o.changes() {
 		if o.dryRun {

@@ -112,7 +112,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
 	}
 	keepers := entry(KeeperWebhook, admissionregistrationv1.Ignore, conditions("what-keeps-machines", keeps()))
-	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
+	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
 	keepers.Rules[0].Resources = []string{"machinesets", "machinehealthchecks"}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},

@@ -118,6 +118,8 @@ func configs() []config {
 		{name: "one to three, two learners", voters: 1, desired: 3, version: current, spares: 2, recs: 2, learners: 2},
 		{name: "three, two learners", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
 		{name: "three, two learners, etcd one", voters: 3, desired: 3, version: current, spares: 2, recs: 1, broken: 1, learners: 2, lower: 2},
+		{name: "three, two learners, new ones one", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, learners: 2, lowNew: true},
+		{name: "one to three, two learners, new ones one", voters: 1, desired: 3, version: current, spares: 2, recs: 1, learners: 2, lowNew: true},
 		{name: "three to five, two learners", voters: 3, desired: 5, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
 		{name: "five, two learners", voters: 5, desired: 5, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
 

@@ -22,9 +22,10 @@ func mutants() []mutant {
 		// The traps that DESIGN.md names; the fourth, two leaders, is a configuration.
 		{"trap: a second voter dies while one waits", "membership/plan.go", "p.removeVoter, p.removeDead, p.promote", "p.removeVoter, p.promote"},
 		{"trap: tolerates no fewer than before", "membership/removevoter.go", "spare < min(now, quorum.Tolerance(s.Desired))", "spare < now"},
-		{"trap: a learner that never starts blocks", "membership/removelearner.go", "waits != nil && p.stalled(member, p.turnLength(m, waits)):", "false:"},
+		{"trap: a learner that never starts blocks", "membership/removelearner.go", "case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):", "case false:"},
 
 		{"a second learner that a voter does not take", "membership/addlearner.go", " && p.takesNoMore() == nil", ""},
+		{"two learners whose hosts take one", "membership/removelearner.go", "	if p.hampered(learner) {", "	if false {"},
 		{"gave way is forgotten", "membership/addlearner.go", "a.GaveWayAt.Compare(b.GaveWayAt),", "0,"},
 		{"the same address blocks", "membership/removedead.go", "if accepts && (otherWay ||", "if accepts && (true || otherWay ||"},
 		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},

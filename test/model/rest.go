@@ -134,8 +134,12 @@ func (s *state) settle(i int) {
 	o := &s.at[i]
 	runs := o.is(own) && o.is(machine) && !o.is(broken) && o.is(instance)
 	switch {
-	case o.learner() && runs:
+	case o.learner() && runs && (o.get(member) != unstarted || s.starts(i)):
+		begins := o.get(member) == unstarted
 		s.run(i, caughtUp)
+		if begins {
+			s.heard(i)
+		}
 	case o.learner() || o.votes():
 		s.age(i)
 	}

@@ -312,6 +312,19 @@ func (s *state) learners() (n int) {
 	return n
 }
 
+// starts says whether etcd starts at an address: one that takes one learner does not while there are two.
+func (s *state) starts(i int) bool { return !s.at[i].is(lower) || s.learners() < 2 }
+
+// heard ends those members that take one learner, for another has started beside one.
+func (s *state) heard(i int) {
+	for k := range s.at {
+		if o := &s.at[k]; k != i && o.is(lower) && o.get(member) != unstarted && s.learners() > 1 {
+			s.stop(k)
+			o.set(own, 0)
+		}
+	}
+}
+
 // The world's own doings, each on a state that is not in canonical form any more afterwards.
 
 // stop ends a member's process.
@@ -416,15 +429,12 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		if s.learners() >= max(1, c.learners) || o.get(member) != noMember || healthy < want {
 			return false
 		}
-		for i := range s.at { // a member with a lower limit ends, and does not start again
-			if s.at[i].is(lower) && s.learners() > 0 {
-				s.stop(i)
-				s.at[i].set(own, 0)
-			}
-		}
 		o.set(member, unstarted)
 		o.set(answers, down)
 		o.set(own, o.get(instance))
+		if c.lowNew {
+			o.set(lower, 1)
+		}
 	case membership.KindRemoveLearner, membership.KindRemoveVoter:
 		if o.get(member) == noMember || o.healthy() && healthy-1 < (voters-1)/2+1 {
 			return false

@@ -17,6 +17,7 @@ type config struct {
 	recs     int    // reconcilers at once
 	learners int    // at a time, for Holdfast; 0 is 1
 	lower    int    // of the voters at first, those whose etcd takes one learner at a time
+	lowNew   bool   // the etcd of every new host takes one learner at a time
 	bare     bool   // the control plane has yet to be adopted
 	born     bool   // new Machines come with hook and latch
 	broken   int    // new Machines on whose hosts etcd never starts, at once
@@ -591,8 +592,8 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 	}
 	free := e.c.windows || !s.inHand(i)
 	switch {
-	case m == unstarted && runs && quorate:
-		then(starts, func(n *state) { n.run(i, behind) })
+	case m == unstarted && runs && quorate && s.starts(i):
+		then(starts, func(n *state) { n.run(i, behind); n.heard(i) })
 	case m == behind && o.get(answers) == up && quorate:
 		then(catchesUp, func(n *state) { n.run(i, caughtUp) })
 	case o.get(answers) != up && runs && m != unstarted && m != stray && free:
