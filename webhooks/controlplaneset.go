@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -77,8 +76,8 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 // it. What the request says goes first, so a person can still end a deletion of that kind.
 func inForeground(req *ctrladmission.Request, set *machinev1.ControlPlaneMachineSet) bool {
 	var options metav1.DeleteOptions
-	if err := utiljson.Unmarshal(req.Options.Raw, &options); err == nil && (options.PropagationPolicy != nil || options.OrphanDependents != nil) {
-		return ptr.Deref(options.PropagationPolicy, "") == metav1.DeletePropagationForeground
+	if err := utiljson.Unmarshal(req.Options.Raw, &options); err == nil && options.PropagationPolicy != nil {
+		return *options.PropagationPolicy == metav1.DeletePropagationForeground
 	}
 	return slices.Contains(set.Finalizers, metav1.FinalizerDeleteDependents)
 }
