@@ -82,13 +82,13 @@ func (p *planner) hostsNothing(m *quorum.Machine) bool {
 func (p *planner) hasLearner() bool { return p.learners() > 0 }
 
 // roomFor says whether a Machine may get a learner now: the first always, others only where every voter takes them, and every learner
-// that answers. One that does not answer cannot be asked: if it takes fewer it ends, or does not start. It is not promoted then, and gives
-// way; after that it is the only one or none.
+// that answers. One that does not answer cannot be asked. If it takes fewer it crashes or does not start, is not promoted, and gives way in
+// the end (hampered). A Machine whose Node gave way gets its next learner only where there is no other.
 func (p *planner) roomFor(m *quorum.Machine) bool {
 	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil && p.join.Node(m).GaveWayAt.IsZero()
 }
 
-// takesNoMore is a member that would end with one learner more, as far as is known; nil for none.
+// takesNoMore is a member whose etcd may crash with one learner more; nil for none.
 func (p *planner) takesNoMore() *quorum.Member {
 	n := p.learners()
 	for k := range p.s.Ring.Members {

@@ -28,8 +28,8 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// takesAll says whether a learner takes the others, where Holdfast adds several. One that does not ends at a word of another, and then
-// would be a voter that does.
+// takesAll says whether a learner's etcd takes as many learners as there are, where Holdfast adds several. One that takes fewer crashes when
+// another of them starts: it must not be a voter by then.
 func (p *planner) takesAll(learner *quorum.Member) bool {
 	n := p.learners()
 	return n == 1 || p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= n

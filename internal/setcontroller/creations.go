@@ -22,37 +22,40 @@ type creations struct {
 	generation int64 // of the set that the Machines were created from
 	last       string
 	at         time.Time // when it was created
-	came       bool      // it got a Node, or what became of it has been counted
+	judged     bool      // whether it came up is known, and counted
 	failures   int       // in a row
 	why        string    // what is known of the last one
 }
 
 // created notes that a Machine was created.
 func (c *creations) created(name string, at time.Time) {
-	c.last, c.at, c.came, c.why = name, at, false, ""
+	c.last, c.at, c.judged, c.why = name, at, false, ""
 }
 
-// recall counts the Machines that came to nothing, and tells the set's facts until when there is a pause. Any change of the set ends it.
+// recall counts the Machines that came to nothing, and tells the set's facts until when there is a pause. Any change of the set's spec ends it.
 // errors are what the Machines' status says is wrong, by name.
 func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation int64, errors map[string]string) {
 	if generation != c.generation {
 		*c = creations{generation: generation}
 	}
-	if m := s.Machine(c.last); c.last != "" && !c.came {
+	if m := s.Machine(c.last); c.last != "" && !c.judged {
 		if said := errors[c.last]; said != "" {
 			c.why = said
 		}
 		switch {
 		case m == nil || m.Deleting() || m.Phase == "Failed":
-			c.came = true
+			c.judged = true
 			c.failures++
 		case m.NodeName != "":
-			c.came = true
+			c.judged = true
 			c.failures = 0
 		}
 	}
 	if c.failures == 0 {
 		return
+	}
+	if s.Now.Before(c.at) { // the clock was put back
+		c.at = s.Now
 	}
 	set.NotBefore = c.at.Add(min(mostPause, firstPause<<min(c.failures-1, 10)))
 	set.Nothing = fmt.Sprintf("Machine %s was created from the template as it is, and was deleted or failed before it had a Node", c.last)

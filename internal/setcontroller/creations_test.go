@@ -13,9 +13,10 @@ import (
 func TestCreations(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	var c creations
+	now := t0.Add(2 * time.Hour)
 	look := func(generation int64, errors map[string]string, machines ...quorum.Machine) *machineset.Set {
 		set := &machineset.Set{}
-		c.recall(&quorum.Snapshot{Machines: machines}, set, generation, errors)
+		c.recall(&quorum.Snapshot{Now: now, Machines: machines}, set, generation, errors)
 		return set
 	}
 	free := func(what string, set *machineset.Set) {
@@ -56,5 +57,7 @@ func TestCreations(t *testing.T) {
 		look(1, nil)
 	}
 	paused("the longest pause", look(1, nil), t0.Add(5*time.Minute))
+	now = t0.Add(-time.Hour)
+	paused("the clock was put back by an hour", look(1, nil), now.Add(5*time.Minute))
 	free("the set is changed", look(2, nil))
 }
