@@ -11,13 +11,14 @@ import (
 type Invariant string
 
 const (
-	InvariantQuorum          Invariant = "I1" // no action leaves fewer healthy voters than the quorum of the resulting set
-	InvariantHookedPromotion Invariant = "I2" // no member is promoted unless its Machine carries the hook
-	InvariantRelease         Invariant = "I3" // a Machine that may host a member is released only if its hook is off, the ledger lists it, and etcd keeps quorum without it or a person lifted rule escape-hatch
-	InvariantVoterCount      Invariant = "I4" // no action raises voters above desired + 1, or removes a healthy voter below desired
-	InvariantLivePromotion   Invariant = "I5" // a learner whose Machine is deleting is not promoted
-	InvariantNoRegain        Invariant = "I6" // once gone from a deleting Machine, the hook never returns
-	InvariantOneChange       Invariant = "I7" // at most one membership change a round
+	InvariantQuorum          Invariant = "I1"  // no action leaves fewer healthy voters than the quorum of the resulting set
+	InvariantHookedPromotion Invariant = "I2"  // no member is promoted unless its Machine carries the hook
+	InvariantRelease         Invariant = "I3"  // a Machine that may host a member is released only if its hook is off, the ledger lists it, and etcd keeps quorum without it or a person lifted rule escape-hatch
+	InvariantVoterCount      Invariant = "I4"  // no action raises voters above desired + 1, or removes a healthy voter below desired
+	InvariantLivePromotion   Invariant = "I5"  // a learner whose Machine is deleting is not promoted
+	InvariantNoRegain        Invariant = "I6"  // once gone from a deleting Machine, the hook never returns
+	InvariantOneChange       Invariant = "I7"  // at most one membership change a round
+	InvariantPeerURL         Invariant = "I10" // no voter is listed at another peer URL while it is healthy, and none but at its own host
 )
 
 // Violation is an action that would break an invariant. It always means a bug in the planner.
@@ -31,7 +32,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
 }
 
-// CheckPlan checks actions against I1 to I7, from the Snapshot and the actions alone: it shares
+// CheckPlan checks actions against I1 to I7 and I10, from the Snapshot and the actions alone: it shares
 // nothing with the steps that chose them but the join.
 func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	changes := 0
@@ -101,7 +102,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 			return InvariantRelease, "the Machine is not deleting, or no person took its hook off"
 		}
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
-	case RemoveLearner, MoveLeader, RemoveVoter, Promote, AddLearner: // checkMember's
+	case RemoveLearner, MoveLeader, RemoveVoter, UpdatePeerURL, Promote, AddLearner: // checkMember's
 	}
 	return "", ""
 }
@@ -110,7 +111,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
 	voters, _ := s.Ring.Voters()
 	member := s.Ring.Member(a.MemberID())
-	switch a.Change.(type) {
+	switch c := a.Change.(type) {
 	case RemoveLearner:
 		if !member.Learner {
 			return InvariantVoterCount, "the member is a voter"
@@ -121,6 +122,14 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 		}
 		if n := replacementsOf(s, member.ID); member.Healthy && !quorum.NewJoin(s).Released(member) && n < s.Desired {
 			return InvariantVoterCount, fmt.Sprintf("%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
+		}
+	case UpdatePeerURL:
+		at := quorum.PeerHostsOf([]string{c.PeerURL})
+		switch {
+		case member.Healthy || member.Learner:
+			return InvariantPeerURL, "the member is healthy, or a learner"
+		case m == nil || quorum.NewJoin(s).Host(member).Machine() != m || !at.Meets(m.Addresses, nil):
+			return InvariantPeerURL, "the member does not run on that Machine, or the Machine is not at that address"
 		}
 	case Promote:
 		switch {

@@ -35,7 +35,7 @@ func (p *planner) observe() {
 			}
 		}
 		if at, has := p.moved(member); has != "" {
-			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s has %s; if that is for good: etcdctl member update %x --peer-urls=<the new one>", member, at, p.machineOf(member), has, member.ID)
+			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s has %s; %s", member, at, p.machineOf(member), has, p.afterMove(member))
 		}
 		if p.bootstrapWaits(member) && p.servingWithout(member) >= p.s.Desired {
 			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
@@ -284,4 +284,12 @@ func (p *planner) moved(member *quorum.Member) (at, has string) {
 		return "", ""
 	}
 	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
+}
+
+// afterMove says what comes of a member whose host has another address.
+func (p *planner) afterMove(member *quorum.Member) string {
+	if peer, ok := p.newPeerURL(member); ok {
+		return fmt.Sprintf("Holdfast has etcd list it at %s once it has not answered for %s, if etcd has quorum without it", peer, p.s.Limits.DeadAfter)
+	}
+	return fmt.Sprintf("if that is for good: etcdctl member update %x --peer-urls=<the new one>", member.ID)
 }

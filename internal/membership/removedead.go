@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// removeDead is step 5: a dead voter goes although voters drop below desired for that moment, where
+// removeDead is step 5, with updatePeerURL: a dead voter goes although voters drop below desired for that moment, where
 // etcd would take no replacement while it is listed. That is also so if the host that waits has come
 // back at its address, for etcd lists a peer URL once, and no other replacement can be made: one whose
 // learner gave way before is none. Nothing goes while a learner is on its way, which needs no place: what is taken

@@ -57,7 +57,7 @@ func TestAddressChanges(t *testing.T) {
 	g.Expect(r.Members[2].Kill()).To(Succeed())
 	spec := r.moved(r.Members[2])
 	r.put(t, "meanwhile", 1) // so there is a leader
-	g.Expect(said(t, r.check(t, spec), 2*time.Second)).To(MatchError(ContainSubstring("its address changed. etcdctl member update")))
+	g.Expect(said(t, r.check(t, spec), 2*time.Second)).To(MatchError(ContainSubstring("type: etcdctl member update")))
 	_, err := r.admin.MemberUpdate(t.Context(), id, []string{r.Ports.PeerURL(spec.Address)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(said(t, r.check(t, spec), 20*time.Second)).To(Succeed())

@@ -198,7 +198,7 @@ func absent(f Facts) Decision {
 		return Decision{Wait, why, ""}
 	}
 	if m := f.Ring.Member(f.Disk.Member); m != nil {
-		return Decision{Wait, fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed. etcdctl member update %x --peer-urls=%s says so to etcd.",
+		return Decision{Wait, fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed. Holdfast tells etcd, if the Machine and the Node have this address, too; else type: etcdctl member update %x --peer-urls=%s",
 			m, strings.Join(m.PeerURLs, ", "), f.PeerURL, m.ID, f.PeerURL), ""}
 	}
 	return Decision{Wait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}

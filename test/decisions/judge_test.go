@@ -63,6 +63,8 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		return "I1: no quorum is left"
 	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
 		return "I1: fewer are left of those that stay"
+	case a.Kind() == membership.KindUpdatePeerURL:
+		return dumbListsWrongly(s, a, m)
 	case a.Kind() == membership.KindPromote && (m == nil || m.Hook != q.EntryOurs):
 		return "I2: no hook"
 	case a.Kind() == membership.KindReleaseHook && (m == nil || m.DeletedAt.IsZero()):
@@ -303,4 +305,27 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 		}
 	}
 	return !s.Ring.Known || left <= voters/2
+}
+
+// dumbListsWrongly is what is wrong with another peer URL for a member.
+func dumbListsWrongly(s *q.Snapshot, a membership.Action, m *q.Machine) string {
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.ID != a.MemberID() {
+			continue
+		}
+		if member.Healthy {
+			return "I10: it is healthy"
+		}
+		if m == nil || dumbHosts(s, member) != "[machine "+m.Name+"]" {
+			return "I10: it does not run there"
+		}
+		for _, address := range m.Addresses {
+			if a.Change.(membership.UpdatePeerURL).PeerURL == peerURL(address.String()) {
+				return ""
+			}
+		}
+		return "I10: its host is not there"
+	}
+	return "I10: it is not listed"
 }

@@ -131,6 +131,14 @@ func (w *world) apply(a membership.Action) error {
 			return errors.New("etcdserver: can only promote a learner member which is in sync with leader")
 		}
 		member.Learner, member.Since = false, w.s.Now
+	case membership.UpdatePeerURL:
+		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.ID != member.ID && slices.Contains(o.PeerURLs, c.PeerURL) }) {
+			return errors.New("etcdserver: Peer URLs already exists")
+		}
+		member.PeerURLs = []string{c.PeerURL}
+		if w.nodeAt(member.PeerURLs) != nil {
+			member.Healthy, member.Since, member.Why = true, w.s.Now, ""
+		}
 	case membership.MoveLeader:
 		ring.Leader = c.To.ID
 	}
@@ -306,6 +314,14 @@ func (w *world) nodeAt(urls []string) *q.Node {
 		}
 	}
 	return nil
+}
+
+// addresses are those of a list with commas.
+func addresses(list string) (out []netip.Addr) {
+	for a := range strings.SplitSeq(list, ",") {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
 }
 
 func peerURL(host string) string {
@@ -632,8 +648,10 @@ func (w *world) setMachine(name string, opts []string) error {
 		case "cordoned":
 			n.Cordoned = true
 		case "moved": // its instance came back at another address
-			m.Addresses = []netip.Addr{netip.MustParseAddr(value)}
+			m.Addresses = addresses(value)
 			n.Addresses = m.Addresses
+		case "node-at": // what the Node alone says
+			n.Addresses = addresses(value)
 		case "gave-way": // its learner did, so long ago
 			ago, err := time.ParseDuration(value)
 			if err != nil {

@@ -95,6 +95,10 @@ func (e *explorer) fair(s *state) {
 				s.giveWay(int(a.slot))
 			}
 			s.etcd(e.c, a)
+		case membership.KindUpdatePeerURL:
+			if s.etcd(e.c, a) && !s.at[a.slot].is(moved) {
+				s.at[a.slot].set(answers, up) // it only waited for that
+			}
 		default:
 			s.etcd(e.c, a)
 		}
@@ -132,7 +136,7 @@ func (e *explorer) fair(s *state) {
 // settle is what becomes of a member once nothing else happens.
 func (s *state) settle(i int) {
 	o := &s.at[i]
-	runs := o.is(own) && o.is(machine) && !o.is(broken) && o.is(instance)
+	runs := o.is(own) && o.is(machine) && !o.is(broken) && o.is(instance) && !o.is(moved)
 	switch {
 	case o.learner() && runs && (o.get(member) != unstarted || s.starts(i)):
 		begins := o.get(member) == unstarted
@@ -158,10 +162,14 @@ func (e *explorer) administer(s *state) {
 			s.unlist(i) // etcdctl member remove, as a Note says
 			voters--
 		}
+		if o.learner() && o.is(moved) && !o.is(evidence) {
+			s.unlist(i) // likewise: nothing says whose it is
+			continue
+		}
 		if o.get(machine) != live {
 			continue
 		}
-		gone := o.votes() && o.is(own) && o.get(answers) != up
+		gone := o.votes() && o.is(own) && o.get(answers) != up && !o.is(moved) || o.learner() && o.is(moved)
 		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.onDelete {
 			s.edit() // the template asked for what the platform does not have
 		}

@@ -49,6 +49,7 @@ const (
 	domain   field = 38<<3 | 2 // the Machine's failure domain, plus one; 0 for none
 
 	lower field = 40<<3 | 1 // the listed member takes one learner at a time, whatever the others do
+	moved field = 41<<3 | 1 // the host has another address than the one at which its member is listed
 )
 
 // targets are what reconcilers and the set are in the middle of at a slot.
@@ -338,7 +339,7 @@ func (s *state) stop(i int) {
 // unlist takes a member off etcd's list. A reconciler that is in the middle of something with that
 // member can only fail, so it is idle.
 func (s *state) unlist(i int) {
-	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower} {
+	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower, moved} {
 		s.at[i].set(f, 0)
 	}
 	if s.at[i].get(ledger) == recGone {
@@ -375,7 +376,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 	if o.is(targetS) {
 		s.setSet(0) // it acts on that very Machine or on none
 	}
-	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, barren, gave, lifts, outdated, index, domain} {
+	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, barren, gave, lifts, outdated, index, domain, moved} {
 		o.set(f, 0)
 	}
 	if nodeStays && had != noNode {
@@ -440,6 +441,13 @@ func (s *state) etcd(c *config, a act) (done bool) {
 			return false
 		}
 		s.unlist(int(a.slot))
+	case membership.KindUpdatePeerURL:
+		if o.get(member) == noMember {
+			return false
+		}
+		if o.set(moved, 1-o.get(moved)); o.is(moved) { // its host is at the old address again
+			s.stop(int(a.slot))
+		}
 	case membership.KindPromote:
 		if o.get(member) != caughtUp {
 			return false

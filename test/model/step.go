@@ -26,6 +26,7 @@ type config struct {
 	escape   bool   // people take hooks and latches off, also two at once
 	strays   bool   // a fault may also be a voter that somebody lists by hand, and that never starts
 	nodes    bool   // a fault may also be the loss of a Node object
+	rehomes  bool   // a fault may also be a host that comes back at another address, and it may go back to the old one
 	outage   bool   // Holdfast does not answer admission for a while, at any time
 	lifted   bool   // a person lifts rules
 	hostile  bool   // automation strips hooks, people put them back, cluster-etcd-operator takes them off
@@ -124,7 +125,9 @@ const (
 	probes // the readiness of a guard pod is what its member is
 	evicts // a person drains a Node
 	uncordons
-	loses  // a Machine its Node object
+	loses // a Machine its Node object
+	rehomes
+	goesHome
 	listed // by hand
 	wants
 	expires
@@ -592,6 +595,10 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 	}
 	free := e.c.windows || !s.inHand(i)
 	switch {
+	case o.is(moved): // nobody reaches it
+		if free {
+			then(goesHome, func(n *state) { n.at[i].set(moved, 0) })
+		}
 	case m == unstarted && runs && quorate && s.starts(i):
 		then(starts, func(n *state) { n.run(i, behind); n.heard(i) })
 	case m == behind && o.get(answers) == up && quorate:
@@ -613,6 +620,13 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 				n.stop(i)
 			})
 		}
+	}
+	if e.c.rehomes && runs && !o.is(moved) && s.faults() > 0 && free && (!o.healthy() || s.survives(i)) {
+		then(rehomes, func(n *state) {
+			n.ctl -= 1 << faultShift
+			n.stop(i)
+			n.at[i].set(moved, 1)
+		})
 	}
 	leader := s.find(leads)
 	if o.healthy() && quorate && (leader < 0 || e.c.moves && leader != i) {

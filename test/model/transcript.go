@@ -80,6 +80,7 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 		option(o.get(node) == notReady, "not-ready")
 		option(o.get(record) == recGone, "uid=new")
 		option(o.get(machine) == deleting, "deleting")
+		option(o.is(moved), fmt.Sprintf("moved=10.0.1.%d", 10+names[i]))
 		b.WriteString("\n")
 	}
 	lead := ""
@@ -191,6 +192,10 @@ func (ev event) text(names *[slots]int) string {
 		return "Node " + at + " is uncordoned"
 	case loses:
 		return "the Node object of " + at + " is deleted"
+	case rehomes:
+		return "the host of " + at + " comes back at another address"
+	case goesHome:
+		return "the host of " + at + " has its old address again"
 	case listed:
 		return "somebody lists a voter at " + at + " by hand, which never starts"
 	case expires:

@@ -57,6 +57,7 @@ func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 type host struct {
 	name, uid, instance string
 	addresses           []netip.Addr
+	elsewhere           []netip.Addr // where the host is that moved
 	peerURLs            []string
 	members             []q.MemberID
 	gone                q.Evidence // of a Machine that stood here before
@@ -68,7 +69,7 @@ func hosts() (out [slots]host) {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)})
 		out[i] = host{
 			name: "master-" + n, uid: "uid-" + n, instance: "cloud:///" + n, addresses: []netip.Addr{addr}, peerURLs: []string{"https://" + addr.String() + ":2380"},
-			members: []q.MemberID{firstID + q.MemberID(i)},
+			members: []q.MemberID{firstID + q.MemberID(i)}, elsewhere: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(10 + i)})},
 		}
 		out[i].gone = q.Evidence{MachineUID: "gone-" + n, Machine: "old-" + n, MemberIDs: out[i].members, Addresses: out[i].addresses}
 	}
@@ -98,13 +99,17 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		i := order(k, way)
 		o := s.at[i]
 		h, when := &c.hosts[k], long.Add(time.Duration(k)*time.Minute)
+		has := h.addresses
+		if o.is(moved) {
+			has = h.elsewhere
+		}
 		if o.is(machine) {
 			m := q.Machine{
 				Name: h.name, UID: h.uid, Role: "master", Type: "master", CreatedAt: when, Hook: entry(o.is(hook)), Latch: entry(o.is(latch)),
 				Finalizer: true, Phase: "Provisioning",
 			}
 			if o.is(instance) {
-				m.ProviderID, m.NodeName, m.InstanceID, m.Addresses, m.Phase = h.instance, h.name, true, h.addresses, "Running"
+				m.ProviderID, m.NodeName, m.InstanceID, m.Addresses, m.Phase = h.instance, h.name, true, has, "Running"
 			}
 			if o.get(machine) == deleting {
 				m.DeletedAt, m.Phase = when, "Deleting"
@@ -124,7 +129,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			out.Machines = append(out.Machines, m)
 		}
 		if o.is(node) {
-			n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.addresses, CreatedAt: when, Cordoned: o.is(cordon)}
+			n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: has, CreatedAt: when, Cordoned: o.is(cordon)}
 			switch o.get(gave) {
 			case 1:
 				n.GaveWayAt = when
@@ -258,7 +263,7 @@ func (c *config) decide(s *state, way int) *plan {
 			x.flag(final, c.Final)
 		case membership.RemoveLearner:
 			x.flag(givesWay, c.GivesWay)
-		case membership.RecordRelease, membership.RemoveVoter, membership.Promote, membership.AddLearner:
+		case membership.RecordRelease, membership.RemoveVoter, membership.UpdatePeerURL, membership.Promote, membership.AddLearner:
 		}
 		x.slot = int8(order(k, way))
 		if a.Kind().Membership() {

@@ -168,7 +168,8 @@ func (c *cloud) bury(h *host) {
 	}
 	c.mu.Lock()
 	delete(c.instances, h.name)
-	c.free, c.had[h.name] = append(c.free, h.address), h.address
+	at := h.at()
+	c.free, c.had[h.name] = append(c.free, at), at
 	c.mu.Unlock()
 	h.log.Info("instance gone")
 	select {
@@ -176,6 +177,27 @@ func (c *cloud) bury(h *host) {
 	case <-time.After(nodeGrace):
 		c.deleteNode(h)
 	}
+}
+
+// readdress gives an instance without power another address, and certificates for it.
+func (c *cloud) readdress(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.instances[name]
+	if h == nil {
+		return fmt.Errorf("no instance %s", name)
+	}
+	if on, etcd, _ := h.state(); on || etcd != nil {
+		return fmt.Errorf("instance %s has power", name)
+	}
+	if len(c.free) == 0 {
+		return errNoAddress
+	}
+	was := h.at()
+	h.change(func() { h.address = c.free[0] })
+	c.free = append(c.free[1:], was)
+	h.log.Info("another address", "was", was, "is", h.at())
+	return h.issue(c.ca)
 }
 
 func (c *cloud) deleteNode(h *host) {
@@ -223,7 +245,7 @@ func (c *cloud) running() []string {
 	var urls []string
 	for _, h := range c.all() {
 		if _, etcd, _ := h.state(); etcd != nil {
-			urls = append(urls, c.ports.ClientURL(h.address))
+			urls = append(urls, c.ports.ClientURL(h.at()))
 		}
 	}
 	return urls

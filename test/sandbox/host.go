@@ -14,18 +14,18 @@ import (
 
 // host is an instance: a machine with power, a kubelet and the static pod of an etcd.
 type host struct {
-	cloud   *cloud
-	name    string
-	id      string
-	kind    string // the instance type
-	zone    string
-	address string
+	cloud *cloud
+	name  string
+	id    string
+	kind  string // the instance type
+	zone  string
 	// founders is the initial cluster of the ring's first members; nil for a later host.
 	founders map[string]string
 	dir      string
 	log      *slog.Logger
 
 	mu          sync.Mutex
+	address     string
 	on          bool
 	terminating bool
 	changed     chan struct{}    // closed when on or etcd changes, and replaced
@@ -51,7 +51,14 @@ func (h *host) start(ctx context.Context) {
 	}()
 }
 
-func (h *host) peerURL() string { return h.cloud.ports.PeerURL(h.address) }
+func (h *host) peerURL() string { return h.cloud.ports.PeerURL(h.at()) }
+
+// at is the host's address.
+func (h *host) at() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.address
+}
 
 // state is whether the host has power, the member that runs on it, and a
 // channel that is closed when either changes.
@@ -205,7 +212,7 @@ type Host struct {
 func (h *host) public() Host {
 	_, etcd, _ := h.state()
 	return Host{
-		Name: h.name, Address: h.address, DataDir: h.dataDir(),
-		ClientURL: h.cloud.ports.ClientURL(h.address), PeerURL: h.peerURL(), Etcd: etcd,
+		Name: h.name, Address: h.at(), DataDir: h.dataDir(),
+		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), Etcd: etcd,
 	}
 }

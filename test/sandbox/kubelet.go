@@ -87,7 +87,7 @@ func (h *host) syncNode(ctx context.Context, on bool) error {
 	}
 	node.Status.Conditions = []corev1.NodeCondition{ready}
 	node.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: h.address},
+		{Type: corev1.NodeInternalIP, Address: h.at()},
 		{Type: corev1.NodeHostName, Address: h.name},
 	}
 	node.Status.NodeInfo.KubeletVersion = "v1.36.3"

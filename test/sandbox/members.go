@@ -181,7 +181,7 @@ func (c *cloud) operate(list []*etcdserverpb.Member) {
 		})
 	}
 	for _, h := range c.all() {
-		s.Nodes = append(s.Nodes, quorum.Node{Name: h.name, Ready: true, Addresses: []netip.Addr{netip.MustParseAddr(h.address)}})
+		s.Nodes = append(s.Nodes, quorum.Node{Name: h.name, Ready: true, Addresses: []netip.Addr{netip.MustParseAddr(h.at())}})
 	}
 	rendered, err := hostenv.Environments(s)
 	if err != nil {

@@ -318,7 +318,7 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 	for _, arg := range command[1:] {
 		cmd.Args = append(cmd.Args, inside.Replace(arg))
 	}
-	for _, v := range h.variables(pod, container, h.address) {
+	for _, v := range h.variables(pod, container, h.at()) {
 		cmd.Env = append(cmd.Env, v[0]+"="+inside.Replace(v[1]))
 	}
 	var said bytes.Buffer
@@ -347,7 +347,7 @@ func (h *host) variables(pod *corev1.Pod, container *corev1.Container, podIP str
 		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
 			switch e.ValueFrom.FieldRef.FieldPath {
 			case "status.hostIP":
-				value = h.address
+				value = h.at()
 			case "status.podIP":
 				value = podIP
 			case "metadata.name":
@@ -405,12 +405,12 @@ func (h *host) tell(ctx context.Context, pod *corev1.Pod, p *probing) error {
 	next := pod.DeepCopy()
 	now := metav1.Now()
 	next.Status.Phase = corev1.PodRunning
-	podIP := h.address
+	podIP := h.at()
 	if w := h.workload(string(pod.UID)); w != nil {
 		podIP = w.address
 	}
-	next.Status.HostIP, next.Status.PodIP = h.address, podIP
-	next.Status.HostIPs, next.Status.PodIPs = []corev1.HostIP{{IP: h.address}}, []corev1.PodIP{{IP: podIP}}
+	next.Status.HostIP, next.Status.PodIP = h.at(), podIP
+	next.Status.HostIPs, next.Status.PodIPs = []corev1.HostIP{{IP: h.at()}}, []corev1.PodIP{{IP: podIP}}
 	if next.Status.StartTime == nil {
 		next.Status.StartTime = &now
 	}

@@ -488,6 +488,9 @@ func (s *Sandbox) Power(name string, on bool) error {
 	return nil
 }
 
+// Readdress gives a host without power another address, as DHCP may, and certificates for that. Its disk stays.
+func (s *Sandbox) Readdress(name string) error { return s.cloud.readdress(name) }
+
 // SetEnvironment writes what a host's etcd starts with on the host itself, in the place of what is published for it;
 // "" takes that away. A host that has no power reads it once it has.
 func (s *Sandbox) SetEnvironment(name, text string) error {

@@ -52,7 +52,7 @@ func (h *host) issue(ca *pki.Authority) error {
 			// A connection within 127.0.0.0/8 comes from 127.0.0.1 whatever address
 			// its process listens on, and etcd compares a peer's certificate with
 			// the address that it comes from.
-			Hosts: []string{h.address, "127.0.0.1"},
+			Hosts: []string{h.at(), "127.0.0.1"},
 		})
 		if err != nil {
 			return err
@@ -122,7 +122,7 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 
 // startContainer runs a container of etcd's static pod.
 func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Process, error) {
-	on := EtcdHost{Node: h.name, Address: h.address, Ports: h.cloud.ports, Configuration: h.configuration(), Data: h.dir}
+	on := EtcdHost{Node: h.name, Address: h.at(), Ports: h.cloud.ports, Configuration: h.configuration(), Data: h.dir}
 	spec, err := on.Command(c, more...)
 	if err != nil {
 		return nil, err
