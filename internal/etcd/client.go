@@ -63,6 +63,8 @@ type Client struct {
 	last    string                      // the endpoint that answered it: asked first next time
 	at      time.Time                   // when that was
 	learned []string                    // client URLs that may be etcd's, until a good read says which are
+	unwell  bool                        // a voter did not answer the last read
+	waiting waiting                     // what Waits said last
 	roots   *x509.CertPool
 	rootAt  time.Time // modification time of the file that roots were read from
 }

@@ -55,10 +55,15 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 			asked.Go(func() { ring.Members[i].MaxLearners = c.limit(ctx, ring.Members[i].ClientURLs) })
 		}
 	}
+	var waits map[quorum.MemberID]string
+	if c.wasUnwell() {
+		asked.Go(func() { waits = c.waits(ctx) })
+	}
 	for i := range ring.Members {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
+	c.keepWaits(&ring, waits)
 	for i, a := range answers {
 		if a.status == nil { // who else answers at its URL says nothing of this member
 			ring.Members[i].MaxLearners = 0

@@ -119,11 +119,6 @@ func (p *planner) peerURL(node *quorum.Node) (string, bool) {
 	if !ok || !has {
 		return "", false
 	}
-	return at(u, addr)
-}
-
-// at is a peer URL at another address.
-func at(u *url.URL, addr netip.Addr) (string, bool) {
 	port, err := strconv.ParseUint(u.Port(), 10, 16)
 	if err != nil {
 		return "", false

@@ -124,12 +124,13 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 			return InvariantVoterCount, fmt.Sprintf("%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
 		}
 	case UpdatePeerURL:
-		at := quorum.PeerHostsOf([]string{c.PeerURL})
 		switch {
 		case member.Healthy || member.Learner:
 			return InvariantPeerURL, "the member is healthy, or a learner"
-		case m == nil || quorum.NewJoin(s).Host(member).Machine() != m || !at.Meets(m.Addresses, nil):
+		case m == nil || quorum.NewJoin(s).Host(member).Machine() != m || !quorum.PeerHostsOf([]string{c.PeerURL}).Meets(m.Addresses, nil):
 			return InvariantPeerURL, "the member does not run on that Machine, or the Machine is not at that address"
+		case c.PeerURL != member.WaitsAt:
+			return InvariantPeerURL, "its etcd does not wait there"
 		}
 	case Promote:
 		switch {

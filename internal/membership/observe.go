@@ -35,7 +35,7 @@ func (p *planner) observe() {
 			}
 		}
 		if at, has := p.moved(member); has != "" {
-			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s has %s; %s", member, at, p.machineOf(member), has, p.afterMove(member))
+			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member), has, p.afterMove(member))
 		}
 		if p.bootstrapWaits(member) && p.servingWithout(member) >= p.s.Desired {
 			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
@@ -276,6 +276,9 @@ func (p *planner) moved(member *quorum.Member) (at, has string) {
 	if m == nil || len(member.PeerURLs) == 0 {
 		return "", ""
 	}
+	if waitsElsewhere(member) {
+		return strings.Join(member.PeerURLs, ", "), member.WaitsAt
+	}
 	addrs, names := slices.Clone(m.Addresses), m.HostNames
 	if n := p.join.Node(m); n != nil {
 		addrs, names = append(addrs, n.Addresses...), append(slices.Clone(names), n.HostNames...)
@@ -286,10 +289,17 @@ func (p *planner) moved(member *quorum.Member) (at, has string) {
 	return strings.Join(member.PeerURLs, ", "), addrs[0].String()
 }
 
-// afterMove says what comes of a member whose host has another address.
+// afterMove says what comes of a member whose host has another address, or what to type.
 func (p *planner) afterMove(member *quorum.Member) string {
-	if peer, ok := p.newPeerURL(member); ok {
-		return fmt.Sprintf("Holdfast has etcd list it at %s once it has not answered for %s, if etcd has quorum without it", peer, p.s.Limits.DeadAfter)
+	if member.Learner { // some versions of etcd forget that a member is a learner when it is updated
+		if p.s.Mode == quorum.ModeFull {
+			return fmt.Sprintf("it gives way once it has made no progress for %s, and its host gets another", p.s.Limits.StallAfter)
+		}
+		return fmt.Sprintf("if that is for good: etcdctl member remove %x", member.ID)
 	}
-	return fmt.Sprintf("if that is for good: etcdctl member update %x --peer-urls=<the new one>", member.ID)
+	why := p.whyNotListed(member)
+	if why == "" {
+		return fmt.Sprintf("Holdfast has etcd list it at %s once it has not answered for %s, if etcd has quorum without it", member.WaitsAt, p.s.Limits.DeadAfter)
+	}
+	return fmt.Sprintf("%s; if that is for good: etcdctl member update %x --peer-urls=<the new one>, and start its etcd again", why, member.ID)
 }

@@ -56,6 +56,9 @@ func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string 
 	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
 		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
 	}
+	if at, _ := p.moved(learner); at != "" && p.stalled(learner, p.s.Limits.StallAfter) {
+		return fmt.Sprintf("it made no progress for %s, and its host is not at %s any more", p.s.Limits.StallAfter, at)
+	}
 	if p.hampered(learner) {
 		return fmt.Sprintf("beside another learner it does not get on; perhaps etcd takes one at a time there (--max-learners=%d)", p.s.Limits.MaxLearners)
 	}

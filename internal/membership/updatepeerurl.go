@@ -2,84 +2,70 @@ package membership
 
 import (
 	"fmt"
-	"net/netip"
-	"net/url"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// updatePeerURL is the other half of step 5: a dead voter whose host has another address is listed there, and its data are of use again.
-// Its member, its data and its vote stay as they are: a wrong address would only leave it as dead as it is.
+// updatePeerURL is the other half of step 5: a dead voter whose host has another address is listed there, and goes on with its data. That
+// its host has it for good says the host itself, where the member's etcd waits for that.
 func (p *planner) updatePeerURL() []Action {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
-		if !p.s.Dead(member) {
+		if !p.s.Dead(member) || p.whyNotListed(member) != "" {
 			continue
 		}
-		if peer, ok := p.newPeerURL(member); ok {
-			m := p.join.Host(member).Machine()
-			return []Action{{
-				Step: 5, Machine: m.Name, UID: m.UID, Change: UpdatePeerURL{Member{member.ID, member.Name}, peer},
-				Why: fmt.Sprintf("it is dead, etcd lists it at %s, and its Machine and its Node have another address", member.PeerURLs[0]),
-			}}
-		}
+		m := p.join.Host(member).Machine()
+		return []Action{{
+			Step: 5, Machine: m.Name, UID: m.UID, Change: UpdatePeerURL{Member{member.ID, member.Name}, member.WaitsAt},
+			Why: fmt.Sprintf("it is dead, and its etcd waits on its host for being listed there instead of at %s", member.PeerURLs[0]),
+		}}
 	}
 	return nil
 }
 
-// newPeerURL is where Holdfast would list an unhealthy voter whose host has another address: at the one address of the listed one's family
-// that its Machine and its ready Node both have, and nobody else. That the member is the Machine's says its evidence, without which the
-// address would be unknown. A learner is left out: it gives way, and its host gets another.
-func (p *planner) newPeerURL(member *quorum.Member) (peer string, ok bool) {
-	listed, _ := p.moved(member)
+// whyNotListed says why Holdfast does not have an unhealthy voter listed where its etcd waits, "" if it does. It does where nothing but
+// the address changes: the member is that of the same live Machine afterwards, and that Machine's only one. A learner is removed instead.
+func (p *planner) whyNotListed(member *quorum.Member) string {
 	m := p.join.Host(member).Machine()
-	if listed == "" || p.s.Mode != quorum.ModeFull || member.Learner || member.Healthy || len(member.PeerURLs) != 1 {
-		return "", false
+	at := quorum.PeerHostsOf([]string{member.WaitsAt})
+	switch {
+	case p.s.Mode != quorum.ModeFull:
+		return "Holdfast changes no members in guard mode"
+	case member.Learner:
+		return "it is a learner"
+	case member.Healthy:
+		return "it answers"
+	case len(member.PeerURLs) != 1:
+		return "etcd lists it at several peer URLs"
+	case !waitsElsewhere(member):
+		return "no host says that its etcd waits there (holdfast verify membership)"
+	case m == nil || m.Deleting() || m.Mirrored || !m.OwnEvidence().Names(member.ID):
+		return "no Machine that stays has the record that the member is its own"
 	}
 	n := p.join.Node(m)
-	if m.Deleting() || m.Mirrored || n == nil || !n.Ready {
-		return "", false
+	switch {
+	case n == nil || !n.Ready:
+		return "its Machine has no Node that is ready"
+	case !at.Meets(m.Addresses, nil) || !at.Meets(n.Addresses, nil):
+		return fmt.Sprintf("Machine %s and its Node do not both have the address of %s", m.Name, member.WaitsAt)
+	case !p.staysAlone(member, m):
+		return fmt.Sprintf("with the address of %s the member would not be Machine %s's alone", member.WaitsAt, m.Name)
 	}
-	u, err := url.Parse(member.PeerURLs[0])
-	if err != nil {
-		return "", false
-	}
-	was, err := netip.ParseAddr(u.Hostname())
-	if err != nil {
-		return "", false // a host name is the DNS's to change
-	}
-	var found []netip.Addr
-	for _, a := range n.Addresses {
-		if a = a.Unmap(); a.Is4() == was.Unmap().Is4() && slices.Contains(m.Addresses, a) && !slices.Contains(found, a) {
-			found = append(found, a)
-		}
-	}
-	if len(found) != 1 || p.othersHave(found[0], m, member) {
-		return "", false
-	}
-	return at(u, found[0])
+	return ""
 }
 
-// othersHave says whether an address is also that of another Machine, Node or member.
-func (p *planner) othersHave(addr netip.Addr, m *quorum.Machine, member *quorum.Member) bool {
-	has := func(all []netip.Addr) bool {
-		return slices.ContainsFunc(all, func(a netip.Addr) bool { return a.Unmap() == addr })
-	}
-	for i := range p.s.Machines {
-		if other := &p.s.Machines[i]; other != m && has(other.Addresses) {
-			return true
-		}
-	}
-	for i := range p.s.Nodes {
-		if other := &p.s.Nodes[i]; other != p.join.Node(m) && has(other.Addresses) {
-			return true
-		}
-	}
-	for k := range p.s.Ring.Members {
-		if other := &p.s.Ring.Members[k]; other != member && has(other.PeerAddresses()) {
-			return true
-		}
-	}
-	return false
+// waitsElsewhere says whether a member's etcd waits for being listed at another peer URL.
+func waitsElsewhere(member *quorum.Member) bool {
+	return member.WaitsAt != "" && !slices.Contains(member.PeerURLs, member.WaitsAt)
+}
+
+// staysAlone says whether a member that is listed where its etcd waits is that of a Machine alone, and the Machine's only one.
+func (p *planner) staysAlone(member *quorum.Member, m *quorum.Machine) bool {
+	after := *p.s
+	after.Ring.Members = slices.Clone(p.s.Ring.Members)
+	listed := after.Ring.Member(member.ID)
+	listed.PeerURLs = []string{member.WaitsAt}
+	join := quorum.NewJoin(&after)
+	return join.Host(listed).Machine() == m && len(join.Members(m)) == 1
 }

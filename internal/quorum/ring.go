@@ -19,7 +19,10 @@ type Member struct {
 	Name       string   `json:"name,omitzero"` // "" until the member has started once
 	PeerURLs   []string `json:"peerURLs,omitempty"`
 	ClientURLs []string `json:"clientURLs,omitempty"`
-	Learner    bool     `json:"learner,omitzero"`
+	// WaitsAt is another peer URL, of the host that says that it has the member's data, and that its etcd waits for being listed there; ""
+	// if none says so, or several do.
+	WaitsAt string `json:"waitsAt,omitzero"`
+	Learner bool   `json:"learner,omitzero"`
 
 	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.
 	Healthy bool `json:"healthy"`

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
@@ -57,9 +58,19 @@ func TestAddressChanges(t *testing.T) {
 	g.Expect(r.Members[2].Kill()).To(Succeed())
 	spec := r.moved(r.Members[2])
 	r.put(t, "meanwhile", 1) // so there is a leader
+	watching := r.client(t, r.Members[:2]...)
+	waitsAt := func() string {
+		list := watching.Read(t.Context())
+		return list.Member(quorum.MemberID(id)).WaitsAt
+	}
 	g.Expect(said(t, r.check(t, spec), 2*time.Second)).To(MatchError(ContainSubstring("type: etcdctl member update")))
+	check, waited := r.check(t, spec), make(chan error, 1)
+	go func() { waited <- said(t, check, 20*time.Second) }()
+	g.Eventually(waitsAt).Should(Equal(r.Ports.PeerURL(spec.Address)), "whoever reads the members sees where its etcd waits")
 	_, err := r.admin.MemberUpdate(t.Context(), id, []string{r.Ports.PeerURL(spec.Address)})
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(waited).Should(Receive(MatchError(ContainSubstring("another revision"))), "what it was started with is of before")
+	g.Expect(waitsAt()).To(BeEmpty(), "it waits no more")
 	g.Expect(said(t, r.check(t, spec), 20*time.Second)).To(Succeed())
 	r.goesOn(t, 2, spec)
 	r.alike(g, t)

@@ -191,15 +191,27 @@ func contradiction(p *Position, r *Running, current bool) string {
 	return r.Differs
 }
 
+// moved is the listed member whose data are here, while etcd lists none at this host's peer URL; nil without one.
+func moved(f Facts) *quorum.Member {
+	if !f.Ring.Known || f.Disk.Holding != Data || at(&f.Ring, f.PeerURL) != nil {
+		return nil
+	}
+	return f.Ring.Member(f.Disk.Member)
+}
+
 // absent decides for a host that etcd lists no member at.
 func absent(f Facts) Decision {
 	why := fmt.Sprintf("etcd lists no member at %s yet; it lists %s.", f.PeerURL, describe(&f.Ring))
 	if f.Disk.Holding != Data {
 		return Decision{Wait, why, ""}
 	}
-	if m := f.Ring.Member(f.Disk.Member); m != nil {
-		return Decision{Wait, fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed. Holdfast tells etcd, if the Machine and the Node have this address, too; else type: etcdctl member update %x --peer-urls=%s",
-			m, strings.Join(m.PeerURLs, ", "), f.PeerURL, m.ID, f.PeerURL), ""}
+	if m := moved(f); m != nil {
+		why = fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed.", m, strings.Join(m.PeerURLs, ", "), f.PeerURL)
+		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
+			return Decision{Wait, fmt.Sprintf("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID), ""}
+		}
+		return Decision{Wait, fmt.Sprintf("%s In full mode Holdfast is told, and has etcd list it here if it has no doubts: see kubectl holdfast status. Else type: etcdctl member update %x --peer-urls=%s",
+			why, m.ID, f.PeerURL), ""}
 	}
 	return Decision{Wait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
 }

@@ -24,6 +24,10 @@ type Etcd interface {
 	Contacts(ctx context.Context) []etcd.Contact
 	Past(ctx context.Context, clientURL string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error)
 	Linearizable(ctx context.Context, clientURL string) error
+	// Waits says for the next 15 s that a member's etcd waits on this host.
+	Waits(ctx context.Context, id quorum.MemberID, peerURL string) error
+	// WaitsNoMore takes that back.
+	WaitsNoMore(ctx context.Context) error
 }
 
 // Membership is the check whether etcd may start on this host.
@@ -77,6 +81,7 @@ type run struct {
 	Membership
 	began    time.Time
 	answered time.Time // when etcd last gave a linearizable answer, or was first asked
+	waits    time.Time // when etcd was last told that a member waits here, zero if it is not
 	doing    atomic.Pointer[string]
 }
 
@@ -85,6 +90,7 @@ func (m *run) now(doing string) { m.doing.Store(&doing) }
 func (m *run) loop(ctx context.Context) error {
 	var told time.Time
 	said := ""
+	defer func() { m.tellWaits(context.WithoutCancel(ctx), Facts{}) }()
 	for {
 		f, err := m.observe(ctx)
 		if err != nil {
@@ -109,6 +115,7 @@ func (m *run) loop(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m.now(d.Why)
+		m.tellWaits(ctx, f)
 		switch d.Verdict {
 		case Start, Fresh, Archive:
 			m.say("Start: %s", d.Why)
@@ -127,6 +134,23 @@ func (m *run) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(look):
+		}
+	}
+}
+
+// tellWaits tells etcd, and so Holdfast, whose etcd waits here for being listed at this host's peer URL, and takes that back when it waits
+// no more. What fails is tried again; a person has the command meanwhile.
+func (m *run) tellWaits(ctx context.Context, f Facts) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	switch me := moved(f); {
+	case me == nil && !m.waits.IsZero():
+		if m.Etcd.WaitsNoMore(ctx) == nil {
+			m.waits = time.Time{}
+		}
+	case me != nil && time.Since(m.waits) >= answer:
+		if m.Etcd.Waits(ctx, me.ID, m.PeerURL) == nil {
+			m.waits = time.Now()
 		}
 	}
 }

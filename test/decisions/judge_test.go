@@ -317,6 +317,9 @@ func dumbListsWrongly(s *q.Snapshot, a membership.Action, m *q.Machine) string {
 		if member.Healthy {
 			return "I10: it is healthy"
 		}
+		if member.WaitsAt != a.Change.(membership.UpdatePeerURL).PeerURL {
+			return "I10: it does not wait there"
+		}
 		if m == nil || dumbHosts(s, member) != "[machine "+m.Name+"]" {
 			return "I10: it does not run there"
 		}

@@ -135,7 +135,7 @@ func (w *world) apply(a membership.Action) error {
 		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.ID != member.ID && slices.Contains(o.PeerURLs, c.PeerURL) }) {
 			return errors.New("etcdserver: Peer URLs already exists")
 		}
-		member.PeerURLs = []string{c.PeerURL}
+		member.PeerURLs, member.WaitsAt = []string{c.PeerURL}, ""
 		if w.nodeAt(member.PeerURLs) != nil {
 			member.Healthy, member.Since, member.Why = true, w.s.Now, ""
 		}
@@ -784,6 +784,8 @@ func (w *world) setMember(id string, opts []string) error {
 				return err
 			}
 			m.Healthy, m.Since, m.Why = false, w.s.Now.Add(-ago), "connection refused"
+		case "waits-at": // its host says that its etcd waits there
+			m.WaitsAt = peerURL(value)
 		case "healthy":
 			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
 		case "name":

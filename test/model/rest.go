@@ -169,7 +169,7 @@ func (e *explorer) administer(s *state) {
 		if o.get(machine) != live {
 			continue
 		}
-		gone := o.votes() && o.is(own) && o.get(answers) != up && !o.is(moved) || o.learner() && o.is(moved)
+		gone := o.votes() && o.is(own) && o.get(answers) != up && !o.is(moved)
 		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.onDelete {
 			s.edit() // the template asked for what the platform does not have
 		}

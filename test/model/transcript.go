@@ -99,6 +99,9 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 		if o.is(lower) {
 			b.WriteString(" max-learners=1")
 		}
+		if o.is(moved) {
+			fmt.Fprintf(&b, " waits-at=10.0.1.%d", 10+names[i])
+		}
 		b.WriteString("\n")
 		if o.is(leads) {
 			lead = fmt.Sprintf("leader a%d\n", names[i])

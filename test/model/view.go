@@ -146,6 +146,9 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		if o.is(lower) {
 			m.MaxLearners = 1
 		}
+		if o.is(moved) && o.is(own) && o.is(instance) && o.is(machine) && !o.is(broken) {
+			m.WaitsAt = "https://" + has[0].String() + ":2380"
+		}
 		if o.get(answers) != down {
 			m.Since = long
 		}

@@ -318,6 +318,7 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 	for _, arg := range command[1:] {
 		cmd.Args = append(cmd.Args, inside.Replace(arg))
 	}
+	cmd.Env = []string{"GOGC=400"} // a probe that collects no garbage takes a third less
 	for _, v := range h.variables(pod, container, h.at()) {
 		cmd.Env = append(cmd.Env, v[0]+"="+inside.Replace(v[1]))
 	}
