@@ -28,6 +28,7 @@ type history struct {
 	kept     map[string]bool           // live Machines of a ControlPlaneMachineSet, by UID
 	most     int                       // voters at one time
 	least    int
+	fewest   int // voters that there may be now
 	learners int // the most at a time
 	samples  int
 	leaders  *leaders
@@ -44,10 +45,10 @@ func (h *history) fail(format string, args ...any) {
 // than desired where a dead voter has to go before its replacement can come.
 func (c *cluster) watch(t *testing.T, fewest int) *history {
 	t.Helper()
-	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load()), leaders: newLeaders()}
+	h := &history{machines: map[string]quorum.Machine{}, kept: map[string]bool{}, least: int(c.desired.Load()), fewest: fewest, leaders: newLeaders()}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
-	work.Go(func() { h.sample(ctx, c, fewest) })
+	work.Go(func() { h.sample(ctx, c) })
 	work.Go(func() { h.follow(ctx, c) })
 	work.Go(func() { h.count(ctx, c) })
 	w := writer.New(c.etcd)
@@ -78,7 +79,7 @@ func (c *cluster) watch(t *testing.T, fewest int) *history {
 }
 
 // sample looks at the members again and again: I4, and I2 with what the watch has seen.
-func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
+func (h *history) sample(ctx context.Context, c *cluster) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	voted, before := map[uint64]bool{}, 0
@@ -110,7 +111,7 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 			voted[m.GetID()] = true
 		}
 		h.most, h.least, h.learners = max(h.most, voters), min(h.least, voters), max(h.learners, len(list.Members)-voters)
-		if desired := int(c.desired.Load()); voters > desired+1 && voters > before && before > 0 || voters < fewest {
+		if desired := int(c.desired.Load()); voters > desired+1 && voters > before && before > 0 || voters < h.fewest {
 			h.fail("I4: %d voters, %d wanted", voters, desired)
 		}
 		before = voters
@@ -127,6 +128,13 @@ func (h *history) sample(ctx context.Context, c *cluster, fewest int) {
 			}
 		}
 	}
+}
+
+// atLeast says that from now on there may be so few voters, and no fewer.
+func (h *history) atLeast(fewest int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fewest = fewest
 }
 
 // mostLearners is how many there were at a time, at most.

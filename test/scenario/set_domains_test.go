@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,6 +149,27 @@ func TestSetFailures(t *testing.T) {
 		c.setSettles(t, 3, sandbox.InstanceType)
 	})
 
+	t.Run("etcd is down on a host whose Node is ready: the set waits, and says for what", func(t *testing.T) {
+		now := c.machineNames(t)
+		must(t, c.SetEnvironment(now[0], "no environment"))
+		must(t, c.hostProcess(t, now[0]).Signal(syscall.SIGKILL))
+		must(t, c.template(t.Context(), "m5.2xlarge"))
+		c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "etcd member "+now[0])
+		c.nodeReady(t, now[0])
+		if after := c.machineNames(t); !slices.Equal(after, now) {
+			t.Errorf("Machines %v became %v", now, after)
+		}
+		must(t, c.template(t.Context(), sandbox.InstanceType))
+		must(t, c.SetEnvironment(now[0], ""))
+		c.setSettles(t, 3, sandbox.InstanceType)
+		if after := c.machineNames(t); !slices.Equal(after, now) {
+			t.Errorf("Machines %v became %v", now, after)
+		}
+		if reasons, err := c.events(t.Context(), cpms.Name); err != nil || !slices.Contains(reasons, string(machineset.ReasonGateShut)) {
+			t.Errorf("Events on the set: %v, %v", reasons, err)
+		}
+	})
+
 	t.Run("a host dies, and the MachineHealthCheck finds it", func(t *testing.T) {
 		c.shortenHealthCheck(t)
 		t.Cleanup(func() {
@@ -183,6 +205,9 @@ func TestSetFailures(t *testing.T) {
 		must(t, c.Power(now[0], true))
 		must(t, c.Power(now[1], true))
 		c.setSettles(t, 3, sandbox.InstanceType)
+		if after := c.machineNames(t); !slices.Equal(after, now) {
+			t.Errorf("Machines %v became %v", now, after)
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package scenario_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -31,7 +32,7 @@ import (
 func TestSet(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
-	c.watch(t, 2)
+	c.watch(t, 3) // every voter votes until another does in its place
 	c.atRest(t)
 	first := c.machineNames(t)
 
@@ -45,6 +46,9 @@ func TestSet(t *testing.T) {
 		must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &check))
 		if most := check.Spec.MaxUnhealthy.String(); most != "1" {
 			t.Errorf("the health check acts while %s are unhealthy, want 1", most)
+		}
+		if reasons, err := c.events(t.Context(), cpms.Name); err != nil || !slices.Contains(reasons, "SetAction") {
+			t.Errorf("Events on the set: %v, %v", reasons, err)
 		}
 	})
 
@@ -99,6 +103,14 @@ func TestSet(t *testing.T) {
 			}
 			return client.IgnoreNotFound(err)
 		})
+		eventually(t, quickly, "its MachineHealthCheck gone", func(ctx context.Context) error {
+			var check machinev1beta1.MachineHealthCheck
+			err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &check)
+			if err == nil {
+				err = errors.New("it is there")
+			}
+			return client.IgnoreNotFound(err)
+		})
 		if now := c.machineNames(t); !slices.Equal(now, before) {
 			t.Errorf("Machines %v became %v", before, now)
 		}
@@ -135,17 +147,20 @@ func TestSet(t *testing.T) {
 func TestSetScales(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
-	c.watch(t, 1)
+	history, before := c.watch(t, 3), 3
 	c.atRest(t)
 	must(t, c.as(sandbox.Alice).Create(t.Context(), controlPlaneSet(t)))
 	c.setSettles(t, 3, sandbox.InstanceType)
 	for i, replicas := range []int{5, 7, 5, 3, 1, 3} {
 		began := time.Now()
 		c.desired.Store(int64(replicas))
+		history.atLeast(min(before, replicas))
+		before = replicas
 		must(t, c.scale(t, replicas))
 		c.setSettles(t, replicas, sandbox.InstanceType)
 		t.Logf("%d Machines after %.1f s", replicas, time.Since(began).Seconds())
 		if i == 0 {
+			history.atLeast(3) // a dead voter goes before another can come
 			t.Run("two of five hosts die, and are replaced", c.twoOfFiveDie)
 		}
 	}
