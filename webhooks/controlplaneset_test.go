@@ -49,6 +49,15 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		f.guard.set(ring())
 		return f.client(t, person, nil).Create(t.Context(), edit(t, replace...), client.DryRunAll)
 	}
+	t.Run("a second set", func(t *testing.T) {
+		second := edit(t)
+		second.Name = "second"
+		f.guard.set(ring())
+		err := f.client(t, person, nil).Create(t.Context(), second, client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), `only "cluster" is reconciled`) {
+			t.Errorf("refused with %v", err)
+		}
+	})
 	for _, c := range []struct {
 		name    string
 		replace []string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,6 +82,21 @@ func TestVerifyStorage(t *testing.T) {
 	status, _, stderr = cli(t, "verify", "storage", "--data-dir="+dir, "--max-fsync=1ns")
 	if status != 1 || !strings.Contains(stderr, "more than --max-fsync 1ns") {
 		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+
+	// Room for a snapshot is as much as the database takes. Both files have holes.
+	database := filepath.Join(dir, "member", "snap", "db")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(database), 0o700), os.WriteFile(database, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for bytes, want := range map[int64]string{1 << 20: "there is room for one: it takes 1.0 MiB", 1 << 43: "no room for a snapshot, which takes 8.0 TiB"} {
+		if err := os.Truncate(database, bytes); err != nil {
+			t.Fatal(err)
+		}
+		status, stdout, stderr := cli(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=0")
+		if status != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("status %d, stderr %q, no %q in %q", status, stderr, want, stdout)
+		}
 	}
 }
 

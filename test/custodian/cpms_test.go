@@ -236,11 +236,7 @@ func (c *cluster) takenOver(t *testing.T) {
 // killed.
 func (c *cluster) platformDeleted(t *testing.T) {
 	c.watch(t, desired)
-	hows := []metav1.DeletionPropagation{metav1.DeletePropagationBackground}
-	if c.ControllerManager.Process() != nil { // else there is no garbage collector
-		hows = append(hows, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan)
-	}
-	for _, how := range hows {
+	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		before := c.names(t)
 		set, err := c.set(t.Context())
 		must(t, err)

@@ -137,11 +137,13 @@ func (h *history) atLeast(fewest int) {
 	h.fewest = fewest
 }
 
-// mostLearners is how many there were at a time, at most.
+// mostLearners is how many there were at a time, at most, since it was asked last.
 func (h *history) mostLearners() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.learners
+	most := h.learners
+	h.learners = 0
+	return most
 }
 
 // hookedNow asks the API server whether a hooked Machine of that name is stored.

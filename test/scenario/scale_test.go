@@ -19,7 +19,7 @@ import (
 func TestScale(t *testing.T) {
 	t.Parallel()
 	const two = "--max-learners=2"
-	c := start(t, sandbox.Options{Replicas: 1, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
+	c := start(t, sandbox.Options{Replicas: 1, SpareAddresses: 6, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
 	history := c.watch(t, 1)
 	c.atRest(t)
 
@@ -37,24 +37,43 @@ func TestScale(t *testing.T) {
 		c.becomes(t, quorum.BootstrapName, "") // three others vote, and the installation is over
 		c.atRest(t)
 	})
-	t.Run("3 to 5", func(t *testing.T) {
-		c.want(t, 5)
-		must(t, c.replacement(t.Context(), "second", "fourth"))
-		must(t, c.replacement(t.Context(), "second", "fifth"))
-		c.atRest(t)
+	twoLearners := func(t *testing.T) {
+		t.Helper()
 		if most := history.mostLearners(); most != 2 {
 			t.Errorf("%d learners at most were seen at a time, and two members were new", most)
 		}
+	}
+	t.Run("3 to 5", func(t *testing.T) {
+		c.want(t, 5)
+		history.atLeast(3)
+		history.mostLearners()
+		must(t, c.replacement(t.Context(), "second", "fourth"))
+		must(t, c.replacement(t.Context(), "second", "fifth"))
+		c.atRest(t)
+		twoLearners(t)
 	})
-	t.Run("5 to 3", func(t *testing.T) {
-		c.want(t, 3)
-		must(t, c.remove(t.Context(), "master-0"))
-		must(t, c.remove(t.Context(), "third"))
+	t.Run("two of five are replaced at a time", func(t *testing.T) {
+		history.atLeast(5)
+		for old, next := range map[string]string{"master-0": "sixth", "third": "seventh"} {
+			must(t, c.replacement(t.Context(), "second", next))
+			must(t, c.remove(t.Context(), old))
+		}
 		c.gone(t, slowly, "master-0")
 		c.gone(t, slowly, "third")
 		c.atRest(t)
+		twoLearners(t)
+	})
+	t.Run("5 to 3", func(t *testing.T) {
+		c.want(t, 3)
+		history.atLeast(3)
+		must(t, c.remove(t.Context(), "sixth"))
+		must(t, c.remove(t.Context(), "seventh"))
+		c.gone(t, slowly, "sixth")
+		c.gone(t, slowly, "seventh")
+		c.atRest(t)
 	})
 	t.Run("3 to 1", func(t *testing.T) {
+		history.atLeast(1)
 		// It is held while 3 are wanted; who deleted it learns that fewer are by now.
 		must(t, c.remove(t.Context(), "second"))
 		c.want(t, 1)
