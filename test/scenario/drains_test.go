@@ -2,11 +2,14 @@ package scenario_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -29,11 +32,33 @@ func TestDrains(t *testing.T) {
 		c.guardAtRest(t)
 	})
 
-	// One voter may be drained, or none while the budget is sized for one more: never two.
+	// None may be drained while the budget is sized for one voter more than there are, and one once that votes: never two.
 	t.Run("in the middle of a replacement no second one passes", func(t *testing.T) {
 		must(t, c.remove(t.Context(), "master-0"))
 		must(t, c.replacement(t.Context(), "master-0", "next"))
-		for _, step := range []stage{added, promoted, removed} {
+		c.reaches(t, added, "master-0", "next")
+		var learner *process.Process
+		eventually(t, quickly, "the learner's process", func(context.Context) error {
+			host, _ := c.Host("next")
+			if learner = host.Etcd; learner == nil {
+				return errors.New("none runs")
+			}
+			return nil
+		})
+		must(t, learner.Signal(syscall.SIGSTOP)) // so that it does not vote yet
+		t.Cleanup(func() { _ = learner.Signal(syscall.SIGCONT) })
+		eventually(t, quickly, "a budget for the voter to come", func(ctx context.Context) error {
+			g, err := c.quorumGuard(ctx)
+			if err == nil && (g.budget != 3 || g.allowed != 0) {
+				err = fmt.Errorf("minAvailable %d, %d disruptions allowed", g.budget, g.allowed)
+			}
+			return err
+		})
+		if err := c.evict(t.Context(), "master-1"); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("an eviction while a learner is about to vote: %v, want 429", err)
+		}
+		must(t, learner.Signal(syscall.SIGCONT))
+		for _, step := range []stage{promoted, removed} {
 			c.reaches(t, step, "master-0", "next")
 			c.typed(t, "kubectl cordon master-1")
 			first, second := c.evict(t.Context(), "master-1"), c.evict(t.Context(), "master-2")
