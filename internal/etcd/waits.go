@@ -25,10 +25,11 @@ type waiting struct {
 
 // Waits has etcd hold for another 15 s that a member's etcd waits on this host, at the peer URL. Call it every few seconds, from one goroutine.
 func (c *Client) Waits(ctx context.Context, id quorum.MemberID, peerURL string) error {
+	was := c.waiting
 	now := waiting{key: fmt.Sprintf("%s%x/%s", waitsPrefix, id, peerURL)}
 	lease, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (clientv3.LeaseID, error) {
-		if c.waiting.key == now.key {
-			if kept, err := conn.KeepAliveOnce(ctx, c.waiting.lease); err == nil {
+		if was.key == now.key {
+			if kept, err := conn.KeepAliveOnce(ctx, was.lease); err == nil {
 				return kept.ID, nil
 			}
 		}

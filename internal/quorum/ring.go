@@ -19,6 +19,7 @@ type Member struct {
 	Name       string   `json:"name,omitzero"` // "" until the member has started once
 	PeerURLs   []string `json:"peerURLs,omitempty"`
 	ClientURLs []string `json:"clientURLs,omitempty"`
+	NoAddress  string   `json:"noAddress,omitzero"` // a host name in its peer URLs that DNS has no address for; "" if there is none, or it is not known
 	// WaitsAt is another peer URL, of the host that says that it has the member's data, and that its etcd waits for being listed there; ""
 	// if none says so, or several do.
 	WaitsAt string `json:"waitsAt,omitzero"`

@@ -784,6 +784,8 @@ func (w *world) setMember(id string, opts []string) error {
 				return err
 			}
 			m.Healthy, m.Since, m.Why = false, w.s.Now.Add(-ago), "connection refused"
+		case "no-address": // DNS has none for that name
+			m.NoAddress = value
 		case "waits-at": // its host says that its etcd waits there
 			m.WaitsAt = peerURL(value)
 		case "healthy":
