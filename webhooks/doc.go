@@ -1,8 +1,8 @@
-// Package webhooks answers the API server's AdmissionReviews with quorum's decisions: it decodes,
-// asks, and encodes, and decides nothing itself.
+// Package webhooks answers the API server's AdmissionReviews with the decisions of internal/admission: it decodes
+// the request, asks for the decision, and encodes the answer. It decides nothing itself.
 //
 // The mutating handler repairs (CREATE and UPDATE); the validating one judges the object that came of
-// it, and DELETE. Both ask quorum.Admit the same question. The first sees the request as it was
+// it, and DELETE. Both ask admission.Identities.Admit the same question. The first sees the request as it was
 // sent; the second must find nothing left to repair, or another webhook undid what the first did.
 //
 // # Who records what

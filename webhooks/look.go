@@ -61,8 +61,8 @@ func (r *review) mayShareLook() bool {
 }
 
 // sharedLooks has requests that come while a look is under way share the next one. Each is judged by a look that
-// began after it came, as it would be by its own; a look costs the API server and etcd a dozen requests, and
-// many at once would all come too late. The zero value is ready.
+// began after it came, as it would be by its own; a look sends eighteen requests to the API server
+// and etcd, and many at once would all come too late. The zero value is ready.
 type sharedLooks struct {
 	mu   sync.Mutex
 	next *sharedLook   // has not begun; nil if nobody waits for one

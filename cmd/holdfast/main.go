@@ -1,5 +1,5 @@
 // Command holdfast guards the Machines of an etcd ring. This file and its neighbours hold flags and
-// wiring only; deciding is internal/quorum's.
+// wiring only. internal/admission decides about requests, internal/membership about the next step.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Package admission decides what happens to a request for a Machine, for the namespace or the CRD of the Machines, for a
 // MachineSet, a MachineHealthCheck or the ControlPlaneMachineSet. It is pure: it knows the request and a quorum.Snapshot of the cluster, and reads nothing
-// else. Each rule has a file, with its texts below its conditions.
+// else.
 //
 // The rules, by the name that denials, Warnings, metrics and tests use:
 //
@@ -21,6 +21,23 @@
 //	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
 //	control-plane-set   a ControlPlaneMachineSet that Holdfast could not act by is not stored (full mode)
 //	override            an override is a person's, and says whose
+//
+// The file of each rule, with its texts below its conditions:
+//
+//	claim.go            claim; what it says of a DELETE is decided in delete.go
+//	adopt.go            adopt
+//	hook.go             keep-hook, no-regain
+//	evidence.go         keep-hook, as far as it is about the evidence
+//	release.go          early-release, automation-release
+//	escape.go           escape-hatch
+//	labels.go           keep-finalizer, keep-role
+//	delete.go           unprotected-delete, one-too-many, degraded-delete, held
+//	home.go             home
+//	healthcheck.go      health-check
+//	controlplaneset.go  control-plane-set
+//	override.go         override
+//
+// Two more rules are not here, because the API server decides them alone: keep-status and own-records (internal/registrations/policy.go).
 //
 // The first line of a text says what happened, the others why and what to do. A line is one Warning, which the API server cuts at
 // 256 bytes, so lines are short.

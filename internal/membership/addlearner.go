@@ -13,7 +13,7 @@ import (
 
 // addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner.
 func (p *planner) addLearner() []Action {
-	// A Machine that cannot be hooked gets no member: see stuck.
+	// A Machine without hook and latch gets no member.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
 		return p.roomFor(m) && p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
