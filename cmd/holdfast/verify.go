@@ -154,7 +154,7 @@ that file and for the certificates, and begins again whenever the file changes.`
 	return cmd
 }
 
-// named wants the files of a connection to be named. Whether they are there yet is another matter.
+// named checks that the flags name all files of a connection. The files may come later.
 func named(at *etcdflags.Flags) error {
 	for _, f := range []struct{ flag, path string }{{"cacert", at.CACert}, {"cert", at.Cert}, {"key", at.Key}} {
 		if f.path == "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Adopts says whether the request makes an owner the controller of a control-plane Machine. Whoever its kind says it is, it may be a
-// MachineSet: that one's controller goes by the UID.
+// Adopts says whether the request makes an owner the controller of a control-plane Machine. The owner may be a MachineSet whatever
+// its kind says, because the MachineSet controller compares only UIDs.
 func (r *Request) Adopts() bool {
 	return r.New != nil && r.owns() && slices.ContainsFunc(r.New.Owners, func(o quorum.Owner) bool { return o.Controller && r.adds(o) })
 }

@@ -124,7 +124,7 @@ func claimUnknown(r *Request, f quorum.InstanceField) []string {
 	}
 }
 
-// claimedTwice is told of an instance that somebody claimed before it was the Machine's.
+// claimedTwice is the Warning about an instance that another Machine claimed before the status of this Machine named it.
 func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s): Machine %s claims the instance of Machine %s: %s.", quorum.RuleClaim, quorum.Clip(other.Name, 70), quorum.Clip(r.name(), 70), quorum.Clip(f.Value, 60)),

@@ -12,26 +12,26 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// attempts are what is tried and does not get done: since when, why not, and when each is tried again. One that fails does not
-// slow the others down. The zero value is none.
+// attempts remembers actions that failed: since when each has failed, why, and when to try it again. Each action has its own
+// pause, so that one that fails does not delay the others. The zero value is ready.
 type attempts struct {
 	backoff workqueue.TypedRateLimiter[string]
-	failed  map[string]trial // by what is tried
+	failed  map[string]trial // by the name of the action
 }
 
 type trial struct {
 	quorum.Failure
-	fails bool      // it is no delay, or one that lasts
+	fails bool      // it counts as a failure, not as a short delay
 	pause time.Time // when to try again
 }
 
-// longDelay is how long a reason that passes may last until it counts as a failure.
+// longDelay is how long an error that is expected to pass may last until it counts as a failure.
 const longDelay = 10 * time.Second
 
 // pausing says whether it is too early to try something again.
 func (a *attempts) pausing(what string, now time.Time) bool { return now.Before(a.failed[what].pause) }
 
-// resume is when the first of what is tried is tried again, and no later than requeueIdle from now.
+// resume is how long to wait until the first action may be tried again, at most requeueIdle.
 func (a *attempts) resume(now time.Time) time.Duration {
 	first := requeueIdle
 	for _, one := range a.failed {
@@ -42,7 +42,7 @@ func (a *attempts) resume(now time.Time) time.Duration {
 	return max(first, requeueSoon)
 }
 
-// after notes what came of an attempt; passes says that what kept it from getting done is expected to pass.
+// after records the result of an attempt. passes: the error is expected to pass by itself.
 func (a *attempts) after(f quorum.Failure, now time.Time, err error, passes bool) {
 	if a.failed == nil {
 		a.backoff, a.failed = newBackoff[string](), map[string]trial{}
@@ -63,7 +63,8 @@ func (a *attempts) after(f quorum.Failure, now time.Time, err error, passes bool
 	a.failed[f.What] = one
 }
 
-// sentence is an error that others had a part in, as of a webhook, fit for an Event, a message and a file.
+// sentence makes an error's text fit for an Event, a message and a file. Parts of it may come from others, a webhook for example:
+// it may be long, and have characters that cannot be printed.
 func sentence(err error) string {
 	const most = 500
 	text := strings.Map(func(r rune) rune {
@@ -85,7 +86,7 @@ func (a *attempts) forget(what string) {
 	}
 }
 
-// keep forgets what is not to be done any more.
+// keep forgets the actions that are not due any more.
 func (a *attempts) keep(due func(what string) bool) {
 	for what := range a.failed {
 		if !due(what) {
@@ -94,7 +95,7 @@ func (a *attempts) keep(due func(what string) bool) {
 	}
 }
 
-// failures are those that are more than a delay.
+// failures are the actions that count as failed.
 func (a *attempts) failures() []quorum.Failure {
 	var out []quorum.Failure
 	for _, what := range slices.Sorted(maps.Keys(a.failed)) {

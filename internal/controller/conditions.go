@@ -94,7 +94,7 @@ func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membe
 	return nil
 }
 
-// untold is why the conditions could not be told, nil if they were, or for what passes by itself.
+// untold drops the errors that are no failure of the write: the API is absent, or another writer was first. It returns all others.
 func untold(err error) error {
 	if errors.Is(err, errNoAPI) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return nil

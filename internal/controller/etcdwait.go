@@ -28,7 +28,7 @@ func (r *Reconciler) beginEtcdWait(s *quorum.Snapshot, plan *membership.Plan, tr
 	}
 }
 
-// etcdWaitLasts says whether the wait goes on, by one read of etcd, and ends it if not.
+// etcdWaitLasts reads etcd once and says whether the wait goes on. If it does not, it ends the wait.
 func (r *Reconciler) etcdWaitLasts(ctx context.Context) bool {
 	was := r.etcdWait
 	r.etcdWait = etcdWait{}
@@ -45,7 +45,7 @@ func (r *Reconciler) etcdWaitLasts(ctx context.Context) bool {
 	return true
 }
 
-// shape is all of a ring that a plan can hang on but how far a learner is behind.
+// shape is a text of all facts of the ring that a plan depends on, except how far a learner is behind. A wait ends when it changes.
 func shape(ring *quorum.Ring, limits quorum.Limits) string {
 	var b strings.Builder
 	s := quorum.Snapshot{Ring: *ring, Limits: limits}

@@ -345,8 +345,8 @@ func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
 	}
 }
 
-// tellNotes says each note when it comes, when its message changes, though not more often than people read,
-// and when it goes. A note about a Machine is an Event on it as well.
+// tellNotes logs each note when it is new, when its message changes (at most once in noteInterval), and when it is gone.
+// A note about a Machine also becomes an Event on that Machine.
 func (r *Reconciler) tellNotes(s *quorum.Snapshot, notes []membership.Note) {
 	now := map[noteKey]lastTold{}
 	for _, n := range notes {

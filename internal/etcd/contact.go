@@ -21,17 +21,17 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Contact is what came of asking one endpoint about itself.
+// Contact is the result of asking one endpoint for its status.
 type Contact struct {
 	URL    string
 	Status Status // what it said, if Err is nil
 	Err    error
-	// Silent: as far as can be told nobody is there, or an etcd that serves nobody yet. Without it there is
-	// somebody whose answer cannot be used, for one because of the certificates.
+	// Silent: nothing answered, so either nothing listens there, or an etcd that serves no requests yet. An Err without Silent
+	// means that something answered, but its answer cannot be used: a certificate is wrong, for example.
 	Silent bool
 }
 
-// Contacts asks every endpoint that this client knows about itself, within Config.ReadTimeout. It needs no quorum.
+// Contacts asks every endpoint that this client knows for its status, within Config.ReadTimeout. It needs no quorum.
 func (c *Client) Contacts(ctx context.Context) []Contact {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
 	defer cancel()
@@ -48,7 +48,7 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 			if !quiet(contacts[i].Err) {
 				return
 			}
-			// gRPC says one and the same of a port that is closed and of a certificate that is wrong.
+			// gRPC returns the same error for a closed port and for a wrong certificate.
 			if err := c.handshake(ctx, u); err != nil {
 				contacts[i].Err = failure{u, err}
 				return
@@ -60,8 +60,8 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 	return contacts
 }
 
-// Listed are the members as one of those that answer has them on its own disk. That needs no quorum, and may be old. There are none
-// if nobody answers.
+// Listed are the members as the first member that answers has them on its own disk. That needs no quorum, and may be out of date.
+// There are none if no member answers.
 func (c *Client) Listed(ctx context.Context) []quorum.Member {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
 	defer cancel()
@@ -91,8 +91,8 @@ func quiet(err error) bool {
 	return code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled
 }
 
-// handshake returns why somebody who listens at a URL and this client do not agree on TLS. It is nil if
-// they do, and if nobody listens or what listens says nothing.
+// handshake returns why the TLS handshake with the server at a URL fails. It is nil if the handshake succeeds, and if
+// nothing listens there or the server sends nothing.
 func (c *Client) handshake(ctx context.Context, at string) error {
 	u, err := url.Parse(at)
 	if err != nil {
@@ -110,8 +110,8 @@ func (c *Client) handshake(ctx context.Context, at string) error {
 		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: u.Hostname(), NextProtos: []string{"h2"}, GetClientCertificate: c.clientCertificate,
 	})
 	if err = conn.HandshakeContext(ctx); err == nil {
-		// A server of TLS 1.3 refuses the client's certificate after the handshake: its first byte tells. The wait
-		// for that is short, since a server that has nothing to say is none that refuses.
+		// A TLS 1.3 server refuses the client's certificate only after the handshake, so read a byte to see its alert. The wait
+		// is short: a server that sends nothing has not refused.
 		if err = conn.SetReadDeadline(time.Now().Add(c.cfg.ReadTimeout / 4)); err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}

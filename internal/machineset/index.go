@@ -28,7 +28,8 @@ func (p *planner) freeIndex(replaces *quorum.Machine) int {
 	}
 }
 
-// noteIndexes notes two updated Machines with one index, where there are no more than wanted: neither is there for the other.
+// noteIndexes notes two updated Machines with the same index. It does so only while there are no more Machines than wanted: with more,
+// one of the two may be there to replace the other.
 func (p *planner) noteIndexes() {
 	if len(p.live) > p.set.Replicas {
 		return

@@ -183,9 +183,9 @@ func (c ReleaseHook) describe(machine string) string {
 func (c RecordRelease) describe(machine string) string {
 	by := ""
 	if c.Release.By != "" {
-		by = " at the word of " + quorum.Clip(c.Release.By, 140)
+		by = ", requested by " + quorum.Clip(c.Release.By, 140)
 	}
-	return fmt.Sprintf("record that Machine %s is let go%s", machine, by)
+	return fmt.Sprintf("record the release of Machine %s%s", machine, by)
 }
 
 func (c SizeGuard) describe(string) string {

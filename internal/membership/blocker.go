@@ -84,7 +84,7 @@ func (p *planner) blocker() string {
 	return "no other control-plane Machine waits for its place; create one"
 }
 
-// learnerBlocker is what keeps the first learner from voting that nothing but time keeps from it; "" without such a learner.
+// learnerBlocker says what the first learner that needs more than a free seat waits for before it is promoted; "" without such a learner.
 func (p *planner) learnerBlocker() string {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]

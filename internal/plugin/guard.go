@@ -223,7 +223,7 @@ func (c *cluster) checkPolicies(ctx context.Context) check {
 			return out
 		}
 	}
-	out.said = "the API server holds the rules that need no Holdfast"
+	out.said = "the admission policies are installed"
 	return out
 }
 

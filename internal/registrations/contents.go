@@ -17,12 +17,12 @@ import (
 // this one, which knows no other, may still be asked.
 const plainAtFirst = time.Minute
 
-// fill completes what is wanted with what depends on what is there: who is trusted, and whether what is
-// to fail closed may do so yet. It says false if that is not known.
+// fill completes the wanted object with the fields that depend on the live one: the CAs, the path, and whether a webhook that is to
+// fail closed may do so yet. It returns false if they are not known.
 func (k *Registrar) fill(o *object) bool {
 	bundles := map[string][]byte{}
-	closed := map[string]string{} // the place of those that fail closed now
-	plain := false                // a version before this one has registered them
+	closed := map[string]string{} // the place of each webhook that fails closed now
+	plain := false                // an earlier version, which had no token in the path, registered them
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		for i := range live.Webhooks {
@@ -54,7 +54,7 @@ func (k *Registrar) fill(o *object) bool {
 		if k.Trust != nil {
 			return k.Trust.Bundle()
 		}
-		return bundles[name] // the injector's
+		return bundles[name] // written by the injector
 	}
 	switch want := o.want.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
@@ -72,11 +72,11 @@ func (k *Registrar) fill(o *object) bool {
 				continue
 			}
 			if closed[w.Name] == place(w.ClientConfig) {
-				k.proven[w.Name] = true // by a replica or a version before this one, where the webhooks are now
+				k.proven[w.Name] = true // an earlier replica or version had proof for this very place
 			}
 			if k.Trust == nil && len(w.ClientConfig.CABundle) == 0 {
 				k.empty = true
-				delete(k.proven, w.Name) // nobody is reached before the injector has been here again
+				delete(k.proven, w.Name) // without a CA no call succeeds until the injector has written one
 			}
 			if !k.proven[w.Name] {
 				w.FailurePolicy = new(admissionregistrationv1.Ignore)

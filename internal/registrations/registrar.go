@@ -216,7 +216,7 @@ func (k *Registrar) report(o *object, err error) {
 			}
 		} else if text := err.Error(); text != m.failed || time.Since(m.reported) > time.Minute {
 			m.failed, m.reported = text, time.Now()
-			k.Log.Error(err, "a registration is not looked after", "kind", o.kind, "name", o.name)
+			k.Log.Error(err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
 		}
 	})
 }

@@ -14,24 +14,24 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// overlap is how long the CA before stays in the registrations beside the one that took its place. Each
-// replica goes over to the new one seconds after it reads both; one that is cut off from the API server
-// for longer is not trusted when it is back, until it has.
+// overlap is how long a replaced CA stays in the registrations, beside the new one. A replica changes to a certificate of
+// the new CA seconds after it reads registrations that have both. If a replica has no connection to the API server for longer
+// than overlap, the API server does not trust its old certificate when the connection is back, until the replica has changed, too.
 const overlap = 24 * time.Hour
 
-// pastMost is how many of those before are trusted at most.
+// pastMost is how many replaced CAs are trusted at most.
 const pastMost = 3
 
-// Trust is whom the API server is to trust: the CAs in use, and those that they took the place of, for
-// as long as a replica may still serve a certificate of theirs. Every replica keeps one, so that whoever
-// is elected knows what was before. Make it with NewTrust.
+// Trust is the CAs that the API server is to trust: those in use, and replaced ones for as long as a replica may still
+// serve a certificate of theirs. Every replica keeps a Trust, so that a newly elected replica knows the replaced CAs.
+// Make it with NewTrust.
 type Trust struct {
 	clock clock.PassiveClock
 
 	mu      sync.Mutex
 	current []*x509.Certificate
 	past    []pastCA
-	forgot  time.Time // when those before were forgotten
+	forgot  time.Time // when the replaced CAs were forgotten
 	changed []func()
 }
 
