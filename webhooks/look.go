@@ -28,7 +28,7 @@ type lookCache struct {
 	snapshot *quorum.Snapshot
 }
 
-// keep keeps what was seen, unless etcd told nothing: a second attempt may know more.
+// keep remembers a look, unless etcd did not answer: a second look may know more.
 func (l *lookCache) keep(of lookKey, begun time.Time, s *quorum.Snapshot) {
 	if s == nil || !s.Ring.Known {
 		return
@@ -38,7 +38,7 @@ func (l *lookCache) keep(of lookKey, begun time.Time, s *quorum.Snapshot) {
 	l.of, l.begun, l.snapshot = of, begun, s
 }
 
-// take is what was seen for the same request a moment ago, nil if that was not kept. It is given once.
+// take returns the look that was kept for the same request a moment ago, nil if there is none. It returns each look once.
 func (l *lookCache) take(of lookKey, now time.Time) *quorum.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,9 +53,9 @@ func (l *lookCache) take(of lookKey, now time.Time) *quorum.Snapshot {
 // lookTimeout is how long a look waits for the one before it, which may hang.
 const lookTimeout = 100 * time.Millisecond
 
-// mayShareLook says whether the request may be judged by a look that others are judged by as well. What they
-// are allowed is not in it, so two that each would be one too many may both pass. That is for those who
-// change nothing, or whose Machine is held anyway.
+// mayShareLook says whether the request may be judged by a look that other requests share. The look does not show what those
+// are allowed to do, so of two deletions that etcd cannot both bear, both may pass. So only dry runs share a look, and
+// deletions of Machines that are held anyway.
 func (r *review) mayShareLook() bool {
 	return dryRun(&r.AdmissionRequest) || r.request.Operation == admission.OperationDelete && r.request.Old.Protected()
 }
@@ -76,10 +76,10 @@ type sharedLook struct {
 	err      error
 }
 
-// errLook is what those are told whose look did not come to an end.
+// errLook is the error for requests that shared a look which did not return.
 var errLook = errors.New("the look at the cluster failed")
 
-// look is what a look says that begins after this is called.
+// look returns the result of a look that begins after this call.
 func (s *sharedLooks) look(ctx context.Context, look func(context.Context) (*quorum.Snapshot, error)) (*quorum.Snapshot, error) {
 	s.mu.Lock()
 	if theirs := s.next; theirs != nil {

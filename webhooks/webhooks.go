@@ -314,7 +314,7 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 	return ctrladmission.Allowed("").WithWarnings(lines(r.decision.Warnings())...)
 }
 
-// deny denies with what one rule says. What the others would have done does not happen.
+// deny answers with one rule's denial. The findings of other rules are dropped, because nothing that they say happens.
 func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
 	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
 	g.record(ctx, r, func(admission.Verdict) bool { return true })
@@ -367,7 +367,8 @@ func (g *Handlers) record(ctx context.Context, r *review, mine func(admission.Ve
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})
 }
 
-// decided counts and records. What nobody waited for is recorded as that, and not counted: the failure policy had its way.
+// decided counts and records a decision. If the API server has hung up, the failure policy has decided: then it is recorded as
+// abandoned, and not counted.
 func (g *Handlers) decided(ctx context.Context, r Record) {
 	if ctx.Err() == nil {
 		g.Metrics.decided(&r)

@@ -22,8 +22,8 @@ func (r *Request) owns() bool {
 	return r.guarded() && !r.Old.Deleting()
 }
 
-// adds says whether an owner reference of the new object is none of the old one's, or makes its owner
-// the controller. A Machine that becomes the control plane's is like a new one.
+// adds says whether the old object does not have this owner reference of the new one, or has it without controller: true.
+// A Machine that becomes a control-plane Machine counts as new.
 func (r *Request) adds(o quorum.Owner) bool {
 	return r.Old == nil || r.becomesGuarded() || !slices.ContainsFunc(r.Old.Owners, func(was quorum.Owner) bool {
 		return was == o || was.Controller && was == quorum.Owner{Group: o.Group, Kind: o.Kind, Name: o.Name, UID: o.UID, Controller: true}
@@ -107,8 +107,8 @@ type SetRequest struct {
 	Template        quorum.Machine // Role and Type that its Machines get
 }
 
-// AdmitSet is the rule adopt for a MachineSet that selects or makes control-plane Machines. It is only
-// told: what it would adopt is refused to it Machine by Machine.
+// AdmitSet is the rule adopt for a MachineSet that selects or makes control-plane Machines. It only
+// warns: the rule refuses each control-plane Machine when the MachineSet tries to adopt it.
 func AdmitSet(r *SetRequest, s *quorum.Selection) Decision {
 	var d Decision
 	if len(s.Machines) > 0 || r.Template.ControlPlane() {

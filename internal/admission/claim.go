@@ -28,10 +28,10 @@ func (r *Request) claimed() []quorum.InstanceField {
 	return slices.DeleteFunc(fields, func(f quorum.InstanceField) bool { return slices.Contains(before, f) })
 }
 
-// admitClaim is the rule claim's denial: two Machines that name one instance would be joined to one host. What the Machine API
-// writes on a control-plane Machine is what it found. So that is refused only if the instance is another Machine's for certain.
-// Else anybody could keep a replacement out by naming its instance first. The other Machine's claim is told then, and its
-// deletion refused.
+// admitClaim is the denial of rule claim: two Machines that name one instance would be joined to one host. The Machine API writes on
+// a control-plane Machine the instance that it found, so that is refused only if the instance certainly belongs to another
+// Machine: else anybody could keep a replacement out by naming its instance first. If the other Machine only claims the instance, a
+// Warning says so, and the deletion of that Machine is refused.
 func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	claimed := r.claimed()
 	if len(claimed) == 0 {
@@ -69,9 +69,8 @@ func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	}
 }
 
-// admitInstance is the rule claim's repair of an update: a hooked Machine that let go of its instance
-// could not be told any more from another that takes it. The provider ID is nobody's to change; the
-// annotations are the Machine API's.
+// admitInstance is the repair of rule claim for an update: if a hooked Machine no longer named its instance, another Machine
+// could name it, and take its place. Nobody may change the provider ID, and only the Machine API the annotations.
 func admitInstance(d *Decision, r *Request, ids *Identities) {
 	if !r.Old.Held() {
 		return
@@ -88,8 +87,8 @@ func admitInstance(d *Decision, r *Request, ids *Identities) {
 	}
 }
 
-// admitNew is the rule claim's repair of what a Machine brings along. The documented resize copies a Machine's YAML, and with it
-// what another Machine was given.
+// admitNew is the repair of rule claim for a new Machine. The documented resize copies a Machine's YAML, with annotations that are
+// true of the other Machine only.
 func admitNew(d *Decision, r *Request) {
 	var took []string
 	if r.New.EvidenceRaw != "" {

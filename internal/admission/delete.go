@@ -140,7 +140,7 @@ func unprotectedUnknownText(r *Request, why string) []string {
 	}
 }
 
-// lacks names what does not stand of hook, latch and finalizer.
+// lacks names which of hook, latch and finalizer the Machine does not have.
 func (r *Request) lacks() string {
 	var out []string
 	if r.Old.Hook != quorum.EntryOurs {

@@ -41,8 +41,7 @@ func (r *Request) Machine() *quorum.Machine {
 	return r.Old
 }
 
-// guarded says whether the rules look at the request's Machine. Mirrored Machines are somebody
-// else's to guard.
+// guarded says whether the rules look at the request's Machine. They leave mirrored Machines alone.
 func (r *Request) guarded() bool {
 	switch {
 	case r.Old == nil:
@@ -66,11 +65,11 @@ func (r *Request) Drops() bool {
 		r.Old.Hook != quorum.EntryOurs && r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs
 }
 
-// becomesGuarded says whether an update makes a Machine one of the control plane's. What stands on it
-// by then nobody has looked at: it is like a new one.
+// becomesGuarded says whether an update makes a Machine a control-plane Machine. No rule has judged what it carries, so it counts
+// as new.
 func (r *Request) becomesGuarded() bool { return !r.Old.ControlPlane() && r.New.ControlPlane() }
 
-// Need is what a decision wants to know beyond the request.
+// Need is what has to be read for a decision, beyond the request.
 type Need uint8
 
 const (

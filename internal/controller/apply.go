@@ -133,8 +133,8 @@ func (r *Reconciler) confirm(ctx context.Context, a membership.Action) error {
 	return errChanged
 }
 
-// changeMachine changes a Machine as it stands now, and only as it stands now: hooks are a list, so
-// a patch replaces all of it, and a resourceVersion keeps it from undoing what came between.
+// changeMachine reads a Machine, and patches it with that resourceVersion: a patch replaces the whole list of
+// hooks, so it must fail if somebody changed the Machine in between.
 func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, change func(*machinev1beta1.Machine) error) error {
 	var m machinev1beta1.Machine
 	key := client.ObjectKey{Namespace: r.Observer.Namespace, Name: a.Machine}
@@ -235,7 +235,7 @@ func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd
 	return err
 }
 
-// passing tells what etcd refuses for now, or may have done, from failures.
+// passing turns an error into notYet if etcd refuses the change only for now, or may have made it. It returns other errors as they are.
 func passing(err error) error {
 	for _, known := range [...]error{
 		rpctypes.ErrMemberLearnerNotReady, rpctypes.ErrTooManyLearners, rpctypes.ErrMemberNotLearner, rpctypes.ErrMemberNotFound,

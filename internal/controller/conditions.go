@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// rewordEvery is how soon other words for the same status are written: they may change at each look.
+	// rewordEvery is the shortest time between two writes that change only the message, which may be another at each look.
 	rewordEvery = 30 * time.Second
-	// reviewEvery is how soon what stands in the object is read again, and a write that failed is tried again.
+	// reviewEvery is how soon the object is read again, and how soon a write that failed is tried again.
 	reviewEvery = 10 * time.Second
-	// firstLook is how long etcd may take to answer after a start before that is told of.
+	// firstLook is how long etcd may take to answer after a start, before the conditions say that it does not answer.
 	firstLook = 5 * time.Second
-	// missEvery is how soon a cluster without the API is asked again whether it has it now.
+	// missEvery is how soon a cluster that lacks the API is asked for it again.
 	missEvery = time.Minute
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// keepLedger writes the ledger where it is missing, cannot be read, or says more than it is to keep, and says whether it did.
-// What a new one lacks the object's age tells: it is never made out of an old one that is still there.
+// keepLedger writes the ledger if it is missing, cannot be read, or has entries that are not needed any more. wrote says whether it did.
+// A ledger that cannot be read is deleted and created, and not overwritten: the object's age then shows that it may lack entries.
 func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries []quorum.Release) (wrote bool, err error) {
 	if entries == nil || s.Ledger.Version != "" && s.Ledger.Why == "" && len(entries) == len(s.Ledger.Entries) {
 		return false, nil
@@ -41,7 +41,7 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 	return true, nil
 }
 
-// record writes a release into the ledger as it was seen. If anybody wrote it since, the release may be one too many.
+// record adds a release to the ledger that was read. If the ledger was changed since, it returns notYet: the release may be one too many.
 func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, release quorum.Release) error {
 	cm := r.ledgerOf(s, append(slices.Clip(s.Ledger.Entries), release))
 	err := r.Client.Update(ctx, cm)

@@ -29,8 +29,8 @@ type Metrics struct {
 	last  []prometheus.Metric
 	known *quorum.Snapshot // the last look at which etcd was known
 	under map[string]stage // replacements, by the Machine's UID; nil before the first look
-	// restarting are the unhealthy voters: true for those that have been in maintenance ever since they were unhealthy. Who is cordoned
-	// because its voter died is none of them. nil before the first look.
+	// restarting has all unhealthy voters: true if the voter's Node has been in maintenance all the time that the voter has been unhealthy,
+	// false if the Node was cordoned later, because the voter died. nil before the first look.
 	restarting map[quorum.MemberID]bool
 }
 
@@ -135,15 +135,15 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// forget takes back what the elected replica tells, when it is no longer elected.
+// forget drops what only the elected replica reports, when this replica is no longer elected.
 func (m *Metrics) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last, m.known, m.under, m.restarting = nil, nil, nil, nil
 }
 
-// observe sets the gauges from a look and what was decided. An unknown ring leaves the last known
-// members standing; the time of the last read says how old they are.
+// observe sets the gauges from a look and its plan. While the ring is unknown, the last known members
+// stay; the time of the last read says how old they are.
 func (m *Metrics) observe(s *quorum.Snapshot, p *membership.Plan) {
 	if p.Violated != "" {
 		m.refused.WithLabelValues(string(p.Violated)).Inc()

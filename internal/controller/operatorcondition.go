@@ -63,7 +63,7 @@ func (o *OperatorCondition) write(ctx context.Context, upgradeable membership.St
 			"lastTransitionTime": why.Since.UTC().Format(time.RFC3339),
 		}}},
 	}}
-	// It is OLM's to make: where it has gone there is nobody to tell.
+	// OLM makes this object. Where it is gone, OLM does not read it either.
 	err := o.Client.Patch(ctx, object, client.Merge)
 	if apierrors.IsNotFound(err) {
 		return nil

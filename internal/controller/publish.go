@@ -31,8 +31,9 @@ import (
 // A write is never older than what it replaces: the objects are read first, etcd by a linearizable
 // read after that, and the write goes through only if the object is still the one that was read. So
 // of two Holdfasts at work for a moment, the slower one cannot undo what the faster one published.
-// What stood as it is to be is read again every 10 seconds, or once another content is wanted. A read of etcd that fails writes nothing. What fails here is tried again at a pace of its own: it neither keeps
-// the reconciler from etcd's members, nor has it run rounds in vain.
+// Objects that were found as wanted are read again every 10 seconds, and at once when other content is wanted. If etcd cannot be read,
+// nothing is written. A write that failed is tried again at its own intervals: it does not delay changes of etcd's members, and causes
+// no extra rounds.
 type Publisher struct {
 	API       client.Reader // live: a cache may be behind what it is to protect
 	Client    client.Client
@@ -178,7 +179,7 @@ func sliceName(family discoveryv1.AddressType) string {
 	return hostenv.ServiceName + "-" + strings.ToLower(string(family))
 }
 
-// render makes of the objects as they stand what they are to be: what others put beside stays.
+// render returns the objects as they are to be, made from those that were read: what others added stays.
 func render(stands *published, s *quorum.Snapshot) (*published, error) {
 	environments, err := hostenv.Environments(s)
 	if err != nil {
@@ -267,7 +268,7 @@ func changes(stands, wanted *published) []client.Object {
 	return out
 }
 
-// write writes what changed, each object as it was read or not at all.
+// write writes the changed objects. The write of one fails if somebody else changed it since it was read.
 func (p *Publisher) write(ctx context.Context, changed []client.Object, now time.Time) error {
 	var failed error
 	for _, object := range changed {
@@ -291,9 +292,9 @@ func (p *Publisher) write(ctx context.Context, changed []client.Object, now time
 	return failed
 }
 
-// replace makes a ConfigMap anew that was made immutable. Until then no replacement gets on, and nobody but a person could end that. What
-// others put beside the data goes along, as the mark of a bootstrap member does. Whoever reads it in between finds none and
-// waits, and a Holdfast that ends in between leaves none, which the next one makes.
+// replace deletes and creates a ConfigMap that somebody made immutable: else no replacement makes progress until a person deletes it.
+// The labels, annotations and owner references of others stay: an annotation marks the bootstrap member. A reader in between finds
+// no ConfigMap, and waits. If Holdfast ends in between, the next replica creates it.
 func (p *Publisher) replace(ctx context.Context, cm *corev1.ConfigMap) error {
 	if err := p.Client.Delete(ctx, cm, client.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion}); err != nil {
 		return err

@@ -168,8 +168,8 @@ func (k *QuorumGuard) read(ctx context.Context, budget *policyv1.PodDisruptionBu
 	return true, nil
 }
 
-// intact says whether writing the object would change nothing. Only the API server knows, which fills
-// in defaults and asks webhooks that change objects: what they add is no edit to fight. It is asked once for
+// intact says whether writing the object would change nothing. Only the API server knows: it fills in defaults and
+// calls webhooks that change objects, and what they add must not be undone again and again. It is asked once for
 // each generation.
 func (k *QuorumGuard) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {
 	uid, generation := would.GetUID(), would.GetGeneration()

@@ -126,8 +126,8 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 	}
 }
 
-// Reconcile runs one round, and more while one change of etcd's members follows another. What failed is its error, which
-// controller-runtime logs, counts and has tried again later and later.
+// Reconcile runs one round, and more while one change of etcd's members follows another. It returns what failed:
+// controller-runtime logs and counts that, and tries again after longer and longer pauses.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.etcdWaitLasts(ctx) {
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
@@ -280,8 +280,8 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 	return did, failed
 }
 
-// reportAmbiguous reports those actions whose answers got lost and that went through all the same. What did not, the plan
-// says anew.
+// reportAmbiguous reports the actions whose answers were lost and that this look shows as done. The others are in the next plan
+// again.
 func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 	if !s.Ring.Known {
 		return

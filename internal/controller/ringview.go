@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// retellEvery is how soon a ring that is as it was is told again. With a look every 10 s at rest, what
-	// stands there is then never much older than 30 s.
+	// retellEvery is how soon an unchanged ring is written again. With a look every 10 s at rest, the
+	// ConfigMap is then never much older than 30 s.
 	retellEvery = 25 * time.Second
-	// progressEvery is how soon a learner's progress, or other words for the same trouble, are told.
+	// progressEvery is how soon a learner's progress, or another message about the same trouble, is written.
 	progressEvery = 2 * time.Second
-	// ringBound is how long a round waits for one telling.
+	// ringBound is how long a round waits for one write.
 	ringBound = time.Second
-	// ringRetry is how long nothing is tried after a failure: a round is not to wait each time.
+	// ringRetry is how long no write is tried after one that failed, so that not every round waits for it.
 	ringRetry = 5 * time.Second
 )
 
@@ -98,8 +98,8 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 	return nil
 }
 
-// digest says in two texts what there is to tell: what matters at once (who is a member, in which role and
-// health, who leads, whether that is known, and what Holdfast goes by), and what may wait a little.
+// digest has what the ConfigMap tells, in two texts. A change of weighty is written at once: members, their roles and health, the leader,
+// whether they are known, and the settings. A change of passing may wait for progressEvery.
 func digest(s *quorum.Snapshot) (weighty, passing string) {
 	var now, later strings.Builder
 	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)

@@ -17,8 +17,8 @@ func (p *planner) inDomain(domain string, but *quorum.Machine) int {
 	return n
 }
 
-// emptiest is the failure domain with the fewest live Machines, once one is gone; nil for none. Of several it is the one's own, else the
-// first in the alphabet. "" without domains.
+// emptiest is the failure domain with the fewest live Machines, without counting one Machine (nil to count all). Of several such domains it
+// is that Machine's own, else the first in the alphabet. "" without domains.
 func (p *planner) emptiest(without *quorum.Machine) string {
 	best, own := "", ""
 	if without != nil {

@@ -103,7 +103,7 @@ func (p *planner) wait(todo, why string) []Action {
 }
 
 // wrecked says whether a Machine will not come up as the set wants it: it is outdated, and has neither a ready Node nor a member.
-// Where a person says what is replaced, none is.
+// With strategy OnDelete no Machine is: a person says what is replaced.
 func (p *planner) wrecked(m *quorum.Machine) bool {
 	is, _ := p.join.Hosting(m)
 	return p.set.Strategy == StrategyRollingUpdate && p.outdated(m) != "" && is == quorum.HostingNothing && !p.ready(m)

@@ -30,9 +30,9 @@ type Set struct {
 	// AutoRepair: a MachineHealthCheck of the set's deletes the Machines of hosts that died.
 	AutoRepair bool `json:"autoRepair,omitzero"`
 
-	// NotBefore is when a Machine may be created again, because the last ones of this template came to nothing; zero is at any time.
+	// NotBefore is when a Machine may be created again after creations from this template that failed; zero is at any time.
 	NotBefore time.Time `json:"notBefore,omitzero"`
-	// Nothing says what became of the last one, for people; "" if it came up, or nothing is known of it.
+	// Nothing says how the last creation failed, for people; "" if it did not, or that is not known.
 	Nothing string `json:"nothing,omitzero"`
 
 	// Places is what the set makes of each control-plane Machine, by the Machine's UID. Of one without a place nothing is known.

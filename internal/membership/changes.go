@@ -14,8 +14,8 @@ type Seen struct {
 	Said         string
 }
 
-// Changes tells looks apart: what is new in one, of etcd's members and of the control plane's Machines. The zero value has
-// seen nothing.
+// Changes compares each look with the one before: what is new of etcd's members and of the control plane's Machines. The zero value
+// has seen nothing.
 type Changes struct {
 	looked   bool
 	known    bool // etcd could be read at the last look
@@ -32,7 +32,7 @@ type hosted struct {
 	machine, uid string
 }
 
-// Since is what is new since the look before; at the first look it is what there is.
+// Since is what is new since the previous look. At the first look everything is new.
 func (c *Changes) Since(s *quorum.Snapshot) []Seen {
 	c.news = nil
 	if !c.looked && s.Ring.Known {

@@ -36,8 +36,8 @@ const (
 	ReasonReplacementInProgress Reason = "ReplacementInProgress"
 )
 
-// How long a condition's status must have been another one, at each look, to be replaced. What is
-// shorter is a flap: a member that restarts is no degraded control plane.
+// For how long every look must show a new status before it replaces the old one. A shorter change is a flap: a
+// control plane is not degraded because a member restarts.
 const (
 	degradedInertia = 30 * time.Second
 	lossInertia     = 5 * time.Second // of etcd as a whole: longer than an election
@@ -63,7 +63,7 @@ type cause struct {
 }
 
 // Conditions says how the control plane is, as of now: Available, Progressing, Degraded and Upgradeable,
-// in this order. What they tell people is what Settle makes of them.
+// in this order. What is published is the result of Settle.
 func Conditions(s *quorum.Snapshot, p *Plan) []Condition {
 	lost, moving, wrong := whyLost(s), whyMoving(s), whatIsWrong(s, p)
 	voters, healthy := s.Ring.Voters()
@@ -158,7 +158,7 @@ func whyMoving(s *quorum.Snapshot) []cause {
 	return out
 }
 
-// whatIsWrong says what does not mend itself: what the plan noted, member by member where it is about members.
+// whatIsWrong lists what somebody has to mend: members that are unhealthy or stalled, and the plan's notes that degrade.
 func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	out := whyLost(s)
 	if voters, healthy := s.Ring.Voters(); len(out) == 0 && healthy < voters {
@@ -194,9 +194,9 @@ func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	return out
 }
 
-// Settle is what to tell people: the conditions as they are now, but where another status has not
-// lasted yet, the one that was told before. Previous are the conditions that it returned last, or those
-// read back from where they were told, nil if there are none; at is now. Since changes with Status alone.
+// Settle returns the conditions to publish: those of now, and in the place of one whose new status has not lasted long enough,
+// the previous one. previous are the conditions that it returned last, or those read back from the published object, nil if there
+// are none; at is now. Since changes only with Status.
 func Settle(previous, now []Condition, at time.Time) []Condition {
 	out := make([]Condition, len(now))
 	for i, c := range now {

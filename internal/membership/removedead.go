@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// removeDead is step 5, with updatePeerURL: a dead voter goes although voters drop below desired for that moment, where
-// etcd would take no replacement while it is listed. That is also so if the host that waits has come
-// back at its address, for etcd lists a peer URL once, and no other replacement can be made: one whose
-// learner gave way before is none. Nothing goes while a learner is on its way, which needs no place: what is taken
-// for dead may only be slow. The rest has quorum without it, or decide had stopped.
+// removeDead is step 5, with updatePeerURL. It removes a dead voter, although voters then drop below desired for a moment, if
+// etcd takes no replacement while that voter is listed; or if the host that waits has the dead voter's address, because etcd lists
+// a peer URL only once, and no other Machine can get a learner. A Machine whose learner gave way does not count as one that can.
+// While there is a learner, nothing is removed: the learner needs no other place, and a voter that seems dead may only be slow. The other
+// voters have quorum without it, or decide would have stopped.
 func (p *planner) removeDead() []Action {
 	s := p.s
 	w := p.waitingMachine(anyMachine)

@@ -72,7 +72,7 @@ func (p *planner) voterCounts() (voters, healthy int) {
 func (p *planner) staysHealthy(m *quorum.Member) bool { return m.Healthy && !p.join.Released(m) }
 
 // servingWithout counts the voters other than k that stand in for it: each has started, answers, and runs on a Machine or Node that is not
-// let go. What somebody listed by hand is none of these.
+// let go. A member that was listed by hand and runs on none of them does not count.
 func (p *planner) servingWithout(without *quorum.Member) int {
 	n := 0
 	for k := range p.s.Ring.Members {
@@ -148,7 +148,7 @@ func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool)
 }
 
 // bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
-// may know of no other. One that is dead for longer than a restart takes is of use to nobody.
+// may know of no other. One that has been dead for longer than a restart takes is not needed.
 func (p *planner) bootstrapWaits(m *quorum.Member) bool {
 	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)
 }

@@ -46,9 +46,9 @@ type Replacement struct {
 	Phase        Phase
 }
 
-// Replacements are those under way, in the order in which the Machines were deleted. Which new member
-// is for which old one nobody says, so those that are furthest are the first Machine's. None if etcd
-// is unknown.
+// Replacements are those under way, in the order in which the Machines were deleted. Nothing says
+// which new member replaces which old one, so the one that has got furthest counts for the Machine that was deleted first. None if
+// etcd is unknown.
 func Replacements(s *quorum.Snapshot) []Replacement {
 	if !s.Ring.Known {
 		return nil

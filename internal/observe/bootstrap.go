@@ -28,8 +28,8 @@ func installerDone() client.ObjectKey {
 	return client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
 }
 
-// installation reads what is about the installer's bootstrap member, where a member runs on neither Machine nor Node: nothing is about
-// the others.
+// installation reads the facts about the installer's bootstrap member, if a member runs on neither Machine nor Node: no other
+// member can be it.
 func (o *Observer) installation(ctx context.Context, s *quorum.Snapshot) (err error) {
 	if !hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) {
 		return nil
@@ -71,7 +71,7 @@ func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
 	return at, nil
 }
 
-// bootstrapWaits says what the bootstrap member has to wait for, "" for nothing. What cannot be read is waited for.
+// bootstrapWaits says what the bootstrap member has to wait for, "" for nothing. If a fact cannot be read, the member waits.
 func (o *Observer) bootstrapWaits(ctx context.Context, s *quorum.Snapshot) string {
 	key := installerDone()
 	var cm corev1.ConfigMap
@@ -87,8 +87,8 @@ func (o *Observer) bootstrapWaits(ctx context.Context, s *quorum.Snapshot) strin
 	return o.apiServersWait(ctx, s)
 }
 
-// apiServersWait says which voter the platform's API servers do not know of yet, "" for none. Where nobody says what their
-// configuration is, there is nothing to wait for.
+// apiServersWait says which voter the platform's API servers do not know of yet, "" for none. Without a
+// KubeAPIServer object there is nothing to wait for.
 func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) string {
 	servers := &unstructured.Unstructured{}
 	servers.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "KubeAPIServer"})

@@ -69,8 +69,8 @@ func (c *Claims) Start(ctx context.Context) error {
 	return nil
 }
 
-// keep lists all Machines and follows their changes until that fails. The index is late then: it still says what it knew, and all
-// Machines are read where that is not enough. listed says whether there was one.
+// keep lists all Machines and follows their changes until that fails. Then the index is late: it still has its old entries, and where
+// those are not enough, all Machines are read. listed says whether the list succeeded.
 func (c *Claims) keep(ctx context.Context) (listed bool, err error) {
 	keys := map[string][]uint64{}
 	version, err := c.each(ctx, func(m *machinev1beta1.Machine) { keys[m.Name] = c.hashes(m) })
@@ -135,8 +135,8 @@ func (c *Claims) follow(ctx context.Context, version string) (string, error) {
 	return version, ctx.Err()
 }
 
-// each visits all Machines, a page at a time, and returns the version that they were listed at. Where a page cannot be read, one
-// Machine in it may be the reason, and each is read by itself; what cannot be read then claims nothing that could be known.
+// each visits all Machines, a page at a time, and returns the version that they were listed at. If a page cannot be read, one
+// Machine in it may be the reason, so each is read by itself. A Machine that cannot be read even then has no entry.
 func (c *Claims) each(ctx context.Context, visit func(*machinev1beta1.Machine)) (version string, err error) {
 	more := ""
 	for {
@@ -174,7 +174,7 @@ func garbled(err error) bool {
 	return !errors.As(err, new(apierrors.APIStatus)) && !errors.As(err, new(*url.Error)) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// hashes are those of the keys of what goes with a Machine.
+// hashes are the hashes of a Machine's DeletionKeys.
 func (c *Claims) hashes(m *machinev1beta1.Machine) []uint64 {
 	seen := machineapi.Machine(m)
 	return c.sums(seen.DeletionKeys(nil))
