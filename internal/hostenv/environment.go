@@ -29,8 +29,8 @@ const (
 type State string
 
 const (
-	New      State = "new"      // the ring has no member yet
-	Existing State = "existing" // a new member joins the ring that lists it
+	StateNew      State = "new"      // the ring has no member yet
+	StateExisting State = "existing" // a new member joins the ring that lists it
 )
 
 // Environment is what the etcd of one Node starts with.
@@ -90,8 +90,8 @@ func Parse(text string) (Environment, error) {
 // FromVariables makes an environment of its variables; lookup gives a variable's value, "" without it.
 func FromVariables(lookup func(name string) string) (e Environment, err error) {
 	e.State = State(lookup(StateVariable))
-	if e.State != New && e.State != Existing {
-		return e, fmt.Errorf("%s is %q; it is %s or %s", StateVariable, e.State, Existing, New)
+	if e.State != StateNew && e.State != StateExisting {
+		return e, fmt.Errorf("%s is %q; it is %s or %s", StateVariable, e.State, StateExisting, StateNew)
 	}
 	if e.InitialCluster, err = ParsePeers(lookup(InitialClusterVariable)); err != nil {
 		return e, fmt.Errorf("%s: %w", InitialClusterVariable, err)
@@ -133,7 +133,7 @@ func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
 	out := make(map[string]Environment, len(s.Nodes))
 	for i := range s.Nodes {
 		node := s.Nodes[i].Name
-		e := Environment{State: Existing, Members: members}
+		e := Environment{State: StateExisting, Members: members}
 		var here []int
 		for k := range nodes {
 			if nodes[k] == node {

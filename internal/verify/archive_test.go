@@ -75,7 +75,7 @@ func newcomer(dir string) *Membership {
 			}},
 			status: etcd.Status{Member: 2, Cluster: 77, Leader: 2, DBSize: 20 << 10, Term: 3, Commit: 40, Revision: 20},
 		},
-		Environment: hostenv.Environment{State: hostenv.Existing, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
+		Environment: hostenv.Environment{State: hostenv.StateExisting, InitialCluster: peers("a", "b"), Members: peers("1", "2")},
 		PeerURL:     "https://10.0.0.1:2380", DataDir: dir, Timeout: 5 * time.Second, QuorumWait: time.Second, Out: &bytes.Buffer{},
 	}
 }

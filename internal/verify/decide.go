@@ -63,12 +63,12 @@ const newest = "Start with what this Node's key in ConfigMap etcd-membership say
 // Decide says whether etcd may start on this host, and how. It is pure.
 func Decide(f Facts) Decision {
 	switch {
-	case f.Environment.State == hostenv.Existing && len(f.Environment.Members) == 0:
+	case f.Environment.State == hostenv.StateExisting && len(f.Environment.Members) == 0:
 		return Decision{
 			Outdated, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
-	case f.Environment.State == hostenv.New && len(f.Environment.Members) > 0:
+	case f.Environment.State == hostenv.StateNew && len(f.Environment.Members) > 0:
 		return Decision{
 			Outdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
 		}
@@ -94,7 +94,7 @@ func unknown(f Facts) Decision {
 	switch f.Disk.Holding {
 	case Data:
 		id := f.Disk.Member.Hex()
-		if f.Environment.State == hostenv.Existing {
+		if f.Environment.State == hostenv.StateExisting {
 			switch own := expected(f.Environment, id); {
 			case own == nil:
 				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable), ""}
@@ -108,7 +108,7 @@ func unknown(f Facts) Decision {
 		}
 		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
 	case Nothing:
-		if f.Environment.State == hostenv.New && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
+		if f.Environment.State == hostenv.StateNew && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
 			if len(f.Running) > 0 {
 				return Decision{Wait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
 			}
@@ -250,7 +250,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	if wrong := misplaced(f, me); wrong != "" {
 		return Decision{Outdated, wrong, newest + " A comment there says why if it names no members."}
 	}
-	if f.Environment.State == hostenv.New && leader(f) == nil {
+	if f.Environment.State == hostenv.StateNew && leader(f) == nil {
 		return Decision{Compare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}
 	}
 	if f.Disk.Holding == Nothing {
@@ -270,7 +270,7 @@ func misplaced(f Facts, me *quorum.Member) string {
 	// The ring's first members are listed by name before they start; one that was added is not. And they make up the
 	// log's first entries, the members, by themselves: after those each revision takes one. In a ring that was
 	// restored it does not, and who begins as new there never gets what the snapshot held.
-	if f.Environment.State == hostenv.New {
+	if f.Environment.State == hostenv.StateNew {
 		if me.Name == "" {
 			return fmt.Sprintf("%s is new, and %s was added to a ring that runs.", hostenv.StateVariable, me)
 		}
@@ -297,7 +297,7 @@ func misplaced(f Facts, me *quorum.Member) string {
 // the IDs are not known beforehand, so its URLs are compared.
 func differences(e hostenv.Environment, ring *quorum.Ring) []string {
 	var out []string
-	if e.State == hostenv.New {
+	if e.State == hostenv.StateNew {
 		for _, p := range e.InitialCluster {
 			for _, u := range p.URLs {
 				if at(ring, u) == nil {

@@ -55,7 +55,7 @@ func word(v Verdict) string {
 func facts(t *testing.T, text string) Facts {
 	f := Facts{
 		PeerURL: "https://10.0.0.1:2380", Disk: Disk{Holding: Nothing}, QuorumWait: 5 * time.Second,
-		Environment: hostenv.Environment{State: hostenv.Existing}, Ring: quorum.Ring{Known: true},
+		Environment: hostenv.Environment{State: hostenv.StateExisting}, Ring: quorum.Ring{Known: true},
 		Position: &Position{Term: 2, Commit: 8, Index: 8, Revision: 5},
 	}
 	told := false // who runs
@@ -92,7 +92,7 @@ func facts(t *testing.T, text string) Facts {
 		case "host":
 			f.PeerURL = word[1]
 		case "new":
-			f.Environment.State = hostenv.New
+			f.Environment.State = hostenv.StateNew
 		case "expected":
 			f.Environment.Members = peers(word[1])
 		case "cluster":

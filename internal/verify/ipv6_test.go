@@ -52,7 +52,7 @@ func TestIPv6(t *testing.T) {
 
 	added, err := admin.MemberAddAsLearner(t.Context(), []string{url(second)})
 	g.Expect(err).NotTo(HaveOccurred())
-	environment := hostenv.Environment{State: hostenv.Existing}
+	environment := hostenv.Environment{State: hostenv.StateExisting}
 	for _, m := range added.Members {
 		name := m.Name
 		if name == "" {

@@ -180,7 +180,7 @@ func TestRestore(t *testing.T) {
 	g.Expect(os.Rename(third.DataDir(), old)).To(Succeed())
 	// But not as one of a new ring: it would make up the log's first entries, and never get what the snapshot held.
 	anew := verify()
-	anew.Environment.State, anew.Environment.Members = hostenv.New, nil
+	anew.Environment.State, anew.Environment.Members = hostenv.StateNew, nil
 	g.Expect(said(t, anew, 5*time.Second)).To(MatchError(ContainSubstring("was restored from a snapshot")))
 	g.Expect(said(t, verify(), 20*time.Second)).To(Succeed())
 	r.start(t, 2)

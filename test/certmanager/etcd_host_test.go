@@ -63,7 +63,7 @@ func (f *fixture) etcdHosts() {
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 
 	var hosts []sandbox.EtcdHost
-	founders := hostenv.Environment{State: hostenv.New}
+	founders := hostenv.Environment{State: hostenv.StateNew}
 	for i := range 3 {
 		dir := f.t.TempDir()
 		h := sandbox.EtcdHost{

@@ -512,15 +512,15 @@ func invariants() []mutant {
 
 func starts() []mutant {
 	return []mutant{
-		{"verify: nothing is expected", "verify/decide.go", "case f.Environment.State == hostenv.Existing && len(f.Environment.Members) == 0:", "case false:"},
-		{"verify: a new ring with members", "verify/decide.go", "case f.Environment.State == hostenv.New && len(f.Environment.Members) > 0:", "case false:"},
+		{"verify: nothing is expected", "verify/decide.go", "case f.Environment.State == hostenv.StateExisting && len(f.Environment.Members) == 0:", "case false:"},
+		{"verify: a new ring with members", "verify/decide.go", "case f.Environment.State == hostenv.StateNew && len(f.Environment.Members) > 0:", "case false:"},
 		{"verify: etcd is as expected", "verify/decide.go", "differences(f.Environment, &f.Ring); len(differ) > 0", "differences(f.Environment, &f.Ring); len(differ) > 1000"},
 		{"verify: a stranger answers", "verify/decide.go", "if f.Stranger != \"\" {", "if false {"},
 		{"verify: an unexpected member's data", "verify/decide.go", "			case own == nil:", "			case false:"},
 		{"verify: another host's data", "verify/decide.go", "case !hostenv.HasURL(own.URLs, f.PeerURL):", "case false:"},
 		{"verify: patience", "verify/decide.go", " && f.Silent < f.QuorumWait {", " && false {"},
 		{"verify: patience with oneself", "verify/decide.go", "len(f.Environment.Members) != 1 && ", ""},
-		{"verify: first members", "verify/decide.go", "f.Environment.State == hostenv.New && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {", "f.Environment.State == hostenv.New {"},
+		{"verify: first members", "verify/decide.go", "f.Environment.State == hostenv.StateNew && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {", "f.Environment.State == hostenv.StateNew {"},
 		{"verify: a ring that is not new", "verify/decide.go", "			if len(f.Running) > 0 {", "			if false {"},
 		{"verify: positions are read first", "verify/decide.go", "if f.Position == nil {", "if f.Position == nil && false {"},
 		{"verify: the cluster", "verify/decide.go", "if r.Cluster != f.Disk.Cluster {", "if false {"},
@@ -547,7 +547,7 @@ func starts() []mutant {
 		{"verify: a voter's garbled log", "verify/decide.go", "(f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == NoLog && !me.Learner {"},
 		{"verify: a voter's missing log", "verify/decide.go", "(f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == Garbled && !me.Learner {"},
 		{"verify: a learner's log", "verify/decide.go", "f.Disk.Holding == NoLog) && !me.Learner {", "f.Disk.Holding == NoLog) {"},
-		{"verify: a new ring's leader", "verify/decide.go", "	if f.Environment.State == hostenv.New && leader(f) == nil {", "	if false {"},
+		{"verify: a new ring's leader", "verify/decide.go", "	if f.Environment.State == hostenv.StateNew && leader(f) == nil {", "	if false {"},
 		{"verify: no place in the ring", "verify/decide.go", "	if own == nil {\n		return fmt", "	if false {\n		return fmt"},
 		{"verify: an added member in a new ring", "verify/decide.go", "if me.Name == \"\" {", "if false {"},
 		{"verify: a restored ring is not new", "verify/decide.go", "l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {", "false {"},

@@ -56,7 +56,7 @@ func TestEnvironment(t *testing.T) {
 
 	list, err := etcd.MemberList(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	e := hostenv.Environment{State: hostenv.Existing}
+	e := hostenv.Environment{State: hostenv.StateExisting}
 	for _, m := range list.Members {
 		name := m.GetName()
 		if name == "" {

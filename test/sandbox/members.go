@@ -161,7 +161,7 @@ func (e *environments) of(h *host) (text string, changed <-chan struct{}) {
 
 // founding is the environment of the first members of a ring.
 func founding(founders map[string]string) string {
-	e := hostenv.Environment{State: hostenv.New}
+	e := hostenv.Environment{State: hostenv.StateNew}
 	for _, name := range slices.Sorted(maps.Keys(founders)) {
 		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: []string{founders[name]}})
 	}
