@@ -237,30 +237,30 @@ func TestReadDisk(t *testing.T) {
 		write func(dir string)
 		want  Holding
 	}{
-		{"no directory", func(string) {}, Nothing},
-		{"an empty one", func(dir string) { put(t, filepath.Join(dir, "lost+found", "x"), "") }, Nothing},
-		{"a log", func(dir string) { writeLog(t, dir, 9) }, Data},
-		{"no log yet", func(dir string) { put(t, filepath.Join(dir, "member", "snap", "db"), "x") }, NoLog},
-		{"an empty log", func(dir string) { put(t, logFile(dir, 0), "") }, Garbled},
-		{"noise", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\xff", 4096)) }, Garbled},
-		{"zeros", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\x00", 4096)) }, Garbled},
+		{"no directory", func(string) {}, HoldingNothing},
+		{"an empty one", func(dir string) { put(t, filepath.Join(dir, "lost+found", "x"), "") }, HoldingNothing},
+		{"a log", func(dir string) { writeLog(t, dir, 9) }, HoldingData},
+		{"no log yet", func(dir string) { put(t, filepath.Join(dir, "member", "snap", "db"), "x") }, HoldingNoLog},
+		{"an empty log", func(dir string) { put(t, logFile(dir, 0), "") }, HoldingGarbled},
+		{"noise", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\xff", 4096)) }, HoldingGarbled},
+		{"zeros", func(dir string) { put(t, logFile(dir, 0), strings.Repeat("\x00", 4096)) }, HoldingGarbled},
 		{"a torn newest file", func(dir string) {
 			writeLog(t, dir, 9)
 			put(t, logFile(dir, 1), "\x04\x00")
-		}, Data},
+		}, HoldingData},
 		{"a file that is none of a log's", func(dir string) {
 			writeLog(t, dir, 9)
 			copyFile(t, strayLog(t), filepath.Join(dir, "member", "wal", "zz-backup.wal"))
 			copyFile(t, strayLog(t), logFile(dir, 1)+".bak.wal")
-		}, Data},
+		}, HoldingData},
 		{"nothing but such a file", func(dir string) {
 			copyFile(t, strayLog(t), filepath.Join(dir, "member", "wal", "zz-backup.wal"))
-		}, NoLog},
+		}, HoldingNoLog},
 	} {
 		dir := filepath.Join(t.TempDir(), "[data]*")
 		c.write(dir)
 		got, err := readDisk(dir)
-		if err != nil || got.Holding != c.want || (got.Holding == Data) != (got.Member == 9) || (got.Holding == Garbled) != (got.Why != "") {
+		if err != nil || got.Holding != c.want || (got.Holding == HoldingData) != (got.Member == 9) || (got.Holding == HoldingGarbled) != (got.Why != "") {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
 	}
@@ -293,7 +293,7 @@ func FuzzLog(f *testing.F) {
 		dir := t.TempDir()
 		put(t, logFile(dir, 0), string(text))
 		disk, err := readDisk(dir)
-		if err != nil || disk.Holding != Data && disk.Holding != Garbled {
+		if err != nil || disk.Holding != HoldingData && disk.Holding != HoldingGarbled {
 			t.Errorf("%+v, %v", disk, err)
 		}
 		_, _ = readLog(dir)

@@ -29,18 +29,18 @@ import (
 type Holding uint8
 
 const (
-	Nothing Holding = 1 + iota // no member's data
-	Data                       // a member's data, whose ID is known
-	NoLog                      // files of etcd, but no log
-	Garbled                    // a log that does not say whose it is
+	HoldingNothing Holding = 1 + iota // no member's data
+	HoldingData                       // a member's data, whose ID is known
+	HoldingNoLog                      // files of etcd, but no log
+	HoldingGarbled                    // a log that does not say whose it is
 )
 
 // Disk is what the data directory holds.
 type Disk struct {
 	Holding Holding
-	Member  quorum.MemberID // whose Data
+	Member  quorum.MemberID // with HoldingData: whose they are
 	Cluster uint64          // and of which cluster
-	Why     string          // of Garbled, for people
+	Why     string          // of HoldingGarbled, for people
 }
 
 // Position is where a member's data stand in its ring's history.
@@ -57,7 +57,7 @@ type Position struct {
 func readDisk(dir string) (Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "member"))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return Disk{Holding: Nothing}, nil
+		return Disk{Holding: HoldingNothing}, nil
 	}
 	if err != nil {
 		return Disk{}, fmt.Errorf("the data directory: %w", err)
@@ -67,7 +67,7 @@ func readDisk(dir string) (Disk, error) {
 		return Disk{}, err
 	}
 	if len(files) == 0 {
-		return Disk{Holding: NoLog}, nil
+		return Disk{Holding: HoldingNoLog}, nil
 	}
 	var wrong error
 	for _, file := range slices.Backward(files) {
@@ -77,7 +77,7 @@ func readDisk(dir string) (Disk, error) {
 		}
 		wrong = errors.Join(wrong, err)
 	}
-	return Disk{Holding: Garbled, Why: strings.ReplaceAll(wrong.Error(), "\n", "; ")}, nil
+	return Disk{Holding: HoldingGarbled, Why: strings.ReplaceAll(wrong.Error(), "\n", "; ")}, nil
 }
 
 // logFiles are the files of etcd's write-ahead log, the oldest first. Like etcd it takes no other names
@@ -142,7 +142,7 @@ func logOwner(file string) (Disk, error) {
 	case owner.GetNodeID() == 0 || owner.GetClusterID() == 0:
 		return Disk{}, fmt.Errorf("%s does not begin with the metadata of a write-ahead log", file)
 	}
-	return Disk{Holding: Data, Member: quorum.MemberID(owner.GetNodeID()), Cluster: owner.GetClusterID()}, nil
+	return Disk{Holding: HoldingData, Member: quorum.MemberID(owner.GetNodeID()), Cluster: owner.GetClusterID()}, nil
 }
 
 // readLog reads from the log where a member's data stand. What cannot be read at its end was never

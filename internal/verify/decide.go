@@ -42,20 +42,20 @@ type Running struct {
 type Verdict uint8
 
 const (
-	Start    Verdict = 1 + iota // on the data that are here
-	Fresh                       // without data, as a new member
-	Archive                     // put the older member's data aside, then Fresh
-	Wait                        // and look again
-	Refuse                      // looking again changes nothing
-	Outdated                    // nor does it here, but another environment may
-	Compare                     // find out Running, and Position where the data are this member's; then decide again
+	VerdictStart    Verdict = 1 + iota // on the data that are here
+	VerdictFresh                       // without data, as a new member
+	VerdictArchive                     // put the older member's data aside, then VerdictFresh
+	VerdictWait                        // and look again
+	VerdictRefuse                      // looking again changes nothing
+	VerdictOutdated                    // nor does it here, but another environment may
+	VerdictCompare                     // find out Running, and Position where the data are this member's; then decide again
 )
 
 // Decision is a verdict and why, in sentences for people.
 type Decision struct {
 	Verdict Verdict
 	Why     string
-	Advice  string // of Refuse and Outdated
+	Advice  string // of VerdictRefuse and VerdictOutdated
 }
 
 const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
@@ -65,12 +65,12 @@ func Decide(f Facts) Decision {
 	switch {
 	case f.Environment.State == hostenv.StateExisting && len(f.Environment.Members) == 0:
 		return Decision{
-			Outdated, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
+			VerdictOutdated, fmt.Sprintf("%s is empty, so there is nothing to compare etcd's members with.", hostenv.MemberIDsVariable),
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
 	case f.Environment.State == hostenv.StateNew && len(f.Environment.Members) > 0:
 		return Decision{
-			Outdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
+			VerdictOutdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
 		}
 	case !f.Ring.Known:
 		return unknown(f)
@@ -80,7 +80,7 @@ func Decide(f Facts) Decision {
 		return absent(f)
 	}
 	if differ := differences(f.Environment, &f.Ring); len(differ) > 0 {
-		return Decision{Outdated, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
+		return Decision{VerdictOutdated, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
 	}
 	return listed(f, me)
 }
@@ -89,60 +89,60 @@ func Decide(f Facts) Decision {
 func unknown(f Facts) Decision {
 	silence := fmt.Sprintf("etcd's members are not known (%s)", f.Ring.Why)
 	if f.Stranger != "" {
-		return Decision{Wait, fmt.Sprintf("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger), ""}
+		return Decision{VerdictWait, fmt.Sprintf("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger), ""}
 	}
 	switch f.Disk.Holding {
-	case Data:
+	case HoldingData:
 		id := f.Disk.Member.Hex()
 		if f.Environment.State == hostenv.StateExisting {
 			switch own := expected(f.Environment, id); {
 			case own == nil:
-				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable), ""}
+				return Decision{VerdictWait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable), ""}
 			case !hostenv.HasURL(own.URLs, f.PeerURL):
-				return Decision{Wait, fmt.Sprintf("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL), ""}
+				return Decision{VerdictWait, fmt.Sprintf("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL), ""}
 			}
 		}
 		// Nobody else can answer in a ring of one.
 		if len(f.Environment.Members) != 1 && f.Silent < f.QuorumWait {
-			return Decision{Wait, fmt.Sprintf("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id), ""}
+			return Decision{VerdictWait, fmt.Sprintf("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id), ""}
 		}
 		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
-	case Nothing:
+	case HoldingNothing:
 		if f.Environment.State == hostenv.StateNew && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
 			if len(f.Running) > 0 {
-				return Decision{Wait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
+				return Decision{VerdictWait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
 			}
-			return Decision{Fresh, fmt.Sprintf("The ring is new, and this host (%s) is among its first members.", f.PeerURL), ""}
+			return Decision{VerdictFresh, fmt.Sprintf("The ring is new, and this host (%s) is among its first members.", f.PeerURL), ""}
 		}
-	case NoLog, Garbled:
+	case HoldingNoLog, HoldingGarbled:
 	}
-	return Decision{Wait, silence + ", and there are no data of an expected member here.", ""}
+	return Decision{VerdictWait, silence + ", and there are no data of an expected member here.", ""}
 }
 
 // own decides for a member whose ID the data here have. That is not enough: a snapshot that is restored
 // with the same token gives the members, and all of them together the cluster, the IDs that they had.
 func own(f Facts, why string) Decision {
 	if f.Position == nil {
-		return Decision{Compare, why, ""}
+		return Decision{VerdictCompare, why, ""}
 	}
 	for i := range f.Running {
 		r := &f.Running[i]
 		if r.Cluster != f.Disk.Cluster {
 			return Decision{
-				Refuse, fmt.Sprintf("The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
+				VerdictRefuse, fmt.Sprintf("The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
 					f.Disk.Member, f.Disk.Cluster, r.Member, r.Cluster),
 				putAside(f),
 			}
 		}
 		if wrong := contradiction(f.Position, r, f.Ring.Known); wrong != "" {
-			return Decision{Refuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAside(f)}
+			return Decision{VerdictRefuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAside(f)}
 		}
 	}
 	if !f.Ring.Known {
-		return Decision{Start, why, ""}
+		return Decision{VerdictStart, why, ""}
 	}
 	if leader(f) == nil {
-		return Decision{Wait, "etcd's leader, whose data those here are compared with, does not answer.", ""}
+		return Decision{VerdictWait, "etcd's leader, whose data those here are compared with, does not answer.", ""}
 	}
 	// A restore leaves term 1, before any election. A ring that runs would give the log that it has to data that
 	// hold all that already. Term 0 is no log at all, and a learner's that lost power before its first write to
@@ -151,11 +151,11 @@ func own(f Facts, why string) Decision {
 	nothingYet := me.Learner && f.Position.Term == 0 && f.Position.Index == 0
 	if len(me.ClientURLs) > 0 && f.Position.Term <= 1 && !nothingYet {
 		return Decision{
-			Refuse, fmt.Sprintf("etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me),
+			VerdictRefuse, fmt.Sprintf("etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me),
 			"To restore etcd, stop all of its members first. Else put the data that this member had back in place.",
 		}
 	}
-	return Decision{Start, why, ""}
+	return Decision{VerdictStart, why, ""}
 }
 
 // leader is the running member that leads, nil without it.
@@ -193,7 +193,7 @@ func contradiction(p *Position, r *Running, current bool) string {
 
 // moved is the listed member whose data are here, while etcd lists none at this host's peer URL; nil without one.
 func moved(f Facts) *quorum.Member {
-	if !f.Ring.Known || f.Disk.Holding != Data || at(&f.Ring, f.PeerURL) != nil {
+	if !f.Ring.Known || f.Disk.Holding != HoldingData || at(&f.Ring, f.PeerURL) != nil {
 		return nil
 	}
 	return f.Ring.Member(f.Disk.Member)
@@ -202,61 +202,61 @@ func moved(f Facts) *quorum.Member {
 // absent decides for a host that etcd lists no member at.
 func absent(f Facts) Decision {
 	why := fmt.Sprintf("etcd lists no member at %s yet; it lists %s.", f.PeerURL, describe(&f.Ring))
-	if f.Disk.Holding != Data {
-		return Decision{Wait, why, ""}
+	if f.Disk.Holding != HoldingData {
+		return Decision{VerdictWait, why, ""}
 	}
 	if m := moved(f); m != nil {
 		why = fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed.", m, strings.Join(m.PeerURLs, ", "), f.PeerURL)
 		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
-			return Decision{Wait, fmt.Sprintf("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID), ""}
+			return Decision{VerdictWait, fmt.Sprintf("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID), ""}
 		}
-		return Decision{Wait, fmt.Sprintf("%s In full mode Holdfast is told, and has etcd list it here if it has no doubts: see kubectl holdfast status. Else type: etcdctl member update %x --peer-urls=%s",
+		return Decision{VerdictWait, fmt.Sprintf("%s In full mode Holdfast is told, and has etcd list it here if it has no doubts: see kubectl holdfast status. Else type: etcdctl member update %x --peer-urls=%s",
 			why, m.ID, f.PeerURL), ""}
 	}
-	return Decision{Wait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
+	return Decision{VerdictWait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
 }
 
 // listed decides for a host whose member etcd lists as expected.
 func listed(f Facts, me *quorum.Member) Decision {
-	if f.Disk.Holding == Data && f.Disk.Member == me.ID {
+	if f.Disk.Holding == HoldingData && f.Disk.Member == me.ID {
 		return own(f, fmt.Sprintf("etcd lists %s at %s as expected, and its own data are here.", me, f.PeerURL))
 	}
-	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == Data && other != nil {
+	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == HoldingData && other != nil {
 		return Decision{
-			Refuse, fmt.Sprintf("The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me),
+			VerdictRefuse, fmt.Sprintf("The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me),
 			"Give this host's peer URL as --peer-url and the data directory of its member as --data-dir.",
 		}
 	}
 	here := map[Holding]string{
-		Nothing: "no data are here",
-		Data:    fmt.Sprintf("the data here are those of member %x", f.Disk.Member),
-		NoLog:   "the data here hold no write-ahead log",
-		Garbled: fmt.Sprintf("the data here do not say whose they are (%s)", f.Disk.Why),
+		HoldingNothing: "no data are here",
+		HoldingData:    fmt.Sprintf("the data here are those of member %x", f.Disk.Member),
+		HoldingNoLog:   "the data here hold no write-ahead log",
+		HoldingGarbled: fmt.Sprintf("the data here do not say whose they are (%s)", f.Disk.Why),
 	}[f.Disk.Holding]
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
 		return Decision{
-			Refuse, fmt.Sprintf("etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here),
+			VerdictRefuse, fmt.Sprintf("etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here),
 			fmt.Sprintf("Put its data back in place; if they are lost, remove the member (etcdctl member remove %x, or delete the Machine), and a new one is added in its place.", me.ID),
 		}
 	}
 	// A log that is gone says no more than one that is garbled.
-	if (f.Disk.Holding == Garbled || f.Disk.Holding == NoLog) && !me.Learner {
+	if (f.Disk.Holding == HoldingGarbled || f.Disk.Holding == HoldingNoLog) && !me.Learner {
 		return Decision{
-			Refuse, fmt.Sprintf("etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here),
+			VerdictRefuse, fmt.Sprintf("etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here),
 			fmt.Sprintf("If the data cannot be mended, remove the member (etcdctl member remove %x), and a new one is added in its place.", me.ID),
 		}
 	}
 	if wrong := misplaced(f, me); wrong != "" {
-		return Decision{Outdated, wrong, newest + " A comment there says why if it names no members."}
+		return Decision{VerdictOutdated, wrong, newest + " A comment there says why if it names no members."}
 	}
 	if f.Environment.State == hostenv.StateNew && leader(f) == nil {
-		return Decision{Compare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}
+		return Decision{VerdictCompare, "etcd's leader does not answer, so that it is not known whether the ring is new.", ""}
 	}
-	if f.Disk.Holding == Nothing {
-		return Decision{Fresh, fmt.Sprintf("etcd lists %s at %s as expected; it never started and begins without data.", me, f.PeerURL), ""}
+	if f.Disk.Holding == HoldingNothing {
+		return Decision{VerdictFresh, fmt.Sprintf("etcd lists %s at %s as expected; it never started and begins without data.", me, f.PeerURL), ""}
 	}
-	return Decision{Archive, fmt.Sprintf("etcd lists %s at %s as expected; it never started, and %s.", me, f.PeerURL, here), ""}
+	return Decision{VerdictArchive, fmt.Sprintf("etcd lists %s at %s as expected; it never started, and %s.", me, f.PeerURL, here), ""}
 }
 
 // misplaced says why a member that begins without data would not find its place in the ring by the

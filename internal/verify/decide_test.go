@@ -30,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func word(v Verdict) string {
-	return [...]string{Start: "start", Fresh: "fresh", Archive: "archive", Wait: "wait", Refuse: "refuse", Outdated: "outdated", Compare: "compare"}[v]
+	return [...]string{VerdictStart: "start", VerdictFresh: "fresh", VerdictArchive: "archive", VerdictWait: "wait", VerdictRefuse: "refuse", VerdictOutdated: "outdated", VerdictCompare: "compare"}[v]
 }
 
 // facts reads lines such as
@@ -54,7 +54,7 @@ func word(v Verdict) string {
 // that runs above. A line says otherwise.
 func facts(t *testing.T, text string) Facts {
 	f := Facts{
-		PeerURL: "https://10.0.0.1:2380", Disk: Disk{Holding: Nothing}, QuorumWait: 5 * time.Second,
+		PeerURL: "https://10.0.0.1:2380", Disk: Disk{Holding: HoldingNothing}, QuorumWait: 5 * time.Second,
 		Environment: hostenv.Environment{State: hostenv.StateExisting}, Ring: quorum.Ring{Known: true},
 		Position: &Position{Term: 2, Commit: 8, Index: 8, Revision: 5},
 	}
@@ -119,12 +119,12 @@ func facts(t *testing.T, text string) Facts {
 			switch word[1] {
 			case "none":
 			case "no-log":
-				f.Disk = Disk{Holding: NoLog}
+				f.Disk = Disk{Holding: HoldingNoLog}
 			case "garbled":
-				f.Disk = Disk{Holding: Garbled, Why: "0.wal does not begin with the metadata of a write-ahead log"}
+				f.Disk = Disk{Holding: HoldingGarbled, Why: "0.wal does not begin with the metadata of a write-ahead log"}
 			default:
 				member, cluster, other := strings.Cut(word[1], "@")
-				f.Disk = Disk{Holding: Data, Member: id(member), Cluster: 0xc}
+				f.Disk = Disk{Holding: HoldingData, Member: id(member), Cluster: 0xc}
 				if other {
 					f.Disk.Cluster = uint64(id(cluster))
 				}

@@ -97,15 +97,15 @@ func (m *run) loop(ctx context.Context) error {
 			return err
 		}
 		d := m.decide(ctx, f)
-		if d.Verdict == Fresh || d.Verdict == Archive {
+		if d.Verdict == VerdictFresh || d.Verdict == VerdictArchive {
 			d = m.checkRoom(ctx, &f.Ring, d)
 		}
 		switch d.Verdict {
-		case Fresh:
+		case VerdictFresh:
 			err = makeDir(m.DataDir, m.step)
-		case Archive:
+		case VerdictArchive:
 			d, err = m.archive(ctx, d)
-		case Start, Wait, Refuse, Outdated, Compare:
+		case VerdictStart, VerdictWait, VerdictRefuse, VerdictOutdated, VerdictCompare:
 		}
 		if err != nil {
 			return err
@@ -117,14 +117,14 @@ func (m *run) loop(ctx context.Context) error {
 		m.now(d.Why)
 		m.tellWaits(ctx, f)
 		switch d.Verdict {
-		case Start, Fresh, Archive:
+		case VerdictStart, VerdictFresh, VerdictArchive:
 			m.say("Start: %s", d.Why)
 			return nil
-		case Refuse:
+		case VerdictRefuse:
 			return &Refusal{d.Why, d.Advice}
-		case Outdated:
+		case VerdictOutdated:
 			return &outdatedError{Refusal{d.Why, d.Advice}}
-		case Wait, Compare:
+		case VerdictWait, VerdictCompare:
 		}
 		if d.Why != said || time.Since(told) >= sayAgain {
 			said, told = d.Why, time.Now()
@@ -204,17 +204,17 @@ func (m *run) leader(ctx context.Context, ring *quorum.Ring) (leader Running, er
 // members that run say of that.
 func (m *run) decide(ctx context.Context, f Facts) Decision {
 	d := Decide(f)
-	if d.Verdict != Compare {
+	if d.Verdict != VerdictCompare {
 		return d
 	}
 	if f.Ring.Known {
 		leader, err := m.leader(ctx, &f.Ring)
 		if err != nil {
-			return Decision{Wait, err.Error() + ".", ""}
+			return Decision{VerdictWait, err.Error() + ".", ""}
 		}
 		f.Running = []Running{leader}
 	}
-	if me := at(&f.Ring, m.PeerURL); f.Disk.Holding != Data || me != nil && me.ID != f.Disk.Member {
+	if me := at(&f.Ring, m.PeerURL); f.Disk.Holding != HoldingData || me != nil && me.ID != f.Disk.Member {
 		return Decide(f)
 	}
 	upTo := make([]int64, len(f.Running))
@@ -227,17 +227,17 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	var locked errLocked
 	switch {
 	case errors.As(err, &locked):
-		return Decision{Wait, fmt.Sprintf("The data directory is in use: %v.", locked), ""}
+		return Decision{VerdictWait, fmt.Sprintf("The data directory is in use: %v.", locked), ""}
 	case err != nil:
 		return Decision{
-			Refuse, fmt.Sprintf("Whether the data here are of this ring cannot be told: %v.", err),
+			VerdictRefuse, fmt.Sprintf("Whether the data here are of this ring cannot be told: %v.", err),
 			fmt.Sprintf("If they cannot be mended, move the data directory aside and remove the member (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member),
 		}
 	}
 	f.Position = &position
 	for i := range f.Running {
 		if f.Running[i].Differs, err = m.differs(ctx, &f.Running[i], written[i]); err != nil {
-			return Decision{Wait, fmt.Sprintf("The data here cannot be compared with etcd's: %v.", err), ""}
+			return Decision{VerdictWait, fmt.Sprintf("The data here cannot be compared with etcd's: %v.", err), ""}
 		}
 	}
 	return Decide(f)
@@ -268,13 +268,13 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 	}
 	leader, err := m.leader(ctx, ring)
 	if err != nil {
-		return Decision{Wait, err.Error() + ".", ""}
+		return Decision{VerdictWait, err.Error() + ".", ""}
 	}
 	var refused *Refusal
 	if err := room(m.DataDir, leader.DBSize); errors.As(err, &refused) {
-		return Decision{Refuse, refused.Reason, refused.Advice}
+		return Decision{VerdictRefuse, refused.Reason, refused.Advice}
 	} else if err != nil {
-		return Decision{Verdict: Wait, Why: err.Error() + "."}
+		return Decision{Verdict: VerdictWait, Why: err.Error() + "."}
 	}
 	return d
 }
@@ -287,7 +287,7 @@ func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 		return d, err
 	}
 	if busy != "" {
-		return Decision{Wait, busy, ""}, nil
+		return Decision{VerdictWait, busy, ""}, nil
 	}
 	// Held over the rename: an etcd that starts now finds its files locked.
 	defer unlock()
@@ -296,8 +296,8 @@ func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	if m.decide(ctx, f).Verdict != Archive || ctx.Err() != nil {
-		return Decision{Wait, "The data directory or etcd's members changed a moment ago.", ""}, nil
+	if m.decide(ctx, f).Verdict != VerdictArchive || ctx.Err() != nil {
+		return Decision{VerdictWait, "The data directory or etcd's members changed a moment ago.", ""}, nil
 	}
 	aside, err := archive(m.DataDir, time.Now(), m.step)
 	if err == nil {

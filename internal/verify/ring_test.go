@@ -132,7 +132,7 @@ func TestRing(t *testing.T) {
 	for _, m := range r.Members {
 		disk, err := readDisk(m.Spec().DataDir())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(disk).To(Equal(Disk{Holding: Data, Member: quorum.MemberID(r.id(t, m.Spec())), Cluster: r.cluster(t)}))
+		g.Expect(disk).To(Equal(Disk{Holding: HoldingData, Member: quorum.MemberID(r.id(t, m.Spec())), Cluster: r.cluster(t)}))
 	}
 	// And an etcd that runs on them holds locks on them.
 	_, _, err := lockData(r.Members[0].Spec().DataDir())
