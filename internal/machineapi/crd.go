@@ -33,7 +33,7 @@ func LosesHooks(raw []byte) (bool, error) {
 		if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
 			return true, nil
 		}
-		for _, k := range [...]kind{hook, latch} {
+		for _, k := range [...]kind{kindHook, kindLatch} {
 			for field, value := range map[string]string{"name": k.ours().Name, "owner": k.ours().Owner} {
 				if !keeps(version.Schema.OpenAPIV3Schema, value, "spec", "lifecycleHooks", k.list(), items, field) {
 					return true, nil

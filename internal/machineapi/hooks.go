@@ -16,13 +16,13 @@ import (
 type kind uint8
 
 const (
-	hook  kind = 1 + iota // in preDrain
-	latch                 // in preTerminate
+	kindHook  kind = 1 + iota // in preDrain
+	kindLatch                 // in preTerminate
 )
 
 // ours is the entry as it has to be.
 func (k kind) ours() machinev1beta1.LifecycleHook {
-	if k == hook {
+	if k == kindHook {
 		return machinev1beta1.LifecycleHook{Name: quorum.HookName, Owner: quorum.HookOwner}
 	}
 	return machinev1beta1.LifecycleHook{Name: quorum.LatchName, Owner: quorum.LatchOwner}
@@ -30,7 +30,7 @@ func (k kind) ours() machinev1beta1.LifecycleHook {
 
 // in is the list that the entry belongs to.
 func (k kind) in(m *machinev1beta1.Machine) *[]machinev1beta1.LifecycleHook {
-	if k == hook {
+	if k == kindHook {
 		return &m.Spec.LifecycleHooks.PreDrain
 	}
 	return &m.Spec.LifecycleHooks.PreTerminate
@@ -38,7 +38,7 @@ func (k kind) in(m *machinev1beta1.Machine) *[]machinev1beta1.LifecycleHook {
 
 // list is the JSON name of that list.
 func (k kind) list() string {
-	if k == hook {
+	if k == kindHook {
 		return "preDrain"
 	}
 	return "preTerminate"
@@ -88,10 +88,10 @@ func Release(m *machinev1beta1.Machine, withHook, withLatch bool) {
 
 func asked(withHook, withLatch bool) (kinds []kind) {
 	if withHook {
-		kinds = append(kinds, hook)
+		kinds = append(kinds, kindHook)
 	}
 	if withLatch {
-		kinds = append(kinds, latch)
+		kinds = append(kinds, kindLatch)
 	}
 	return kinds
 }
@@ -108,8 +108,8 @@ func Repair(old, next *Object, repairs admission.Repairs, stamp string) []jsonpa
 	if old != nil {
 		p.old = &old.Machine
 	}
-	p.entry(hook, repairs.Hook)
-	p.entry(latch, repairs.Latch)
+	p.entry(kindHook, repairs.Hook)
+	p.entry(kindLatch, repairs.Latch)
 	p.finalizer(repairs.Finalizer)
 	p.annotation(quorum.EvidenceAnnotation, repairs.Evidence, "")
 	p.annotation(quorum.OverrideAnnotation, repairs.Override, "")

@@ -98,8 +98,8 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		Type:        m.Labels[quorum.TypeLabel],
 		Mirrored:    m.Status.AuthoritativeAPI != "" && m.Status.AuthoritativeAPI != machinev1beta1.MachineAuthorityMachineAPI,
 		CreatedAt:   m.CreationTimestamp.Time,
-		Hook:        hook.entry(m),
-		Latch:       latch.entry(m),
+		Hook:        kindHook.entry(m),
+		Latch:       kindLatch.entry(m),
 		Finalizer:   slices.Contains(m.Finalizers, quorum.Finalizer),
 		EvidenceRaw: m.Annotations[quorum.EvidenceAnnotation],
 		Override:    m.Annotations[quorum.OverrideAnnotation],
@@ -156,7 +156,7 @@ func Node(n *corev1.Node) quorum.Node {
 // or an entry under the hook's or the latch's name stands, whoever owns it.
 func Guarded(m *machinev1beta1.Machine) bool {
 	return quorum.ControlPlaneRole(m.Labels[quorum.RoleLabel]) || quorum.ControlPlaneRole(m.Labels[quorum.TypeLabel]) ||
-		hook.entry(m) != quorum.EntryAbsent || latch.entry(m) != quorum.EntryAbsent
+		kindHook.entry(m) != quorum.EntryAbsent || kindLatch.entry(m) != quorum.EntryAbsent
 }
 
 // hosts sorts addresses into those that a peer URL may hold: InternalIPs and host names. An

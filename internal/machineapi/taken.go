@@ -11,9 +11,9 @@ import (
 // request. The API server notes in metadata.managedFields who claims what before admission: what the requester took off nobody claims any
 // more, and what is claimed and not there went later. Of an entry that nobody claimed before it cannot tell, and says no.
 func TakenByWebhook(next *Object, theLatch bool) bool {
-	k := hook
+	k := kindHook
 	if theLatch {
-		k = latch
+		k = kindLatch
 	}
 	var managers []struct {
 		Fields struct {
