@@ -12,7 +12,7 @@ type ConditionType string
 const (
 	ConditionAvailable   ConditionType = "Available"   // every Machine that is wanted has a ready Node
 	ConditionProgressing ConditionType = "Progressing" // Machines are created or deleted, or are to be
-	ConditionDegraded    ConditionType = "Degraded"    // the set is not acted by until a person does something
+	ConditionDegraded    ConditionType = "Degraded"    // a person has to do something
 )
 
 // Condition is one condition of a set.
