@@ -11,6 +11,7 @@ import (
 
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,6 +77,14 @@ func TestSet(t *testing.T) {
 		}
 		return c.Get(ctx, key, o, options...)
 	}
+	// The platform's operator keeps the set: its Deployment is here.
+	byPlatform := func(s *machinev1.ControlPlaneMachineSet) { s.Finalizers = nil }
+	platform := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, ok := o.(*appsv1.Deployment); ok {
+			return nil
+		}
+		return c.Get(ctx, key, o, options...)
+	}
 	// The set does what it is asked for at once.
 	rollsOut := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
 		if set, ok := o.(*machinev1.ControlPlaneMachineSet); ok {
@@ -99,7 +108,10 @@ func TestSet(t *testing.T) {
 		"set-status":            {args: "status"},
 		"set-status-inactive":   {args: "status", change: inactive},
 		"set-status-forbidden":  {args: "status", funcs: interceptor.Funcs{Get: forbidden}},
+		"set-status-platform":   {args: "status", change: byPlatform, funcs: interceptor.Funcs{Get: platform}},
 		"set-explain":           {args: "explain master-0"},
+		"set-explain-platform":  {args: "explain master-0", change: byPlatform, funcs: interceptor.Funcs{Get: platform}},
+		"set-replace-platform":  {args: "replace master-0 --instance-type m5.2xlarge --dry-run", change: byPlatform, funcs: interceptor.Funcs{Get: platform}, then: stays},
 		"set-replace-name":      {args: "replace master-0 --name master-9", status: 2},
 		"set-replace-inactive":  {args: "replace master-0", change: inactive, status: 1},
 		"set-replace-degraded":  {args: "replace master-0", change: degraded, status: 1},
