@@ -336,3 +336,16 @@ func TestCheck(t *testing.T) {
 		t.Error("a set without a template passes")
 	}
 }
+
+// TestAutoRepair: only the annotation's one value switches the health check off.
+func TestAutoRepair(t *testing.T) {
+	for value, want := range map[string]bool{"": true, "true": true, "no": true, "false": false} {
+		s := set(t, "AWS")
+		if value != "" {
+			s.Annotations = map[string]string{AutoRepairAnnotation: value}
+		}
+		if got := Read(s, nil, nil).AutoRepair; got != want {
+			t.Errorf("with %q a health check is kept: %t", value, got)
+		}
+	}
+}
