@@ -2,6 +2,7 @@ package machineset
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -96,7 +97,7 @@ func checkDelete(s *quorum.Snapshot, set *Set, m *quorum.Machine) (_ Invariant, 
 	case n <= set.Replicas:
 		return InvariantReplicas, fmt.Sprintf("%d Machines are live, and %d are wanted", n, set.Replicas)
 	}
-	if why := unwell(s, join, m); why != "" {
+	if why := unwell(s, join, set, m); why != "" {
 		return InvariantGate, why
 	}
 	if n := voting(s, join, set, m); join.Voter(m) != nil && n < set.Replicas {
@@ -117,7 +118,7 @@ func liveOf(s *quorum.Snapshot, set *Set) int {
 }
 
 // unwell is what about etcd or about another Machine of the set speaks against a deletion, "" for nothing.
-func unwell(s *quorum.Snapshot, join *quorum.Join, goes *quorum.Machine) string {
+func unwell(s *quorum.Snapshot, join *quorum.Join, set *Set, goes *quorum.Machine) string {
 	voters, healthy := s.Ring.Voters()
 	if !s.Ring.Known || s.Ring.Leader == 0 || len(s.Ring.Alarms) > 0 || healthy < quorum.Size(voters) {
 		return "etcd is not known to have a leader, quorum and no alarm"
@@ -130,6 +131,14 @@ func unwell(s *quorum.Snapshot, join *quorum.Join, goes *quorum.Machine) string 
 			return "a learner is under way"
 		case !m.Healthy && host != nil && !host.Deleting():
 			return fmt.Sprintf("member %s is not healthy", m)
+		}
+	}
+	for i := range s.Machines {
+		m := &s.Machines[i]
+		place := set.place(m)
+		upToDate := place.Outdated == "" && (len(set.Domains) == 0 || slices.Contains(set.Domains, place.Domain))
+		if n := join.Node(m); m != goes && set.owns(m) && !m.Deleting() && upToDate && (n == nil || !n.Ready) {
+			return fmt.Sprintf("Machine %s has no Node that is ready", m.Name)
 		}
 	}
 	return ""

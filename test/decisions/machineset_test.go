@@ -360,7 +360,7 @@ func (w *world) comeUp() (news []string) {
 
 // violatesSet judges an action of the set by counting, without the package that planned it.
 func (w *world) violatesSet(a machineset.Action) string {
-	live, voting, goes, alive, other := 0, 0, false, false, false
+	live, voting, goes, alive, other, ready := 0, 0, false, false, false, true
 	outdated := func(m *q.Machine) bool {
 		place := w.cpms.Places[m.UID]
 		return place.Outdated != "" || len(w.cpms.Domains) > 0 && !slices.Contains(w.cpms.Domains, place.Domain)
@@ -374,6 +374,8 @@ func (w *world) violatesSet(a machineset.Action) string {
 		live++
 		if m.Name != a.Machine {
 			other = other || outdated(m)
+			n := w.node(m.NodeName)
+			ready = ready && (n != nil && n.Ready || outdated(m))
 		}
 		for k := range w.s.Ring.Members {
 			member := &w.s.Ring.Members[k]
@@ -405,6 +407,8 @@ func (w *world) violatesSet(a machineset.Action) string {
 			return "fewer voters than wanted"
 		case alive && other && !outdated(w.machine(a.Machine)):
 			return "it votes and is as the template says, and another is outdated"
+		case !ready:
+			return "another, which is as the template says, has no Node that is ready"
 		}
 	}
 	return ""
