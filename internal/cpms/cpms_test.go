@@ -349,3 +349,18 @@ func TestAutoRepair(t *testing.T) {
 		}
 	}
 }
+
+// TestSaid: what a Machine's status says is wrong, in one line.
+func TestSaid(t *testing.T) {
+	for want, status := range map[string]machinev1beta1.MachineStatus{
+		"":                                   {},
+		"no such type\nin this zone":         {ErrorMessage: new("no such type\nin this zone")},
+		"InvalidConfiguration":               {ErrorReason: new(machinev1beta1.InvalidConfigurationMachineError)},
+		"InvalidConfiguration: no such type": {ErrorReason: new(machinev1beta1.InvalidConfigurationMachineError), ErrorMessage: new("no such type")},
+	} {
+		m := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-0", UID: "uid"}, Status: status}
+		if got := Read(set(t, "AWS"), []machinev1beta1.Machine{m}, nil).Places["uid"].Error; got != strings.ReplaceAll(want, "\n", " ") {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -143,7 +143,7 @@ func prefix(set *machinev1.ControlPlaneMachineSet, of map[string]string) string 
 
 // place is what a set makes of a Machine.
 func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) machineset.Place {
-	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: Index(m.Name)}
+	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: Index(m.Name), Error: said(m)}
 	domain, differs, err := t.compare(m.Spec)
 	if err != nil {
 		p.Unclear = err.Error()
@@ -153,6 +153,15 @@ func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) mac
 	p.Outdated = quorum.Clip(strings.Join(differs, "; "), 300)
 	p.Fresh = t.hash() != "" && m.Annotations[TemplateAnnotation] == t.hash()
 	return p
+}
+
+// said is the reason and the message that the machine controller wrote into a Machine's status, in one line.
+func said(m *machinev1beta1.Machine) string {
+	text := strings.Join(strings.Fields(ptr.Deref(m.Status.ErrorMessage, "")), " ")
+	if reason := ptr.Deref(m.Status.ErrorReason, ""); reason != "" {
+		text = strings.TrimSuffix(string(reason)+": "+text, ": ")
+	}
+	return quorum.Clip(text, 300)
 }
 
 // Index is the number at the end of a Machine's name, nil without one.

@@ -30,9 +30,9 @@ func (p *planner) shut(but *quorum.Machine) string {
 			continue
 		}
 		if n := p.join.Node(m); n == nil && m.Phase == "Failed" {
-			return fmt.Sprintf("Machine %s has failed, and gets no Node; delete it, and the set creates another", m.Name)
+			return fmt.Sprintf("Machine %s has failed%s, and gets no Node; delete it, and the set creates another", m.Name, p.said(m))
 		} else if n == nil {
-			return fmt.Sprintf("Machine %s has no Node yet", m.Name)
+			return fmt.Sprintf("Machine %s has no Node yet%s", m.Name, p.said(m))
 		} else if !n.Ready {
 			return fmt.Sprintf("Node %s of Machine %s is not ready", n.Name, m.Name)
 		}
@@ -44,6 +44,14 @@ func (p *planner) shut(but *quorum.Machine) string {
 	}
 	if voters, healthy := ring.Voters(); healthy < quorum.Size(voters) {
 		return fmt.Sprintf("%d of %s are healthy, and quorum is %d", healthy, quorum.NVoters(voters), quorum.Size(voters))
+	}
+	return ""
+}
+
+// said is what a Machine's status says is wrong, in brackets.
+func (p *planner) said(m *quorum.Machine) string {
+	if of := p.set.place(m).Error; of != "" {
+		return " (" + of + ")"
 	}
 	return ""
 }

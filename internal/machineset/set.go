@@ -55,6 +55,7 @@ type Place struct {
 	Outdated string `json:"outdated,omitzero"` // how it differs from the template, for people; "" if it does not
 	Fresh    bool   `json:"fresh,omitzero"`    // the set created it from the template as it is now
 	Unclear  string `json:"unclear,omitzero"`  // why it cannot be compared with the template, for people; "" if it can
+	Error    string `json:"error,omitzero"`    // what its status says is wrong, for people; "" for nothing
 }
 
 // place is what is known of a Machine's place.

@@ -25,8 +25,6 @@ type Set struct {
 	Facts          *machineset.Set
 	// MachineVersions are the resourceVersions of the Machines that it was compared with, by UID.
 	MachineVersions map[types.UID]string
-	// MachineErrors are what their status says is wrong, by name.
-	MachineErrors map[string]string
 }
 
 // SnapshotWithSet reads a Snapshot and the ControlPlaneMachineSet beside it, which is nil where there is none. The set is read first: what
@@ -54,12 +52,8 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 	}
 	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure)
 	set.MachineVersions = make(map[types.UID]string, len(objects))
-	set.MachineErrors = map[string]string{}
 	for i := range objects {
 		set.MachineVersions[objects[i].UID] = objects[i].ResourceVersion
-		if said := objects[i].Status.ErrorMessage; said != nil {
-			set.MachineErrors[objects[i].Name] = *said
-		}
 	}
 	if set.Facts.OtherOperator, err = o.setOperator(ctx); err != nil {
 		set.Facts.OperatorWhy = err.Error()

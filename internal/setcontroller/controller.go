@@ -116,7 +116,7 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 		return requeueIdle, nil
 	}
 	c.memory.Recall(s)
-	c.creations.recall(s, set.Facts, set.Object.Generation, set.MachineErrors)
+	c.creations.recall(s, set.Facts, set.Object.Generation)
 	if set.Facts.Reconciled() {
 		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set.Facts), "", machineset.Surge(s, set.Facts)
 	}

@@ -2,7 +2,6 @@ package setcontroller
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
@@ -33,14 +32,13 @@ func (c *creations) created(name string, at time.Time) {
 }
 
 // recall counts the Machines that came to nothing, and tells the set's facts until when there is a pause. Any change of the set's spec ends it.
-// errors are what the Machines' status says is wrong, by name.
-func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation int64, errors map[string]string) {
+func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation int64) {
 	if generation != c.generation {
 		*c = creations{generation: generation}
 	}
 	if m := s.Machine(c.last); c.last != "" && !c.judged {
-		if said := errors[c.last]; said != "" {
-			c.why = said
+		if m != nil && set.Places[m.UID].Error != "" {
+			c.why = set.Places[m.UID].Error
 		}
 		switch {
 		case m == nil || m.Deleting() || m.Phase == "Failed":
@@ -60,7 +58,7 @@ func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation i
 	set.NotBefore = c.at.Add(min(mostPause, firstPause<<min(c.failures-1, 10)))
 	set.Nothing = fmt.Sprintf("Machine %s was created from the template as it is, and was deleted or failed before it had a Node", c.last)
 	if c.why != "" {
-		set.Nothing += ": " + quorum.Clip(strings.Join(strings.Fields(c.why), " "), 300)
+		set.Nothing += ": " + c.why
 	}
 	if c.failures > 1 {
 		set.Nothing += fmt.Sprintf(" (%d in a row)", c.failures)

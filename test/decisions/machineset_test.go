@@ -215,6 +215,8 @@ func (w *world) setPlace(name string, opts []string) error {
 			place.Domain = value
 		case "outdated":
 			place.Outdated = "instanceType is " + value
+		case "error":
+			place.Error = strings.ReplaceAll(value, "_", " ")
 		case "unclear":
 			place.Unclear = value
 		case "fresh":

@@ -646,7 +646,7 @@ func set() []mutant {
 		{"set: gate: an alarm", "machineset/gate.go", "case len(ring.Alarms) > 0:", "case false:"},
 		{"set: gate: a learner", "machineset/gate.go", "member.Learner && !p.on(but, member) {", "false {"},
 		{"set: gate: its own learner", "machineset/gate.go", "member.Learner && !p.on(but, member) {", "member.Learner {"},
-		{"set: gate: no Node", "machineset/gate.go", "} else if n == nil {\n			return fmt.Sprintf(\"Machine %s has no Node yet\", m.Name)", "} else if n == nil {\n			continue"},
+		{"set: gate: no Node", "machineset/gate.go", "} else if n == nil {\n			return fmt.Sprintf(\"Machine %s has no Node yet%s\", m.Name, p.said(m))", "} else if n == nil {\n			continue"},
 		{"set: gate: a Node that is not ready", "machineset/gate.go", "} else if !n.Ready {", "} else if false {"},
 		{"set: gate: a member that is not healthy", "machineset/gate.go", "			if !member.Healthy {", "			if false {"},
 		{"set: gate: a deletion under way", "machineset/gate.go", "if len(p.deleting) > 0 {", "if false {"},
