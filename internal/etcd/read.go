@@ -59,16 +59,12 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	if c.wasUnwell() {
 		asked.Go(func() { waits = c.waits(ctx) })
 	}
-	named := slices.Clone(ring.Members) // the visits write into the others
-	asked.Go(func() { c.keepNames(ctx, named) })
+	asked.Go(func() { c.keepNames(ctx, ring.Members) }) // into a field that the others leave alone
 	for i := range ring.Members {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
 	c.keepWaits(&ring, waits)
-	for i := range named {
-		ring.Members[i].NoAddress = named[i].NoAddress
-	}
 	for i, a := range answers {
 		if a.status == nil { // who else answers at its URL says nothing of this member
 			ring.Members[i].MaxLearners = 0
