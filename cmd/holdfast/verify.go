@@ -94,7 +94,7 @@ that file and for the certificates, and begins again whenever the file changes.`
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if u, err := url.Parse(peer); err != nil || u.Host == "" || u.Scheme != "https" {
+			if u, err := url.Parse(peer); err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.Scheme != "https" {
 				return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", peer)
 			}
 			if data == "" {

@@ -67,7 +67,7 @@ type Client struct {
 	last    string                      // the endpoint that answered it: asked first next time
 	at      time.Time                   // when that was
 	learned []string                    // client URLs that may be etcd's, until a good read says which are
-	unwell  bool                        // a voter did not answer the last read
+	unwell  bool                        // a member did not answer the last read
 	waiting waiting                     // what Waits said last
 	names   map[string]lookup           // what DNS said of host names in peer URLs
 	roots   *x509.CertPool

@@ -46,6 +46,9 @@ func (c *Client) missing(ctx context.Context, name string) bool {
 	_, err := c.cfg.LookupHost(ctx, name)
 	var said *net.DNSError
 	now := lookup{at: time.Now(), missing: errors.As(err, &said) && said.IsNotFound}
+	if err != nil && !now.missing {
+		now.missing = known.missing // it did not answer: what it said before stands
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.names[name] = now

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -23,22 +24,34 @@ type waiting struct {
 	lease clientv3.LeaseID
 }
 
-// Waits has etcd hold for another 15 s that a member's etcd waits on this host, at the peer URL. Call it every few seconds, from one goroutine.
+// Waits has etcd hold for another 15 s that a member's etcd waits on this host, at the peer URL. Call it every few seconds, and never twice
+// at a time.
 func (c *Client) Waits(ctx context.Context, id quorum.MemberID, peerURL string) error {
 	was := c.waiting
 	now := waiting{key: fmt.Sprintf("%s%x/%s", waitsPrefix, id, peerURL)}
 	lease, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (clientv3.LeaseID, error) {
+		lease, kept := was.lease, false
 		if was.key == now.key {
-			if kept, err := conn.KeepAliveOnce(ctx, was.lease); err == nil {
-				return kept.ID, nil
-			}
+			_, err := conn.KeepAliveOnce(ctx, lease)
+			kept = err == nil
 		}
-		granted, err := conn.Grant(ctx, waitsTTL)
+		if !kept {
+			granted, err := conn.Grant(ctx, waitsTTL)
+			if err != nil {
+				return 0, err
+			}
+			lease = granted.ID
+		}
+		// Also under a lease that is kept: another endpoint, asked at the same time, may have written the key under a lease of its own.
+		put, err := conn.Put(ctx, now.key, "", clientv3.WithLease(lease))
+		if err == nil {
+			err = c.ofThis(put.Header)
+		}
 		if err != nil {
+			_, _ = conn.Revoke(ctx, lease) // else each attempt leaves one
 			return 0, err
 		}
-		_, err = conn.Put(ctx, now.key, "", clientv3.WithLease(granted.ID))
-		return granted.ID, err
+		return lease, nil
 	})
 	if err != nil {
 		return fmt.Errorf("write %s: %w", now.key, err)
@@ -54,12 +67,23 @@ func (c *Client) WaitsNoMore(ctx context.Context) error {
 	if was.key == "" {
 		return nil
 	}
-	c.waiting = waiting{}
-	_, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.LeaseRevokeResponse, error) {
-		return conn.Revoke(ctx, was.lease)
+	_, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.DeleteResponse, error) {
+		_, _ = conn.Revoke(ctx, was.lease)
+		return conn.Delete(ctx, was.key)
 	})
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", was.key, err)
+	}
+	c.waiting = waiting{}
+	return nil
+}
+
+// ofThis is an error if an answer is of another etcd than that which this client is about.
+func (c *Client) ofThis(header *etcdserverpb.ResponseHeader) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id := header.GetClusterId(); id != c.cluster {
+		return fmt.Errorf("it is of another etcd cluster, %x instead of %x", id, c.cluster)
 	}
 	return nil
 }
@@ -67,7 +91,11 @@ func (c *Client) WaitsNoMore(ctx context.Context) error {
 // waits reads at which peer URL each member's etcd waits. A member whose etcd waits at two waits at none: its data were copied.
 func (c *Client) waits(ctx context.Context) map[quorum.MemberID]string {
 	got, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.GetResponse, error) {
-		return conn.Get(clientv3.WithRequireLeader(ctx), waitsPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		got, err := conn.Get(clientv3.WithRequireLeader(ctx), waitsPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err == nil {
+			err = c.ofThis(got.Header)
+		}
+		return got, err
 	})
 	if err != nil {
 		return nil
@@ -87,7 +115,7 @@ func (c *Client) waits(ctx context.Context) map[quorum.MemberID]string {
 	return at
 }
 
-// wasUnwell is whether a voter did not answer the last read. Only then somebody may wait.
+// wasUnwell is whether a member did not answer the last read. Only then somebody may wait.
 func (c *Client) wasUnwell() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +128,7 @@ func (c *Client) keepWaits(ring *quorum.Ring, waits map[quorum.MemberID]string) 
 	for i := range ring.Members {
 		m := &ring.Members[i]
 		m.WaitsAt = waits[m.ID]
-		unwell = unwell || !m.Learner && !m.Healthy
+		unwell = unwell || !m.Healthy
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -296,7 +296,7 @@ func (p *planner) moved(member *quorum.Member) (at, has string) {
 // afterMove says what comes of a member whose host has another address, or what to type.
 func (p *planner) afterMove(member *quorum.Member) string {
 	if member.Learner { // some versions of etcd forget that a member is a learner when it is updated
-		if p.s.Mode == quorum.ModeFull {
+		if p.s.Mode == quorum.ModeFull && p.deserted(member) != "" {
 			return fmt.Sprintf("it gives way once it has made no progress for %s, and its host gets another", p.s.Limits.StallAfter)
 		}
 		return fmt.Sprintf("if that is for good: etcdctl member remove %x", member.ID)

@@ -56,13 +56,23 @@ func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string 
 	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
 		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
 	}
-	if at, _ := p.moved(learner); at != "" && p.stalled(learner, p.s.Limits.StallAfter) {
+	if at := p.deserted(learner); at != "" && p.stalled(learner, p.s.Limits.StallAfter) {
 		return fmt.Sprintf("it made no progress for %s, and its host is not at %s any more", p.s.Limits.StallAfter, at)
 	}
 	if p.hampered(learner) {
 		return fmt.Sprintf("beside another learner it does not get on; perhaps etcd takes one at a time there (--max-learners=%d)", p.s.Limits.MaxLearners)
 	}
 	return ""
+}
+
+// deserted is where a learner is listed although its host is not there, "" if it may be: a name can be an alias that no Machine and no
+// Node has.
+func (p *planner) deserted(learner *quorum.Member) string {
+	if !waitsElsewhere(learner) && len(learner.PeerAddresses()) == 0 {
+		return ""
+	}
+	at, _ := p.moved(learner)
+	return at
 }
 
 // hampered says whether a learner has stood still beside another for so long that the other may be why: etcd does not start where it takes

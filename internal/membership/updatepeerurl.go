@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -29,6 +30,7 @@ func (p *planner) updatePeerURL() []Action {
 func (p *planner) whyNotListed(member *quorum.Member) string {
 	m := p.join.Host(member).Machine()
 	at := quorum.PeerHostsOf([]string{member.WaitsAt})
+	u, err := url.Parse(member.WaitsAt)
 	switch {
 	case p.s.Mode != quorum.ModeFull:
 		return "Holdfast changes no members in guard mode"
@@ -40,6 +42,8 @@ func (p *planner) whyNotListed(member *quorum.Member) string {
 		return "etcd lists it at several peer URLs"
 	case !waitsElsewhere(member):
 		return "no host says that its etcd waits there (holdfast verify membership)"
+	case err != nil || u.Scheme != "https" || u.Port() == "" || u.Path != "":
+		return fmt.Sprintf("etcd takes no peer URL like %s, at which its etcd waits", member.WaitsAt)
 	case m == nil || m.Deleting() || m.Mirrored || !m.OwnEvidence().Names(member.ID):
 		return "no Machine that stays has the record that the member is its own"
 	}

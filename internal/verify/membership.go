@@ -70,9 +70,24 @@ func (m *Membership) Run(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-over.C:
-		return fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
+		err := fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
+		cancel()
+		r.ends(done)
+		return err
 	case <-ctx.Done():
-		return fmt.Errorf("stopped while waiting: %s", *r.doing.Load())
+		err := fmt.Errorf("stopped while waiting: %s", *r.doing.Load())
+		r.ends(done)
+		return err
+	}
+}
+
+// ends waits until the loop has taken back what it told etcd, unless a disk or etcd hangs.
+func (m *run) ends(done <-chan error) {
+	hangs := time.NewTimer(2 * answer)
+	defer hangs.Stop()
+	select {
+	case <-done:
+	case <-hangs.C:
 	}
 }
 
@@ -81,7 +96,8 @@ type run struct {
 	Membership
 	began    time.Time
 	answered time.Time // when etcd last gave a linearizable answer, or was first asked
-	waits    time.Time // when etcd was last told that a member waits here, zero if it is not
+	waits    bool      // etcd may have been told that a member waits here
+	toldAt   time.Time // when that was tried last
 	doing    atomic.Pointer[string]
 }
 
@@ -90,7 +106,7 @@ func (m *run) now(doing string) { m.doing.Store(&doing) }
 func (m *run) loop(ctx context.Context) error {
 	var told time.Time
 	said := ""
-	defer func() { m.tellWaits(context.WithoutCancel(ctx), Facts{}) }()
+	defer func() { m.takeBack(context.WithoutCancel(ctx)) }()
 	for {
 		f, err := m.observe(ctx)
 		if err != nil {
@@ -139,20 +155,28 @@ func (m *run) loop(ctx context.Context) error {
 }
 
 // tellWaits tells etcd, and so Holdfast, whose etcd waits here for being listed at this host's peer URL, and takes that back when it waits
-// no more. What fails is tried again; a person has the command meanwhile.
+// no more. What fails is tried again a second later; a person has the command meanwhile.
 func (m *run) tellWaits(ctx context.Context, f Facts) {
+	if me := moved(f); me == nil && f.Ring.Known {
+		m.takeBack(ctx)
+	} else if me != nil && time.Since(m.toldAt) >= answer {
+		ctx, cancel := context.WithTimeout(ctx, answer)
+		defer cancel()
+		m.waits = true
+		_ = m.Etcd.Waits(ctx, me.ID, m.PeerURL)
+		m.toldAt = time.Now()
+	}
+}
+
+// takeBack takes back that a member waits here.
+func (m *run) takeBack(ctx context.Context) {
+	if !m.waits {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	switch me := moved(f); {
-	case me == nil && !m.waits.IsZero():
-		if m.Etcd.WaitsNoMore(ctx) == nil {
-			m.waits = time.Time{}
-		}
-	case me != nil && time.Since(m.waits) >= answer:
-		if m.Etcd.Waits(ctx, me.ID, m.PeerURL) == nil {
-			m.waits = time.Now()
-		}
-	}
+	m.waits = m.Etcd.WaitsNoMore(ctx) != nil
+	m.toldAt = time.Now()
 }
 
 // observe gathers the facts that every decision takes.
