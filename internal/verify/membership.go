@@ -86,7 +86,7 @@ func (m *run) ends(done <-chan error) {
 	hangs := time.NewTimer(2 * answer)
 	defer hangs.Stop()
 	select {
-	case <-done:
+	case <-done: //nolint:errcheck // why the run ended is known
 	case <-hangs.C:
 	}
 }
