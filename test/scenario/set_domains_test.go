@@ -1,11 +1,13 @@
 package scenario_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,8 +29,8 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// TestSetDomains spreads the Machines over failure domains, while Holdfast is killed whenever a Machine appears, and moves them when the
-// domains change.
+// TestSetDomains spreads the Machines over failure domains, and moves them when the domains change. While the set is taken over and spread,
+// and while it is deleted, Holdfast is killed after each of its actions.
 func TestSetDomains(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
@@ -39,7 +41,6 @@ func TestSetDomains(t *testing.T) {
 	template.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: awsSpec(t, sandbox.InstanceType)}
 	template.FailureDomains = &machinev1.FailureDomains{}
 	must(t, json.Unmarshal(domains(t, "zone-a", "zone-b"), template.FailureDomains))
-	before := c.machineNames(t)
 	must(t, c.as(sandbox.Alice).Create(t.Context(), set))
 	for _, step := range []struct {
 		name    string
@@ -54,33 +55,78 @@ func TestSetDomains(t *testing.T) {
 			began := time.Now()
 			if step.domains != nil {
 				must(t, c.patchSet(t.Context(), fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"failureDomains":%s}}}}`, domains(t, step.domains...))))
-			} else {
-				c.killAtEach(t, before)
 			}
-			eventually(t, 3*slowly, fmt.Sprint("Machines in ", step.want), func(ctx context.Context) error {
+			what := fmt.Sprint("Machines in ", step.want)
+			spread := func(ctx context.Context) error {
 				if now, err := c.spread(ctx); err != nil || !maps.Equal(now, step.want) {
 					return fmt.Errorf("they are in %v, %w", now, err)
 				}
 				return nil
-			})
+			}
+			if step.domains == nil {
+				// It is taken, each Machine is adopted, replaced and deleted.
+				if kills := c.killAtEach(t, what, spread); kills < 6 {
+					t.Errorf("Holdfast was killed %d times", kills)
+				}
+			}
+			eventually(t, 3*slowly, what, spread)
 			c.setSettles(t, 3, sandbox.InstanceType)
 			t.Logf("after %.1f s", time.Since(began).Seconds())
 		})
 	}
+	t.Run("the set is deleted", func(t *testing.T) {
+		before := c.machineNames(t)
+		must(t, c.as(sandbox.Alice).Delete(t.Context(), set))
+		kills := c.killAtEach(t, "no set", func(ctx context.Context) error {
+			err := c.as(sandbox.Admin).Get(ctx, client.ObjectKeyFromObject(set), set)
+			if err == nil {
+				err = errors.New("it is there")
+			}
+			return client.IgnoreNotFound(err)
+		})
+		t.Logf("Holdfast was killed %d times", kills) // all may be over before the first action is seen
+		c.atRest(t)
+		for _, name := range before {
+			if m, err := c.machine(t.Context(), name); err != nil || m == nil || len(m.OwnerReferences) > 0 || !m.DeletionTimestamp.IsZero() {
+				t.Errorf("Machine %s is %+v, %v", name, m, err)
+			}
+		}
+	})
 }
 
-// killAtEach kills Holdfast whenever a Machine appears that was not there before, until all are replaced.
-func (c *cluster) killAtEach(t *testing.T, before []string) {
+// killAtEach kills Holdfast after each action of the set, until something is so, and returns how often.
+func (c *cluster) killAtEach(t *testing.T, what string, is func(context.Context) error) (kills int) {
 	t.Helper()
-	for kills := 1; kills <= len(before); kills++ {
-		eventually(t, slowly, fmt.Sprintf("new Machine %d", kills), func(context.Context) error {
-			if n := len(slices.DeleteFunc(c.machineNames(t), func(name string) bool { return slices.Contains(before, name) })); n < kills {
-				return fmt.Errorf("%d new Machines", n)
+	for actions := c.setActions(t); ; kills++ {
+		over := false
+		eventually(t, 3*slowly, "the set's next action, or "+what, func(ctx context.Context) error {
+			err := is(ctx)
+			if over = err == nil; !over && c.setActions(t) > actions {
+				return nil
 			}
-			return nil
+			return err
 		})
+		if over {
+			return kills
+		}
+		actions = c.setActions(t)
 		must(t, c.Holdfast.Restart())
 	}
+}
+
+// setActions is how many actions of the set Holdfast has taken since the sandbox was started, by its log.
+func (c *cluster) setActions(t *testing.T) (n int) {
+	t.Helper()
+	file, err := c.Holdfast.Log()
+	must(t, err)
+	log, err := os.ReadFile(file)
+	must(t, err)
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte("machineset")) && bytes.Contains(line, []byte(`"why": `)) {
+			n++
+		}
+	}
+	return n
 }
 
 // TestSetFailures: what goes wrong is reported, nothing is deleted that etcd needs, and a person's correction is all that it takes.
