@@ -28,6 +28,8 @@ func TestVerifyBadCommandLines(t *testing.T) {
 		"a name instead of ID":  {with("--member-ids=master-0=https://10.0.0.1:2380"), []string{"ETCD_MEMBER_IDS", `"master-0" is not an etcd member ID`}},
 		"cluster without URL":   {with("--initial-cluster=a"), []string{"ETCD_INITIAL_CLUSTER", `"a"`}},
 		"peer URL":              {with("--peer-url=10.0.0.1"), []string{"--peer-url", "10.0.0.1"}},
+		"peer URL with a path":  {with("--peer-url=https://10.0.0.1:2380/"), []string{"--peer-url", "https://10.0.0.1:2380/"}},
+		"peer URL, no port":     {with("--peer-url=https://10.0.0.1"), []string{"--peer-url", "https://10.0.0.1"}},
 		"data dir":              {with("--data-dir="), []string{"--data-dir is missing"}},
 		"timeout":               {with("--timeout=0s"), []string{"--timeout"}},
 		"no endpoints":          {slices.DeleteFunc(with(), func(arg string) bool { return strings.HasPrefix(arg, "--endpoints=") }), []string{"--endpoints is missing"}},

@@ -53,7 +53,7 @@ type Config struct {
 }
 
 // Client reads and changes the membership of one etcd: the cluster that its first good read met. A
-// cluster restored from a snapshot is another one, see Restored. It is safe for concurrent use.
+// cluster restored from a snapshot is another one, see Restored. It is safe for concurrent use, but for Waits and WaitsNoMore.
 type Client struct {
 	cfg   Config
 	seeds []string

@@ -24,8 +24,8 @@ type waiting struct {
 	lease clientv3.LeaseID
 }
 
-// Waits has etcd hold for another 15 s that a member's etcd waits on this host, at the peer URL. Call it every few seconds, and never twice
-// at a time.
+// Waits has etcd hold for another 15 s that a member's etcd waits on this host, at the peer URL. Call it every few seconds, and
+// neither it nor WaitsNoMore twice at a time.
 func (c *Client) Waits(ctx context.Context, id quorum.MemberID, peerURL string) error {
 	was := c.waiting
 	now := waiting{key: fmt.Sprintf("%s%x/%s", waitsPrefix, id, peerURL)}

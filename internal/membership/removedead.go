@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// removeDead is step 5, with updatePeerURL. It removes a dead voter, although voters then drop below desired for a moment, if
+// removeDead is the second half of step 5. It removes a dead voter, although voters then drop below desired for a moment, if
 // etcd takes no replacement while that voter is listed; or if the host that waits has the dead voter's address, because etcd lists
 // a peer URL only once, and no other Machine can get a learner. A Machine whose learner gave way does not count as one that can.
 // While there is a learner, nothing is removed: the learner needs no other place, and a voter that seems dead may only be slow. The other

@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// updatePeerURL is the other half of step 5: a dead voter whose host has another address is listed there, and goes on with its data. That
-// its host has it for good says the host itself, where the member's etcd waits for that.
+// updatePeerURL is the first half of step 5: it has etcd list a dead voter at its host's new address, so that the voter goes on with its
+// data. Only the host knows which of its addresses etcd uses. So this goes by what the host says: holdfast verify membership waits there
+// with the member's data, and etcd does not run.
 func (p *planner) updatePeerURL() []Action {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
@@ -25,8 +26,8 @@ func (p *planner) updatePeerURL() []Action {
 	return nil
 }
 
-// whyNotListed says why Holdfast does not have an unhealthy voter listed where its etcd waits, "" if it does. It does where nothing but
-// the address changes: the member is that of the same live Machine afterwards, and that Machine's only one. A learner is removed instead.
+// whyNotListed says why Holdfast leaves an unhealthy voter at its peer URL, "" if it changes that once the voter counts as dead. Nothing
+// but the address may change: afterwards the same live Machine hosts the member, and no other member. A learner is removed instead.
 func (p *planner) whyNotListed(member *quorum.Member) string {
 	m := p.join.Host(member).Machine()
 	at := quorum.PeerHostsOf([]string{member.WaitsAt})
@@ -64,7 +65,8 @@ func waitsElsewhere(member *quorum.Member) bool {
 	return member.WaitsAt != "" && !slices.Contains(member.PeerURLs, member.WaitsAt)
 }
 
-// staysAlone says whether a member that is listed where its etcd waits is that of a Machine alone, and the Machine's only one.
+// staysAlone says whether the Machine would host the member, and no other, if etcd listed the member where its etcd waits; and whether
+// no other Machine or Node would.
 func (p *planner) staysAlone(member *quorum.Member, m *quorum.Machine) bool {
 	after := *p.s
 	after.Ring.Members = slices.Clone(p.s.Ring.Members)
