@@ -126,14 +126,17 @@ func (o *replaceOptions) replacing(t terminal, c *cluster, old *machinev1beta1.M
 
 // inTime does something for as long as --timeout allows.
 func (o *replaceOptions) inTime(ctx context.Context, name string, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	deadline := time.Now().Add(o.timeout)
+	within, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	err := do(ctx)
+	err := do(within)
 	switch {
-	case err == nil || ctx.Err() == nil:
-		return err
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errors.New("interrupted; nothing is lost: the same command goes on")
+	case !time.Now().Before(deadline): // the client's rate limiter may say so before the context ends
 		return fmt.Errorf("Machine %s is not replaced after %s; nothing is lost: the same command goes on", name, o.timeout)
 	}
-	return errors.New("interrupted; nothing is lost: the same command goes on")
+	return err
 }
