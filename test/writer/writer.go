@@ -49,11 +49,12 @@ func (w *Writer) Run(ctx context.Context) {
 			attempt, cancel := context.WithTimeout(ctx, timeout)
 			_, err := w.etcd.Put(attempt, w.key(n), fmt.Sprint(n))
 			cancel()
-			if ctx.Err() != nil {
-				return // interrupted: whether it was applied does not matter
-			}
 			w.mu.Lock()
 			w.stats.Longest = max(w.stats.Longest, time.Since(from))
+			if ctx.Err() != nil { // interrupted: it waited that long at least, and whether it was applied does not matter
+				w.mu.Unlock()
+				return
+			}
 			if err == nil {
 				w.stats.Acked++
 			} else {
