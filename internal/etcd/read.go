@@ -159,30 +159,33 @@ func (c *Client) meet(ctx context.Context, call func(context.Context, *clientv3.
 	}
 	asked.Wait()
 
-	var failed failures
-	first := -1
+	var (
+		failed failures
+		first  *clientv3.MemberListResponse // the first of the answers, in the order of the endpoints
+		from   string
+	)
 	for i, u := range urls {
 		switch {
 		case errs[i] != nil:
 			failed = append(failed, failure{u, errs[i]})
-		case first < 0:
-			first = i
-		case lists[i].Header.GetClusterId() != lists[first].Header.GetClusterId():
+		case first == nil:
+			first, from = lists[i], u
+		case lists[i].Header.GetClusterId() != first.Header.GetClusterId():
 			return nil, "", fmt.Errorf("%s and %s are of two etcd clusters, %x and %x",
-				urls[first], u, lists[first].Header.GetClusterId(), lists[i].Header.GetClusterId())
+				from, u, first.Header.GetClusterId(), lists[i].Header.GetClusterId())
 		}
 	}
-	if first < 0 {
+	if first == nil {
 		return nil, "", failed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id := lists[first].Header.GetClusterId()
+	id := first.Header.GetClusterId()
 	if c.cluster != 0 && c.cluster != id {
-		return nil, "", fmt.Errorf("%s is of another etcd cluster, %x instead of %x, which another read has met meanwhile", urls[first], id, c.cluster)
+		return nil, "", fmt.Errorf("%s is of another etcd cluster, %x instead of %x, which another read has met meanwhile", from, id, c.cluster)
 	}
 	c.cluster = id
-	return lists[first], urls[first], nil
+	return first, from, nil
 }
 
 // members are those of a list, as etcd lists them.

@@ -6,7 +6,7 @@ import (
 
 // size writes the quorum guard's budget. A reconciler that read it before cannot write it any more.
 func (s *state) size(minAvailable int) {
-	if s.budget() == minAvailable {
+	if now, ok := s.budget(); ok && now == minAvailable {
 		return
 	}
 	for r := range 2 {
@@ -34,7 +34,7 @@ func (s *state) guard(a act) bool {
 	case membership.KindSizeGuard:
 		s.size(a.number())
 	case membership.KindCreateGuardPod:
-		if s.budget() < 0 || o.is(pod) || !o.is(node) {
+		if _, sized := s.budget(); !sized || o.is(pod) || !o.is(node) {
 			return false
 		}
 		o.set(pod, podWaits)
@@ -56,7 +56,11 @@ func (s *state) evictable(i int) bool {
 	if o.get(node) != ready || o.get(pod) != podReady {
 		return true
 	}
-	spare := -s.budget()
+	minAvailable, ok := s.budget()
+	if !ok {
+		return true
+	}
+	spare := -minAvailable
 	for _, other := range s.at {
 		if other.get(pod) == podReady {
 			spare++

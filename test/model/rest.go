@@ -60,8 +60,11 @@ func (s *state) done(c *config) bool {
 			return false
 		}
 	}
-	if c.guard && (s.budget() < 0 || s.budget() != s.wanted(c)-min(1, q.Tolerance(s.wanted(c))) && s.wanted(c) > 1) {
-		return false
+	if c.guard {
+		minAvailable, ok := s.budget()
+		if !ok || minAvailable != s.wanted(c)-min(1, q.Tolerance(s.wanted(c))) && s.wanted(c) > 1 {
+			return false
+		}
 	}
 	return voters == s.wanted(c) && healthy == voters && (!c.set || s.setDone(c))
 }
@@ -119,7 +122,7 @@ func (e *explorer) fair(s *state) {
 			s.terminate(i, false)
 		}
 	}
-	if s.find(leads) < 0 {
+	if !s.hasLeader() {
 		for i := range s.at {
 			if s.at[i].healthy() {
 				s.at[i].set(leads, 1)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -192,7 +193,7 @@ func (e *explorer) setSteps(s *state, v *view, emit func(*state, event), fail fu
 		e.setCreate(s, d, emit, fail)
 		return
 	}
-	i := s.find(targetS)
+	i, _ := s.find(targetS) // it deletes, so there is one
 	answer := e.replies(v, s, 0)[i][askSetDelete]
 	if s.at[i].get(machine) != live || answer.slot == 0 {
 		return
@@ -243,8 +244,8 @@ func (e *explorer) setLook(s *state, p *setPlan, emit func(*state, event), fail 
 
 // setCreate is the creation that the set decided on: the Machine comes up, or etcd never starts there, or it gets no instance.
 func (e *explorer) setCreate(s *state, d setDoing, emit func(*state, event), fail func(membership.Invariant, string, event)) {
-	i := s.vacant()
-	if s.spares() == 0 || i < 0 {
+	i, ok := s.vacant()
+	if s.spares() == 0 || !ok {
 		return
 	}
 	broke, barrens := 0, 0
@@ -285,14 +286,10 @@ func (s *state) place(c *config, i int, d setDoing) {
 	}
 }
 
-// vacant is the first slot at which nothing is, -1 without.
-func (s *state) vacant() int {
-	for i, o := range s.at {
-		if o == 0 {
-			return i
-		}
-	}
-	return -1
+// vacant is the first slot at which nothing is; ok is false if there is none.
+func (s *state) vacant() (i int, ok bool) {
+	i = slices.Index(s.at[:], 0)
+	return i, i >= 0
 }
 
 // setFair is a round of the set's in a fair run.
@@ -300,7 +297,7 @@ func (e *explorer) setFair(s *state) {
 	p := e.setPlan(e.view(s), s, 0)
 	switch p.doing.stage() {
 	case setCreating:
-		if i := s.vacant(); i >= 0 {
+		if i, ok := s.vacant(); ok {
 			s.place(e.c, i, p.doing)
 		}
 	case setDeleting:

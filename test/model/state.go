@@ -187,19 +187,30 @@ func (s *state) setRec(r int, d doing) { s.ctl = s.ctl&^(doingMask<<(12*r)) | ct
 
 func (s *state) faults() int { return int(s.ctl >> faultShift & 3) }
 func (s *state) spares() int { return int(s.ctl >> spareShift & 3) }
-func (s *state) budget() int { return int(s.ctl&budgetMask>>budgetShift) - 1 }
+
+// budget is minAvailable of the quorum guard's budget; ok is false where there is no budget.
+func (s *state) budget() (minAvailable int, ok bool) {
+	n := int(s.ctl & budgetMask >> budgetShift) // one more than minAvailable
+	return max(0, n-1), n > 0
+}
 
 func target(r int) field { return targetA + field(r)<<3 }
 func to(r int) field     { return toA + field(r)<<3 }
 
-// find is the first slot with a field set, -1 without.
-func (s *state) find(f field) int {
+// find is the first slot with a field set; ok is false if there is none.
+func (s *state) find(f field) (i int, ok bool) {
 	for i := range s.at {
 		if s.at[i].is(f) {
-			return i
+			return i, true
 		}
 	}
-	return -1
+	return 0, false
+}
+
+// hasLeader says whether a member leads.
+func (s *state) hasLeader() bool {
+	_, ok := s.find(leads)
+	return ok
 }
 
 // forget makes a reconciler idle: it is done, or it crashed; nothing is remembered.
@@ -293,7 +304,8 @@ func (s *state) survivors() (voters, left int) {
 // conceded says whether a voter's loss is accepted: nothing holds its Machine any more, or its release is recorded and its
 // guard pod gone for it.
 func (s *state) conceded(o slot) bool {
-	return o.freed() || s.budget() >= 0 && o.get(machine) == deleting && o.get(ledger) == recHere && !o.is(pod) && o.get(node) == ready
+	_, sized := s.budget()
+	return o.freed() || sized && o.get(machine) == deleting && o.get(ledger) == recHere && !o.is(pod) && o.get(node) == ready
 }
 
 // wanted is how many voters are.
@@ -417,7 +429,7 @@ func (s *state) arrive(i int) {
 // etcd makes one change of membership, unless it refuses.
 func (s *state) etcd(c *config, a act) (done bool) {
 	voters, healthy := s.tally()
-	if healthy <= voters/2 || s.find(leads) < 0 {
+	if healthy <= voters/2 || !s.hasLeader() {
 		return false
 	}
 	o := &s.at[a.slot]

@@ -162,9 +162,11 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 	d := s.rec(r)
 	a := act{doing: d}
 	if d.stage() != idle {
-		a.slot = int8(max(0, s.find(target(r)))) // SizeGuard is about none
+		slot, _ := s.find(target(r)) // SizeGuard is about none
+		a.slot = int8(slot)
 		if d.kind() == membership.KindMoveLeader {
-			a.to = int8(s.find(to(r)))
+			follower, _ := s.find(to(r))
+			a.to = int8(follower)
 		}
 		next := *s
 		next.forget(r)
@@ -628,10 +630,10 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 			n.at[i].set(moved, 1)
 		})
 	}
-	leader := s.find(leads)
-	if o.healthy() && quorate && (leader < 0 || e.c.moves && leader != i) {
+	leader, led := s.find(leads)
+	if o.healthy() && quorate && (!led || e.c.moves && leader != i) {
 		then(elects, func(n *state) {
-			if leader >= 0 {
+			if led {
 				n.at[leader].set(leads, 0)
 			}
 			n.at[i].set(leads, 1)

@@ -168,7 +168,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 	}
 	if c.guard {
 		out.QuorumGuard = q.Guard{Managed: true, Intact: true}
-		if least := s.budget(); least >= 0 {
+		if least, ok := s.budget(); ok {
 			out.QuorumGuard.MinAvailable = &least
 		}
 		for k := range slots {
@@ -212,10 +212,10 @@ func entry(on bool) q.Entry {
 	return q.EntryAbsent
 }
 
-// about tells what a UID of a Snapshot says: which Machine of which slot.
+// about tells what a UID of a Snapshot says: which Machine of which slot. Without a UID it is recNone, and k means nothing.
 func about(uid string) (which uint32, k int) {
 	if uid == "" {
-		return recNone, -1
+		return recNone, 0
 	}
 	kind, number, _ := strings.Cut(uid, "-")
 	k, err := strconv.Atoi(number)

@@ -111,13 +111,14 @@ func (p *Process) Err() error {
 	}
 }
 
-// ExitCode is the child's exit code; -1 while it runs or when a signal ended it.
-func (p *Process) ExitCode() int {
+// ExitCode is the child's exit code; exited is false while it runs and when a signal ended it.
+func (p *Process) ExitCode() (code int, exited bool) {
 	select {
 	case <-p.done:
-		return p.cmd.ProcessState.ExitCode()
+		code = p.cmd.ProcessState.ExitCode()
+		return code, code >= 0
 	default:
-		return -1
+		return 0, false
 	}
 }
 

@@ -37,8 +37,8 @@ func TestErrNamesProcessLogAndLastLines(t *testing.T) {
 			t.Errorf("%q lacks %q", err, want)
 		}
 	}
-	if p.ExitCode() != 3 {
-		t.Errorf("exit code %d", p.ExitCode())
+	if code, exited := p.ExitCode(); code != 3 || !exited {
+		t.Errorf("exit code %d, exited: %t", code, exited)
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *Sandbox) Holdfasts() []*Component {
 // after a panic (exit status 2).
 func (s *Sandbox) reviver(name string) func(*process.Process) bool {
 	return func(proc *process.Process) bool {
-		if status := proc.ExitCode(); status == 2 || status >= 0 && !s.holdfastStood.Load() {
+		if status, exited := proc.ExitCode(); exited && (status == 2 || !s.holdfastStood.Load()) {
 			return false
 		}
 		s.cloud.log.Warn("Holdfast ended", "name", name, "pid", proc.PID(), "how", proc.Ended(), "again in", restartDelay)

@@ -151,7 +151,7 @@ func (h *host) initContainers(ctx context.Context) error {
 			_ = run.Stop(0)
 			return err
 		}
-		if run.ExitCode() != 0 {
+		if code, exited := run.ExitCode(); !exited || code != 0 {
 			return run.Err()
 		}
 	}
