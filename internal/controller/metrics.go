@@ -77,7 +77,7 @@ func newGauges() gauges {
 		machines:       desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts"),
 		replacements:   desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase"),
 		notes:          desc("condition", "What is wrong or waited for now, by reason: how many members, Machines or settings it is said of. A reason that is not in force has no series.", "reason"),
-		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget, -1 without one. No series where Holdfast does not keep a guard."),
+		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget. No series where there is no budget."),
 		guardPods:      desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted."),
 
 		guardPodsWanted: desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member or is to host one."),
@@ -202,11 +202,9 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 				}
 			}
 		}
-		least := -1 // without a budget
-		if s.QuorumGuard.MinAvailable != nil {
-			least = *s.QuorumGuard.MinAvailable
+		if least := s.QuorumGuard.MinAvailable; least != nil {
+			set(g.guardAvailable, float64(*least))
 		}
-		set(g.guardAvailable, float64(least))
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
 		if s.Ring.Known {

@@ -102,6 +102,11 @@ func TestMetrics(t *testing.T) {
 		"replacements{node}": 0, "replacements{release}": 0,
 		"quorum_guard_min_available{}": 2, "quorum_guard_pods{}": 2, "quorum_guard_pods_ready{}": 1,
 	})
+	look(0, func(s *quorum.Snapshot) { s.QuorumGuard = quorum.Guard{Managed: true} })
+	has("without a budget", map[string]float64{"quorum_guard_pods{}": 0})
+	if _, ok := scrape(t, registry)["quorum_guard_min_available{}"]; ok {
+		t.Error("there is a minAvailable without a budget")
+	}
 	deleting := func(s *quorum.Snapshot) { s.Machines[0].DeletedAt = noon }
 	learner := func(s *quorum.Snapshot, member quorum.Member) {
 		deleting(s)
