@@ -117,7 +117,7 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if o.desired < 0 || o.desired > 0 && o.desired%2 == 0 {
 		return 0, usage("--desired-replicas is %d; the number of etcd voters is odd: 1, 3 or 5", o.desired)
 	}
-	if o.limits.MaxDeleting < -1 {
+	if o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated {
 		return 0, usage("--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting)
 	}
 	if o.limits.MaxLearners < 1 {

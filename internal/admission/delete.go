@@ -85,7 +85,7 @@ func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, denyUnlessLifte
 func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, voter *quorum.Member, denyUnlessLifted func(quorum.Rule, []string) bool) (ended bool) {
 	voters, _ := s.Ring.Voters()
 	limit := s.Limits.MaxDeleting
-	if limit < 0 {
+	if limit < 0 { // AsTolerated
 		limit = max(1, quorum.Tolerance(voters))
 	}
 	var going []*quorum.Machine // deleting Machines that still host voters

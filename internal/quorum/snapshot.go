@@ -75,7 +75,7 @@ type Snapshot struct {
 
 // Limits are the numbers that flags can change. Use DefaultLimits.
 type Limits struct {
-	MaxDeleting  int           `json:"maxDeleting"`  // rule one-too-many: -1 for as many as etcd can lose, at least one; 0 lifts the rule
+	MaxDeleting  int           `json:"maxDeleting"`  // rule one-too-many: how many voters' Machines, or AsTolerated; 0 lifts the rule
 	MaxLag       uint64        `json:"maxLag"`       // raft entries that a learner may be behind the leader to be promoted
 	SteadyFor    time.Duration `json:"steadyFor"`    // for how long it must have been no further behind
 	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; more where all members take them
@@ -85,9 +85,12 @@ type Limits struct {
 	SettledAfter time.Duration `json:"settledAfter"` // etcd's own health interval: how long members must be connected before it accepts another
 }
 
+// AsTolerated is a MaxDeleting of as many as etcd can lose, at least one. It is what the flag and the snapshot file say.
+const AsTolerated = -1
+
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: -1, MaxLag: 500, SteadyFor: 50 * time.Millisecond, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: AsTolerated, MaxLag: 500, SteadyFor: 50 * time.Millisecond, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }
 
 // Machine finds a Machine, nil if it is not there.

@@ -57,7 +57,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		s.Ledger.Entries = append(s.Ledger.Entries, r)
 	}
 	if chance(t, 90, "usual limit") {
-		s.Limits.MaxDeleting = -1
+		s.Limits.MaxDeleting = q.AsTolerated
 	} else {
 		s.Limits.MaxDeleting = rapid.IntRange(0, 2).Draw(t, "limit")
 	}
@@ -624,7 +624,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 		n := one(t, "voters", 1, 3, 3, 5)
 		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
-		w.s.Limits.MaxDeleting = one(t, "limit", -1, -1, 0)
+		w.s.Limits.MaxDeleting = one(t, "limit", q.AsTolerated, q.AsTolerated, 0)
 		w.s.Limits.MaxLearners = one(t, "learners", 1, 1, 2, 3)
 		if chance(t, 50, "guard pods") {
 			w.s.QuorumGuard = q.Guard{Managed: true}
