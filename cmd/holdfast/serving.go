@@ -279,47 +279,30 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		certLog  = s.log.WithName("certificate")
 		runnable = []manager.Runnable{first, keeper}
 		checks   = map[string]func(*http.Request) error{
-			"webhooks": func(r *http.Request) error {
-				if err := s.source.Loaded(r); err != nil {
-					return err // the checker would only be told that TLS does not work
-				}
-				return mgr.GetWebhookServer().StartedChecker()(r)
-			},
-			"etcd": first.Check,
+			"webhooks": s.serves(mgr),
+			"etcd":     first.Check,
 		}
 	)
 	if s.options == nil {
 		s.source = registrations.NewSource(nil, "", time, meters, certLog)
 	} else {
-		live := &registrations.Live{API: api, Log: s.log.WithName("registrations")}
-		shared := trust
-		if len(s.annotations) > 0 {
-			shared = nil // another operator's
-		}
-		s.live, s.shared = live, registrations.NewShared(s.secrets.shared, api, shared, time, s.log.WithName("shared"))
+		s.keepRegistrations(keeper, api, tell, trust, time)
+		s.source = registrations.NewSource(s.live, s.hosts[0], time, meters, certLog)
 		runnable = append(runnable, s.live, s.shared)
 		checks["path"] = s.shared.Check
-		keeper.Shared, keeper.Trust = s.shared, shared
-		keeper.Options, keeper.Annotations = s.options, s.annotations
-		keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.policy.namespace)
-		s.source = registrations.NewSource(live, s.hosts[0], time, meters, certLog)
-		checks["registrations"] = registrations.NewVouched(s.source, live, s.hosts[0], time).Check
+		checks["registrations"] = registrations.NewVouched(s.source, s.live, s.hosts[0], time).Check
 	}
 	checks["certificate"] = s.source.Loaded
-	runnable = append(runnable, s.source)
+	var certificates manager.Runnable
 	if s.webhookFlags.source == fromCA {
-		runnable = append(runnable, &registrations.SelfSigned{
+		certificates = &registrations.SelfSigned{
 			Secret: s.secrets.ca, Config: mgr.GetConfig(), API: api, Hosts: s.hosts, Events: tell,
 			Source: s.source, Trust: trust, Clock: time, Log: certLog,
-		})
-	} else {
-		files, err := registrations.NewFiles(s.certDir, s.files, s.source, trust, certLog)
-		if err != nil {
-			return nil, usageError{err}
 		}
-		runnable = append(runnable, files)
+	} else if certificates, err = registrations.NewFiles(s.certDir, s.files, s.source, trust, certLog); err != nil {
+		return nil, usageError{err}
 	}
-	for _, r := range runnable {
+	for _, r := range append(runnable, s.source, certificates) {
 		if err := mgr.Add(r); err != nil {
 			return nil, fmt.Errorf("set up the webhooks' serving: %w", err)
 		}
@@ -330,4 +313,26 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		}
 	}
 	return keeper, nil
+}
+
+// keepRegistrations gives the keeper what it keeps the registrations with, and follows what they hold.
+func (s *served) keepRegistrations(keeper *registrations.Registrar, api client.WithWatch, tell events.EventRecorder, trust *registrations.Trust, now clock.Clock) {
+	if len(s.annotations) > 0 {
+		trust = nil // another operator's
+	}
+	s.live = &registrations.Live{API: api, Log: s.log.WithName("registrations")}
+	s.shared = registrations.NewShared(s.secrets.shared, api, trust, now, s.log.WithName("shared"))
+	keeper.Shared, keeper.Trust = s.shared, trust
+	keeper.Options, keeper.Annotations = s.options, s.annotations
+	keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.policy.namespace)
+}
+
+// serves is the check whether this replica serves the webhooks.
+func (s *served) serves(mgr ctrl.Manager) func(*http.Request) error {
+	return func(r *http.Request) error {
+		if err := s.source.Loaded(r); err != nil {
+			return err // the checker would only be told that TLS does not work
+		}
+		return mgr.GetWebhookServer().StartedChecker()(r)
+	}
 }

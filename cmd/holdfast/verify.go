@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
@@ -48,15 +49,18 @@ func open(at *etcdflags.Flags) (*etcd.Client, error) {
 	return client, typed(err)
 }
 
+// membershipFlags are those of verify membership.
+type membershipFlags struct {
+	etcd        etcdflags.Flags
+	environment map[string]*string // what etcd is to start with, by the name of the variable
+	file, port  string             // or where that is read from, and the client port of the members in it
+	peer, data  string
+	timeout     time.Duration
+	quorumWait  time.Duration
+}
+
 func verifyMembershipCommand() *cobra.Command {
-	var (
-		at         etcdflags.Flags
-		values     = map[string]*string{}
-		peer, data string
-		timeout    time.Duration
-		quorumWait time.Duration
-		file, port string
-	)
+	var o membershipFlags
 	cmd := &cobra.Command{
 		Use:   "membership",
 		Short: "Wait until etcd may start on this host; the init step before it",
@@ -93,68 +97,87 @@ that file and for the certificates, and begins again whenever the file changes.`
   holdfast verify membership --peer-url https://10.0.0.2:2380 --data-dir /var/lib/etcd/data \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if u, err := url.Parse(peer); err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.Scheme != "https" {
-				return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", peer)
-			}
-			if data == "" {
-				return usage("--data-dir is missing")
-			}
-			if timeout <= 0 || quorumWait < 0 {
-				return usage("--timeout must be longer than 0, and --quorum-wait not negative")
-			}
-			check := verify.Membership{PeerURL: peer, DataDir: data, Timeout: timeout, QuorumWait: quorumWait, Out: cmd.OutOrStdout()}
-			if file != "" {
-				if err := named(&at); err != nil {
-					return err
-				}
-				if len(at.Endpoints) > 0 {
-					if err := checkEndpoints(at.Endpoints); err != nil {
-						return err
-					}
-				}
-				return check.RunFile(cmd.Context(), file, func(e hostenv.Environment) (verify.Etcd, func(), error) {
-					to := at
-					if len(to.Endpoints) == 0 {
-						to.Endpoints = clientURLs(e, port)
-					}
-					client, err := to.Open()
-					if err != nil {
-						return nil, nil, err
-					}
-					return client, client.Close, nil
-				})
-			}
-			environment, err := hostenv.FromVariables(func(name string) string { return *values[name] })
-			if err != nil {
-				return usageError{err}
-			}
-			client, err := open(&at)
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			check.Etcd, check.Environment = client, environment
-			return check.Run(cmd.Context())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	f := cmd.Flags()
-	at.Bind(f)
-	at.BindEndpoints(f)
+	o.bind(cmd.Flags())
+	return cmd
+}
+
+func (o *membershipFlags) bind(f *pflag.FlagSet) {
+	o.etcd.Bind(f)
+	o.etcd.BindEndpoints(f)
+	o.environment = map[string]*string{}
 	for _, v := range []struct{ flag, variable, what string }{
 		{"initial-cluster", hostenv.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
 		{"initial-cluster-state", hostenv.StateVariable, "existing, or new for the first members of a ring"},
 		{"member-ids", hostenv.MemberIDsVariable, "<hex member ID>=<peer URL>,... of all members that are expected"},
 	} {
-		values[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
+		o.environment[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
 	}
-	f.StringVar(&file, "environment-file", "", "file with those three variables, in their place; without --endpoints, etcd is asked at --client-port of the members in it")
-	f.StringVar(&port, "client-port", clientPort, "port at which the members of --environment-file serve clients")
-	f.StringVar(&peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
-	f.StringVar(&data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
-	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long this may take, waiting until etcd may start included")
-	f.DurationVar(&quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
-	return cmd
+	f.StringVar(&o.file, "environment-file", "", "file with those three variables, in their place; without --endpoints, etcd is asked at --client-port of the members in it")
+	f.StringVar(&o.port, "client-port", clientPort, "port at which the members of --environment-file serve clients")
+	f.StringVar(&o.peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
+	f.StringVar(&o.data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
+	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long this may take, waiting until etcd may start included")
+	f.DurationVar(&o.quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
+}
+
+// run waits until etcd may start.
+func (o *membershipFlags) run(cmd *cobra.Command) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	check := verify.Membership{PeerURL: o.peer, DataDir: o.data, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout()}
+	if o.file != "" {
+		return check.RunFile(cmd.Context(), o.file, o.connect)
+	}
+	environment, err := hostenv.FromVariables(func(name string) string { return *o.environment[name] })
+	if err != nil {
+		return usageError{err}
+	}
+	client, err := open(&o.etcd)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	check.Etcd, check.Environment = client, environment
+	return check.Run(cmd.Context())
+}
+
+// check finds what is wrong with the flags.
+func (o *membershipFlags) check() error {
+	if u, err := url.Parse(o.peer); err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.Scheme != "https" {
+		return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", o.peer)
+	}
+	if o.data == "" {
+		return usage("--data-dir is missing")
+	}
+	if o.timeout <= 0 || o.quorumWait < 0 {
+		return usage("--timeout must be longer than 0, and --quorum-wait not negative")
+	}
+	if o.file == "" {
+		return nil
+	}
+	if err := named(&o.etcd); err != nil {
+		return err
+	}
+	if len(o.etcd.Endpoints) > 0 {
+		return checkEndpoints(o.etcd.Endpoints)
+	}
+	return nil
+}
+
+// connect connects to the etcd of an environment file: to its members, unless the flags name endpoints.
+func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), error) {
+	to := o.etcd
+	if len(to.Endpoints) == 0 {
+		to.Endpoints = clientURLs(e, o.port)
+	}
+	client, err := to.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, client.Close, nil
 }
 
 // named checks that the flags name all files of a connection. The files may come later.
