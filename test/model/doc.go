@@ -10,4 +10,8 @@
 // In every state and at every step I1 to I7 are judged, by own arithmetic; from every state that is
 // within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
 // printed as a scenario for test/decisions/testdata/plan. See docs/proof/model.md.
+//
+// What can happen next is listed in step.go. It is done in holdfast.go for the reconcilers, set.go for the set, requests.go
+// for people and automation, nature.go and guard.go for hosts, etcd, the machine controller and the kubelet. A state is in
+// state.go, what Holdfast sees of it in snapshot.go, what it decides in view.go, what it answers a request in admit.go.
 package main

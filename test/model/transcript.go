@@ -61,49 +61,12 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 		fmt.Fprintf(&b, "max-learners %d\n", c.learners)
 	}
 	for i, o := range s.at {
-		if !o.is(machine) {
-			if o.is(node) {
-				fmt.Fprintf(&b, "node master-%d 10.0.0.%d not-ready\n", names[i], 10+names[i])
-			}
-			continue
-		}
-		fmt.Fprintf(&b, "machine master-%d 10.0.0.%d", names[i], 10+names[i])
-		option := func(on bool, text string) {
-			if on {
-				b.WriteString(" " + text)
-			}
-		}
-		option(!o.is(hook) && !o.is(latch), "bare")
-		option(!o.is(hook) && o.is(latch), "hook=none")
-		option(o.is(hook) && !o.is(latch), "latch=none")
-		option(!o.is(instance), "no-instance")
-		option(o.get(node) == notReady, "not-ready")
-		option(o.get(record) == recGone, "uid=new")
-		option(o.get(machine) == deleting, "deleting")
-		option(o.is(moved), fmt.Sprintf("moved=10.0.1.%d", 10+names[i]))
-		b.WriteString("\n")
+		b.WriteString(o.machineText(names[i]))
 	}
 	lead := ""
 	for i, o := range s.at {
-		if o.get(member) == noMember {
-			continue
-		}
-		fmt.Fprintf(&b, "member a%d 10.0.0.%d", names[i], 10+names[i])
-		b.WriteString([...]string{unstarted: " learner unstarted", behind: " learner lag=9000", caughtUp: " learner", voter: "", stray: " unstarted"}[o.get(member)])
-		if o.is(stalled) {
-			b.WriteString(" idle=1h")
-		}
-		if m := o.get(member); m != unstarted && m != stray {
-			b.WriteString([...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)])
-		}
-		if o.is(lower) {
-			b.WriteString(" max-learners=1")
-		}
-		if o.is(moved) {
-			fmt.Fprintf(&b, " waits-at=10.0.1.%d", 10+names[i])
-		}
-		b.WriteString("\n")
-		if o.is(leads) {
+		b.WriteString(o.memberText(names[i]))
+		if o.get(member) != noMember && o.is(leads) {
 			lead = fmt.Sprintf("leader a%d\n", names[i])
 		}
 	}
@@ -121,6 +84,53 @@ func (c *config) cluster(s *state, names *[slots]int) string {
 	}
 	b.WriteString("----\nok\n\n")
 	return b.String()
+}
+
+// machineText is the line of the Machine at a slot, or of the Node that it left, "" where there is neither.
+func (o slot) machineText(n int) string {
+	if !o.is(machine) {
+		if o.is(node) {
+			return fmt.Sprintf("node master-%d 10.0.0.%d not-ready\n", n, 10+n)
+		}
+		return ""
+	}
+	text := fmt.Sprintf("machine master-%d 10.0.0.%d", n, 10+n)
+	option := func(on bool, name string) {
+		if on {
+			text += " " + name
+		}
+	}
+	option(!o.is(hook) && !o.is(latch), "bare")
+	option(!o.is(hook) && o.is(latch), "hook=none")
+	option(o.is(hook) && !o.is(latch), "latch=none")
+	option(!o.is(instance), "no-instance")
+	option(o.get(node) == notReady, "not-ready")
+	option(o.get(record) == recGone, "uid=new")
+	option(o.get(machine) == deleting, "deleting")
+	option(o.is(moved), fmt.Sprintf("moved=10.0.1.%d", 10+n))
+	return text + "\n"
+}
+
+// memberText is the line of the member that is listed at a slot, "" where none is.
+func (o slot) memberText(n int) string {
+	if o.get(member) == noMember {
+		return ""
+	}
+	text := fmt.Sprintf("member a%d 10.0.0.%d", n, 10+n)
+	text += [...]string{unstarted: " learner unstarted", behind: " learner lag=9000", caughtUp: " learner", voter: "", stray: " unstarted"}[o.get(member)]
+	if o.is(stalled) {
+		text += " idle=1h"
+	}
+	if m := o.get(member); m != unstarted && m != stray {
+		text += [...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)]
+	}
+	if o.is(lower) {
+		text += " max-learners=1"
+	}
+	if o.is(moved) {
+		text += fmt.Sprintf(" waits-at=10.0.1.%d", 10+n)
+	}
+	return text + "\n"
 }
 
 // text is an event in words.
@@ -153,60 +163,43 @@ func (ev event) text(names *[slots]int) string {
 		return fmt.Sprintf("request for %s: %s", at, ev.request)
 	case asksBoth:
 		return fmt.Sprintf("request for %s and master-%d at once: %s", at, names[ev.to], ev.request)
-	case creates:
-		return "Machine " + at + " is created"
-	case createsBroken:
-		return "Machine " + at + " is created, where etcd never starts"
-	case createsBarren:
-		return "Machine " + at + " is created, and never gets an instance"
 	case setDecides:
 		return "the set decides: " + ev.set.String() + " " + at
 	case setForgets:
 		return "the set does not: " + ev.set.String()
 	case setDeletes:
 		return "the set deletes Machine " + at
-	case edited:
-		return "the set's template is edited"
-	case arrives:
-		return at + " gets its instance and a ready Node"
-	case starts:
-		return "the learner on " + at + " starts"
-	case catchesUp:
-		return "the learner on " + at + " catches up"
-	case passes:
-		return "time passes for the member on " + at
-	case dies:
-		return "the member on " + at + " dies"
-	case returns:
-		return "the member on " + at + " comes back"
-	case drains:
-		return "the instance of " + at + " stops"
-	case goes:
-		return at + " is terminated and gone"
-	case goesLeavingNode:
-		return at + " is terminated and gone, but for its Node"
-	case cordons:
-		return "Node " + at + " is cordoned, to be drained for its Machine's deletion"
-	case probes:
-		return "the guard pod on Node " + at + " is probed"
-	case evicts:
-		return "a person drains Node " + at + ", and its member stops"
-	case uncordons:
-		return "Node " + at + " is uncordoned"
-	case loses:
-		return "the Node object of " + at + " is deleted"
-	case rehomes:
-		return "the host of " + at + " comes back at another address"
-	case goesHome:
-		return "the host of " + at + " has its old address again"
-	case listed:
-		return "somebody lists a voter at " + at + " by hand, which never starts"
-	case expires:
-		return "the override of " + at + " is an hour old"
-	case wants:
-		return "another number of voters is wanted"
-	case elects:
-		return "the member on " + at + " becomes the leader"
+	default:
+		return strings.ReplaceAll(worldText(ev.what), "HOST", at)
 	}
-	return "?"
+}
+
+// worldText is what happens without Holdfast and without a request to it. HOST is the Machine, the host and the Node.
+func worldText(w what) string {
+	return [...]string{
+		creates:         "Machine HOST is created",
+		createsBroken:   "Machine HOST is created, where etcd never starts",
+		createsBarren:   "Machine HOST is created, and never gets an instance",
+		edited:          "the set's template is edited",
+		arrives:         "HOST gets its instance and a ready Node",
+		starts:          "the learner on HOST starts",
+		catchesUp:       "the learner on HOST catches up",
+		passes:          "time passes for the member on HOST",
+		dies:            "the member on HOST dies",
+		returns:         "the member on HOST comes back",
+		drains:          "the instance of HOST stops",
+		goes:            "HOST is terminated and gone",
+		goesLeavingNode: "HOST is terminated and gone, but for its Node",
+		cordons:         "Node HOST is cordoned, to be drained for its Machine's deletion",
+		probes:          "the guard pod on Node HOST is probed",
+		evicts:          "a person drains Node HOST, and its member stops",
+		uncordons:       "Node HOST is uncordoned",
+		loses:           "the Node object of HOST is deleted",
+		rehomes:         "the host of HOST comes back at another address",
+		goesHome:        "the host of HOST has its old address again",
+		listed:          "somebody lists a voter at HOST by hand, which never starts",
+		expires:         "the override of HOST is an hour old",
+		wants:           "another number of voters is wanted",
+		elects:          "the member on HOST becomes the leader",
+	}[w]
 }

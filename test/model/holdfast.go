@@ -1,0 +1,194 @@
+package main
+
+import (
+	"github.com/holdfast-dev/holdfast/internal/membership"
+)
+
+func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+	d := s.rec(r)
+	a := act{doing: d}
+	if d.stage() != idle {
+		slot, _ := s.find(target(r)) // SizeGuard is about none
+		a.slot = int8(slot)
+		if d.kind() == membership.KindMoveLeader {
+			follower, _ := s.find(to(r))
+			a.to = int8(follower)
+		}
+		next := *s
+		next.forget(r)
+		emit(&next, event{what: crashes, rec: int8(r), slot: a.slot, doing: d})
+	}
+	ev := event{rec: int8(r), slot: a.slot, to: a.to, doing: d}
+	switch d.stage() {
+	case idle:
+		if r == 1 && s.rec(0) == idle {
+			return // the other one does the same
+		}
+		for way := range 2 {
+			e.look(s, e.plan(v, s, way), r, emit, fail)
+		}
+	case looked:
+		switch {
+		case e.c.blind:
+			e.apply(s, v, r, a, emit, fail)
+		case d.kind() == membership.KindAddHook, d.kind() == membership.KindRecordRelease, d.kind() == membership.KindSizeGuard, d.kind() == membership.KindCreateGuardPod:
+			e.apply(s, v, r, a, emit, fail)
+		default:
+			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
+				return // the other one has the lock
+			}
+			for way := range 2 {
+				for _, again := range e.plan(v, s, way).acts {
+					if a != again {
+						continue
+					}
+					ev.what = confirms
+					if d.kind() == membership.KindPromote {
+						switch o := s.at[a.slot]; {
+						case !o.is(machine) || !o.is(hook):
+							fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
+						case o.get(machine) == deleting:
+							fail(membership.InvariantLivePromotion, "its Machine is deleting", ev)
+						}
+					}
+					next, now := *s, d&^stageMask|confirmed
+					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() {
+						now |= wasUp
+						if n := s.replacements(int(a.slot)); n < s.least(e.c) {
+							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
+						}
+					}
+					next.setRec(r, now)
+					emit(&next, ev)
+					return
+				}
+			}
+		}
+	case confirmed:
+		e.apply(s, v, r, a, emit, fail)
+	}
+}
+
+// look is a first look: one of the plan's actions is on its way.
+func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+	seen := *s
+	if p.writes {
+		for i := range seen.at {
+			seen.at[i].set(record, uint32(p.records[i]))
+		}
+	}
+	if p.cleans {
+		for i := range seen.at {
+			seen.recorded(i, uint32(p.ledger[i]))
+		}
+	}
+	if seen != *s {
+		emit(&seen, event{what: records, rec: int8(r)})
+	}
+	if p.violated != "" {
+		fail(p.violated, "Decide had to withdraw its own plan", event{what: decides, rec: int8(r)})
+	}
+	if p.changes > 1 {
+		fail(membership.InvariantOneChange, "two membership changes in one round", event{what: decides, rec: int8(r)})
+	}
+	for _, a := range p.acts {
+		next := seen
+		next.capture(r, a)
+		emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
+	}
+}
+
+// replacements counts the other voters that started, answer, and have a Machine or Node.
+func (s *state) replacements(i int) int {
+	n := 0
+	for k, o := range s.at {
+		if k != i && o.get(member) == voter && o.get(answers) == up && (o.is(machine) || o.is(node)) {
+			n++
+		}
+	}
+	return n
+}
+
+// putHook is AddHook: the Machine is read anew, and changed if it is the same and live.
+func (s *state) putHook(a act) bool {
+	o := &s.at[a.slot]
+	if a.about() != recHere || o.get(machine) != live {
+		return false
+	}
+	if a.has(putHook) {
+		o.set(hook, 1)
+	}
+	if a.has(putLatch) {
+		o.set(latch, 1)
+	}
+	if a.has(putEvidence) {
+		o.set(evidence, 1)
+	}
+	if a.has(oldEvidence) {
+		o.set(evidence, 0)
+	}
+	return true
+}
+
+// apply makes an action happen. That its answer may be lost needs no state of its own: a reconciler
+// that got it remembers no more than one that did not.
+func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+	ev := event{what: applies, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing}
+	next := *s
+	next.forget(r)
+	if a.kind() == membership.KindReleaseHook {
+		o := &next.at[a.slot]
+		answer := e.replies(v, s, 0)[a.slot][askRelease]
+		if a.about() != recHere || o.get(machine) != deleting || answer.slot == 0 {
+			return
+		}
+		if o.is(pod) {
+			next.unpod(int(a.slot))
+			stopped := next // it crashes before the Machine is changed
+			emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+		}
+		hooked := o.is(hook)
+		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
+		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
+			fail(membership.InvariantRelease, "its member is listed", ev)
+		}
+		e.judge(s, &next, ev, fail)
+		emit(&next, ev)
+		return
+	}
+	if a.kind() == membership.KindRecordRelease {
+		next.recorded(int(a.slot), a.about())
+		emit(&next, ev)
+		return
+	}
+	if a.kind() == membership.KindAddHook {
+		if next.putHook(a) {
+			emit(&next, ev)
+		}
+		return
+	}
+	if a.guards() {
+		if next.guard(a) {
+			emit(&next, ev)
+		}
+		return
+	}
+	if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
+		next.giveWay(int(a.slot))
+		stopped := next // it crashes before it asks etcd
+		emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+	}
+	wasUp := a.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
+	if !next.etcd(e.c, a) {
+		return
+	}
+	switch voters, healthy := next.tally(); {
+	case healthy <= voters/2:
+		fail(membership.InvariantQuorum, "no quorum is left", ev)
+	case a.kind() == membership.KindPromote && voters > s.wanted(e.c)+1:
+		fail(membership.InvariantVoterCount, "too many voters", ev)
+	case wasUp && voters < s.least(e.c):
+		fail(membership.InvariantVoterCount, "too few voters", ev)
+	}
+	emit(&next, ev)
+}
