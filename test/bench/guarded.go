@@ -104,13 +104,25 @@ func (b *bench) guarded(ctx context.Context) (err error) {
 	return nil
 }
 
+// measured is what one kind of request took and cost, with one variant of what answers it.
+type measured struct {
+	burst
+	cost
+}
+
+func (m *measured) p50() float64           { return ms(quantile(m.took, .5)) }
+func (m *measured) cpuPerRequest() float64 { return ms(m.cpu) / float64(len(m.took)) }
+
 // compare measures one kind of request with each of the three in turn.
 func (b *bench) compare(ctx context.Context, s *switcher, kind decided, clients int) error {
 	variants := []string{withNothing, withGuard, withPolicy}
 	if clients == 1 && kind.requestOnly && kind.patched {
 		variants = append(variants, withSame)
 	}
-	took, over, used, calls, otherwise := map[string][]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}, map[string]float64{}, map[string]int{}
+	all := map[string]*measured{}
+	for _, with := range variants {
+		all[with] = &measured{}
+	}
 	block := max(b.block, 2*clients)
 	turns := (b.rounds*b.requests + block - 1) / block
 	if clients > 1 {
@@ -119,65 +131,69 @@ func (b *bench) compare(ctx context.Context, s *switcher, kind decided, clients 
 	for turn := range turns {
 		for i := range variants {
 			with := variants[(i+turn)%len(variants)]
-			if err := s.to(ctx, with); err != nil {
+			if err := s.measure(ctx, kind, with, clients, block, all[with]); err != nil {
 				return err
 			}
-			r := kind.request(with)
-			if _, err := s.many(ctx, clients, 10+clients, &r); err != nil { // to warm up
-				return err
-			}
-			pid := s.Holdfast.Process().PID()
-			if with == withNothing || with == withSame {
-				pid = s.nothing.PID()
-			}
-			called, err := s.webhookCalls(ctx)
-			if err != nil {
-				return err
-			}
-			before, err := cpu(pid)
-			if err != nil {
-				return err
-			}
-			got, err := s.many(ctx, clients, block, &r)
-			if err != nil {
-				return err
-			}
-			after, err := cpu(pid)
-			if err != nil {
-				return err
-			}
-			calling, err := s.webhookCalls(ctx)
-			if err != nil {
-				return err
-			}
-			took[with], over[with], used[with], calls[with] = append(took[with], got.took...), over[with]+got.over, used[with]+after-before, calls[with]+calling-called
-			otherwise[with] += got.otherwise
 		}
 	}
-	perRequest := func(with string) float64 { return ms(used[with]) / float64(len(took[with])) }
 	for _, with := range variants {
-		l := summary("guarded", kind.name, with, clients, took[with], over[with])
-		l.Otherwise = otherwise[with]
-		if with != withPolicy {
-			l.CPU, l.Calls = perRequest(with), calls[with]/float64(len(took[with]))
-		}
-		if with == withGuard {
-			l.Ratio = l.P50 / ms(quantile(took[withNothing], .5))
-		}
-		b.report.Latencies = append(b.report.Latencies, l)
-		progress("guarded: %s, %s, %d clients: p50 %.2f ms, p99 %.2f ms, %.0f/s, CPU %.3f ms, %.2f calls", kind.name, with, clients, l.P50, l.P99, l.PerSecond, l.CPU, l.Calls)
+		b.compared(kind, with, clients, all)
 	}
 	if clients == 1 {
-		if len(took[withSame]) > 0 {
-			b.report.figure("guarded", kind.name+": p50 to that of a webhook that gives the same answer without deciding", ms(quantile(took[withGuard], .5))/ms(quantile(took[withSame], .5)), "x", 0)
-		}
-		if kind.requestOnly {
-			b.report.figure("guarded", kind.name+": p50 to that of a webhook that does nothing", ms(quantile(took[withGuard], .5))/ms(quantile(took[withNothing], .5)), "x", 1.1)
-			b.report.figure("guarded", kind.name+": CPU to that of a webhook that does nothing", perRequest(withGuard)/perRequest(withNothing), "x", .55/.45)
-		}
-		b.report.figure("guarded", kind.name+": CPU beside that of a webhook that does nothing", perRequest(withGuard)-perRequest(withNothing), "ms", 0)
+		b.ratios(kind, all)
 	}
 	return nil
+}
+
+// measure sends a block of requests with one variant, and adds what they took and cost.
+func (s *switcher) measure(ctx context.Context, kind decided, with string, clients, block int, to *measured) error {
+	if err := s.to(ctx, with); err != nil {
+		return err
+	}
+	r := kind.request(with)
+	if _, err := s.many(ctx, clients, 10+clients, &r); err != nil { // to warm up
+		return err
+	}
+	pid := s.Holdfast.Process().PID()
+	if with == withNothing || with == withSame {
+		pid = s.nothing.PID()
+	}
+	var got burst
+	spent, err := s.cost(ctx, pid, func() (err error) {
+		got, err = s.many(ctx, clients, block, &r)
+		return err
+	})
+	to.took, to.over, to.otherwise = append(to.took, got.took...), to.over+got.over, to.otherwise+got.otherwise
+	to.calls, to.cpu = to.calls+spent.calls, to.cpu+spent.cpu
+	return err
+}
+
+// compared reports what one kind of request took with one variant.
+func (b *bench) compared(kind decided, with string, clients int, all map[string]*measured) {
+	m := all[with]
+	l := summary("guarded", kind.name, with, clients, m.took, m.over)
+	l.Otherwise = m.otherwise
+	if with != withPolicy {
+		l.CPU, l.Calls = m.cpuPerRequest(), m.calls/float64(len(m.took))
+	}
+	if with == withGuard {
+		l.Ratio = l.P50 / all[withNothing].p50()
+	}
+	b.report.Latencies = append(b.report.Latencies, l)
+	progress("guarded: %s, %s, %d clients: p50 %.2f ms, p99 %.2f ms, %.0f/s, CPU %.3f ms, %.2f calls", kind.name, with, clients, l.P50, l.P99, l.PerSecond, l.CPU, l.Calls)
+}
+
+// ratios reports what the guard takes and costs beside the others, for one client.
+func (b *bench) ratios(kind decided, all map[string]*measured) {
+	guard, nothing := all[withGuard], all[withNothing]
+	if same, ok := all[withSame]; ok {
+		b.report.figure("guarded", kind.name+": p50 to that of a webhook that gives the same answer without deciding", guard.p50()/same.p50(), "x", 0)
+	}
+	if kind.requestOnly {
+		b.report.figure("guarded", kind.name+": p50 to that of a webhook that does nothing", guard.p50()/nothing.p50(), "x", 1.1)
+		b.report.figure("guarded", kind.name+": CPU to that of a webhook that does nothing", guard.cpuPerRequest()/nothing.cpuPerRequest(), "x", .55/.45)
+	}
+	b.report.figure("guarded", kind.name+": CPU beside that of a webhook that does nothing", guard.cpuPerRequest()-nothing.cpuPerRequest(), "ms", 0)
 }
 
 // trusting is a client that trusts one CA.

@@ -127,42 +127,13 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 		return r, err
 	}
 
-	var work sync.WaitGroup
-	watching, stop := context.WithCancel(ctx)
-	defer work.Wait()
-	defer stop()
-	w := writer.New(etcd)
-	var caughtUp, released time.Time
-	work.Go(func() { w.Run(watching) })
-	work.Go(func() { caughtUp = catchesUp(watching, etcd, next) })
-	work.Go(func() { r.unwell = c.unwell(watching) })
-	watcher, err := c.admin.Watch(watching, &machinev1beta1.MachineList{}, client.InNamespace(sandbox.MachineNamespace), client.MatchingFields{"metadata.name": old})
+	w, err := c.watch(ctx, etcd, old, next)
 	if err != nil {
 		return r, err
 	}
-	work.Go(func() {
-		for event := range watcher.ResultChan() {
-			if m, ok := event.Object.(*machinev1beta1.Machine); ok && released.IsZero() && machineapi.Machine(m).Hook == quorum.EntryAbsent {
-				released = time.Now()
-			}
-		}
-	})
-
+	defer w.stop()
 	began := time.Now()
-	if err := c.admin.Delete(ctx, &was); err != nil {
-		return r, err
-	}
-	if err := c.admin.Create(ctx, m); err != nil {
-		return r, err
-	}
-	err = within(ctx, limit, "Machine "+old+" gone", func(ctx context.Context) error {
-		err := c.admin.Get(ctx, key, &machinev1beta1.Machine{})
-		if err == nil {
-			return errors.New("it is there")
-		}
-		return client.IgnoreNotFound(err)
-	})
-	if err != nil {
+	if err := c.swap(ctx, &was, m, limit); err != nil {
 		return r, err
 	}
 	r.whole = time.Since(began)
@@ -170,29 +141,87 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 	if err != nil {
 		return r, err
 	}
-	stop()
-	watcher.Stop()
-	work.Wait()
-	r.stall = w.Stats().Longest
-	if caughtUp.IsZero() || released.IsZero() {
-		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !caughtUp.IsZero(), !released.IsZero())
+	w.stop()
+	r.stall, r.unwell = w.writer.Stats().Longest, w.unwell
+	if w.caughtUp.IsZero() || w.released.IsZero() {
+		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !w.caughtUp.IsZero(), !w.released.IsZero())
 	}
-	r.caught, r.release = caughtUp.Sub(began), released.Sub(caughtUp)
-	r.api = after.sum("rest_client_requests_total") - before.sum("rest_client_requests_total")
-	const histogram = "holdfast_replacement_phase_duration_seconds_sum"
-	r.phases = map[string]float64{}
-	for _, p := range membership.Phases() {
-		label := `phase="` + p.String() + `"`
-		r.phases[p.String()] = after.sum(histogram, label) - before.sum(histogram, label)
-	}
-	const actions = "holdfast_plan_actions_total"
-	r.gaveUp = after.sum(actions, `kind="remove-learner"`, `result="done"`) - before.sum(actions, `kind="remove-learner"`, `result="done"`)
-	r.failed = after.sum(actions, `result="failed"`) - before.sum(actions, `result="failed"`)
+	r.caught, r.release = w.caughtUp.Sub(began), w.released.Sub(w.caughtUp)
+	r.count(before, after)
 	if r.snapshot, err = c.received(ctx, etcd, next); err != nil {
 		return r, err
 	}
-	r.lost, err = lost(ctx, w)
+	r.lost, err = lost(ctx, w.writer)
 	return r, err
+}
+
+// count is what the manager's metrics before and after say of a replacement.
+func (r *replaced) count(before, after samples) {
+	rise := func(name string, labels ...string) float64 {
+		return after.sum(name, labels...) - before.sum(name, labels...)
+	}
+	r.api = rise("rest_client_requests_total")
+	r.phases = map[string]float64{}
+	for _, p := range membership.Phases() {
+		r.phases[p.String()] = rise("holdfast_replacement_phase_duration_seconds_sum", `phase="`+p.String()+`"`)
+	}
+	const actions = "holdfast_plan_actions_total"
+	r.gaveUp = rise(actions, `kind="remove-learner"`, `result="done"`)
+	r.failed = rise(actions, `result="failed"`)
+}
+
+// swap deletes a Machine, creates the one in its place, and waits until the first is gone.
+func (c *cluster) swap(ctx context.Context, old, next *machinev1beta1.Machine, limit time.Duration) error {
+	if err := c.admin.Delete(ctx, old); err != nil {
+		return err
+	}
+	if err := c.admin.Create(ctx, next); err != nil {
+		return err
+	}
+	return within(ctx, limit, "Machine "+old.Name+" gone", func(ctx context.Context) error {
+		err := c.admin.Get(ctx, client.ObjectKeyFromObject(old), &machinev1beta1.Machine{})
+		if err == nil {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// watched is what is seen of a replacement while it happens. The fields may be read once stop has returned.
+type watched struct {
+	writer   *writer.Writer
+	caughtUp time.Time // when the learner had caught up
+	released time.Time // when the old Machine's hook was released
+	unwell   time.Duration
+
+	stop func() // may be called twice
+}
+
+// watch watches the replacement of a Machine by another, and writes to etcd meanwhile.
+func (c *cluster) watch(ctx context.Context, etcd *clientv3.Client, old, next string) (*watched, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	watcher, err := c.admin.Watch(ctx, &machinev1beta1.MachineList{}, client.InNamespace(sandbox.MachineNamespace), client.MatchingFields{"metadata.name": old})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	var work sync.WaitGroup
+	w := &watched{writer: writer.New(etcd), stop: func() {
+		cancel()
+		watcher.Stop()
+		work.Wait()
+	}}
+	work.Go(func() { w.writer.Run(ctx) })
+	work.Go(func() { w.caughtUp = catchesUp(ctx, etcd, next) })
+	work.Go(func() { w.unwell = c.unwell(ctx) })
+	work.Go(func() {
+		for event := range watcher.ResultChan() {
+			if m, ok := event.Object.(*machinev1beta1.Machine); ok && w.released.IsZero() && machineapi.Machine(m).Hook == quorum.EntryAbsent {
+				w.released = time.Now()
+			}
+		}
+	})
+	return w, nil
 }
 
 // unwell is for how long, until the context ends, the manager saw a voter unhealthy or could not read etcd.

@@ -36,12 +36,7 @@ func (b *bench) routine(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	kinds := []struct{ name, path, body string }{
-		{"control, a ConfigMap", "/api/v1/namespaces/default/configmaps/control", `{"data":{"n":"%d"}}`},
-		{"Machine, an annotation", machine("master-1"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
-		{"Machine status", machine("master-1") + "/status", `{"status":{"errorMessage":"%d"}}`},
-		{"worker Machine", machine("worker-0"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
-	}
+	kinds := routineKinds()
 	took := map[string][][]time.Duration{withNone: make([][]time.Duration, len(kinds)), withGuard: make([][]time.Duration, len(kinds))}
 	calls, n, spent := 0.0, 0, time.Duration(0)
 	pid := c.Holdfast.Process().PID()
@@ -55,37 +50,12 @@ func (b *bench) routine(ctx context.Context) (err error) {
 			if err := s.to(ctx, with); err != nil {
 				return err
 			}
-			before, err := c.webhookCalls(ctx)
+			costs, err := c.cost(ctx, pid, func() error { return c.write(ctx, kinds, b.block, &n, took[with]) })
 			if err != nil {
 				return err
 			}
-			used, err := cpu(pid)
-			if err != nil {
-				return err
-			}
-			for i := range b.block + 10 { // the first ones warm up
-				for k, kind := range kinds {
-					n++
-					r := request{as: sandbox.MachineAPI, method: http.MethodPatch, path: kind.path, body: fmt.Sprintf(kind.body, n)}
-					d, err := c.send(ctx, &r)
-					if err != nil {
-						return err
-					}
-					if i >= 10 {
-						took[with][k] = append(took[with][k], d)
-					}
-				}
-			}
-			after, err := c.webhookCalls(ctx)
-			if err != nil {
-				return err
-			}
-			now, err := cpu(pid)
-			if err != nil {
-				return err
-			}
-			if spent += now - used; with == withGuard {
-				calls += after - before
+			if spent += costs.cpu; with == withGuard {
+				calls += costs.calls
 			}
 		}
 		progress("routine: turn %d of %d", turn+1, turns)
@@ -102,6 +72,36 @@ func (b *bench) routine(ctx context.Context) (err error) {
 	b.report.figure("routine", "webhook calls of requests that touch nothing guarded", calls, "calls", 0)
 	b.report.figure("routine", "the manager's CPU for each write of a Machine", ms(spent)/float64(2*turns*(b.block+10)*3), "ms", 0)
 	return nil
+}
+
+// write sends a block of patches of each kind, and adds what each took. n counts the patches, so that each writes another value.
+func (c *cluster) write(ctx context.Context, kinds []routineKind, block int, n *int, took [][]time.Duration) error {
+	for i := range block + 10 { // the first ones warm up
+		for k, kind := range kinds {
+			*n++
+			r := request{as: sandbox.MachineAPI, method: http.MethodPatch, path: kind.path, body: fmt.Sprintf(kind.body, *n)}
+			d, err := c.send(ctx, &r)
+			if err != nil {
+				return err
+			}
+			if i >= 10 {
+				took[k] = append(took[k], d)
+			}
+		}
+	}
+	return nil
+}
+
+// routineKind is a kind of patch that touches nothing guarded.
+type routineKind struct{ name, path, body string }
+
+func routineKinds() []routineKind {
+	return []routineKind{
+		{"control, a ConfigMap", "/api/v1/namespaces/default/configmaps/control", `{"data":{"n":"%d"}}`},
+		{"Machine, an annotation", machine("master-1"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
+		{"Machine status", machine("master-1") + "/status", `{"status":{"errorMessage":"%d"}}`},
+		{"worker Machine", machine("worker-0"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
+	}
 }
 
 // summary puts samples of one kind together. With more than one client, over is how long all took.

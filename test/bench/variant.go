@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -160,4 +161,31 @@ func (c *cluster) webhookCalls(ctx context.Context) (float64, error) {
 		return 0, errors.New("the API server does not count webhook calls")
 	}
 	return m.sum(name, `machines.holdfast.dev"`), nil
+}
+
+// cost is what requests cost: calls of webhooks, and the CPU of the process that answers them.
+type cost struct {
+	calls float64
+	cpu   time.Duration
+}
+
+// cost measures what some work costs.
+func (c *cluster) cost(ctx context.Context, pid int, work func() error) (cost, error) {
+	calls, err := c.webhookCalls(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	used, err := cpu(pid)
+	if err != nil {
+		return cost{}, err
+	}
+	if err := work(); err != nil {
+		return cost{}, err
+	}
+	now, err := cpu(pid)
+	if err != nil {
+		return cost{}, err
+	}
+	after, err := c.webhookCalls(ctx)
+	return cost{after - calls, now - used}, err
 }

@@ -256,9 +256,13 @@ func (r *run) prepare(ctx context.Context, t *testing.T, tool Tool, manifest Man
 			m.SetFinalizers(append(m.GetFinalizers(), brake))
 		})
 	}
-	guarded := r.history.wait(ctx, t, name, "guarded", marked)
+	return r.inGit(ctx, t, tool, manifest, r.history.wait(ctx, t, name, "guarded", marked))
+}
 
-	bare := machine(name)
+// inGit is what Git has of a Machine under guard, after what the manifest says was applied before.
+func (r *run) inGit(ctx context.Context, t *testing.T, tool Tool, manifest Manifest, guarded *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	bare := machine(guarded.GetName())
 	own, hooked := bare.DeepCopy(), bare.DeepCopy()
 	hooks(own, ownName, "platform-team")
 	hooks(hooked, hookName, hookOwner)
