@@ -57,17 +57,6 @@ func (e Environment) Text() string {
 	return text.String()
 }
 
-// Variables are the variables of Text, as os.Environ has them.
-func (e Environment) Variables() []string {
-	var out []string
-	for line := range strings.Lines(e.Text()) {
-		if !strings.HasPrefix(line, "#") {
-			out = append(out, strings.TrimSuffix(line, "\n"))
-		}
-	}
-	return out
-}
-
 // Parse reads what Text wrote. Other variables mean nothing to it.
 func Parse(text string) (Environment, error) {
 	var e Environment

@@ -29,8 +29,8 @@ func FuzzEnvironment(f *testing.F) {
 			t.Errorf("as text: %v: %s", err, diff)
 		}
 		variables := map[string]string{}
-		for _, v := range e.Variables() {
-			name, value, _ := strings.Cut(v, "=")
+		for line := range strings.Lines(e.Text()) {
+			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 			variables[name] = value
 		}
 		again, err = hostenv.FromVariables(func(name string) string { return variables[name] })

@@ -152,13 +152,6 @@ func Node(n *corev1.Node) quorum.Node {
 	return out
 }
 
-// Guarded says whether the guard has anything to do with the Machine: a control-plane label marks it,
-// or an entry under the hook's or the latch's name stands, whoever owns it.
-func Guarded(m *machinev1beta1.Machine) bool {
-	return quorum.ControlPlaneRole(m.Labels[quorum.RoleLabel]) || quorum.ControlPlaneRole(m.Labels[quorum.TypeLabel]) ||
-		kindHook.entry(m) != quorum.EntryAbsent || kindLatch.entry(m) != quorum.EntryAbsent
-}
-
 // hosts sorts addresses into those that a peer URL may hold: InternalIPs and host names. An
 // InternalIP that does not parse is kept among the names: it says that there is an instance, and a
 // peer URL that holds it meets it there.

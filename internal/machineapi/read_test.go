@@ -159,30 +159,6 @@ func TestMirrored(t *testing.T) {
 	}
 }
 
-func TestGuarded(t *testing.T) {
-	hooks := func(drain, terminate string) *machinev1beta1.Machine {
-		m := &machinev1beta1.Machine{}
-		m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: drain, Owner: "x"}}
-		m.Spec.LifecycleHooks.PreTerminate = []machinev1beta1.LifecycleHook{{Name: terminate, Owner: "x"}}
-		return m
-	}
-	labelled := func(key, value string) *machinev1beta1.Machine {
-		return &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{key: value}}}
-	}
-	for name, c := range map[string]struct {
-		m    *machinev1beta1.Machine
-		want bool
-	}{
-		"nothing": {&machinev1beta1.Machine{}, false}, "others' hooks": {hooks("A", "B"), false}, "a worker": {labelled(quorum.RoleLabel, "worker"), false},
-		"hook": {hooks(quorum.HookName, "B"), true}, "latch": {hooks("A", quorum.LatchName), true},
-		"role": {labelled(quorum.RoleLabel, "control-plane"), true}, "type": {labelled(quorum.TypeLabel, "arbiter"), true},
-	} {
-		if got := machineapi.Guarded(c.m); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
-	}
-}
-
 func TestNode(t *testing.T) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
