@@ -55,7 +55,7 @@ func (f *fixture) etcdHosts() {
 	block, err := loopback.Claim()
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	f.t.Cleanup(func() { _ = block.Close() })
-	ports, err := block.FreePorts(2)
+	ports, err := block.FreePorts(3)
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	pod, err := sandbox.StaticPod()
 	f.Expect(err).NotTo(gomega.HaveOccurred())
@@ -68,6 +68,7 @@ func (f *fixture) etcdHosts() {
 		dir := f.t.TempDir()
 		h := sandbox.EtcdHost{
 			Node: fmt.Sprintf("etcd-%d", i), Address: block.Addr(i + 1).String(), Ports: ring.Ports{Client: ports[0], Peer: ports[1]},
+			Loopback:      netip.AddrPortFrom(block.Addr(i+101), uint16(ports[2])).String(),
 			Configuration: filepath.Join(dir, "configuration"), Data: dir,
 		}
 		hosts = append(hosts, h)

@@ -60,8 +60,10 @@ var errNoAddress = errors.New("the cloud has no address left: delete an instance
 
 // cloud allots loopback addresses to instances and runs their hosts.
 type cloud struct {
-	ca      *pki.Authority
-	ports   ring.Ports
+	ca    *pki.Authority
+	ports ring.Ports
+	// metrics are, by a host's address, where its etcd serves what it serves on a real host's loopback.
+	metrics map[string]string
 	logs    string // directory
 	hosts   string // directory of the hosts' disks
 	members *members

@@ -204,6 +204,8 @@ type Host struct {
 	DataDir string
 	// ClientURL and PeerURL are its etcd's, whether one runs or not.
 	ClientURL, PeerURL string
+	// MetricsURL is where a scraper on the host reads etcd's metrics. Cutting off the host's address leaves it.
+	MetricsURL string
 	// Etcd is the process of its etcd now; nil while none runs. Killing it is a
 	// crash: the host starts it again.
 	Etcd *process.Process
@@ -213,6 +215,6 @@ func (h *host) public() Host {
 	_, etcd, _ := h.state()
 	return Host{
 		Name: h.name, Address: h.at(), DataDir: h.dataDir(),
-		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), Etcd: etcd,
+		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), MetricsURL: "http://" + h.etcdHost().Loopback + "/metrics", Etcd: etcd,
 	}
 }

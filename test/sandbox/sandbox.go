@@ -239,7 +239,8 @@ func (s *Sandbox) prepare() error {
 		return err
 	}
 	s.closers = append(s.closers, s.block.Close)
-	ports, err := s.block.FreePorts(4)
+	hosts := s.options.Replicas + s.options.SpareAddresses
+	ports, err := s.block.FreePorts(4 + hosts)
 	if err != nil {
 		return err
 	}
@@ -247,8 +248,11 @@ func (s *Sandbox) prepare() error {
 	s.holdfastHost = s.block.Addr(2).String()
 	s.machineAPIHost, s.machineAPIPort = s.block.Addr(3).String(), ports[1]
 	etcdPorts := ring.Ports{Client: ports[2], Peer: ports[3]}
-	for i := range s.options.Replicas + s.options.SpareAddresses {
-		s.pool = append(s.pool, s.block.Addr(10+i).String())
+	metrics := map[string]string{}
+	for i := range hosts {
+		address := s.block.Addr(10 + i).String()
+		s.pool = append(s.pool, address)
+		metrics[address] = joinPort(s.block.Addr(4).String(), ports[4+i])
 	}
 
 	var podIPs []string
@@ -290,14 +294,14 @@ func (s *Sandbox) prepare() error {
 	}); err != nil {
 		return fmt.Errorf("the administrator's client: %w", err)
 	}
-	if err := s.openCloud(etcdPorts, podIPs); err != nil {
+	if err := s.openCloud(etcdPorts, metrics, podIPs); err != nil {
 		return err
 	}
 	return s.startBalancer()
 }
 
 // openCloud lets the cloud serve its API, without an instance yet.
-func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
+func (s *Sandbox) openCloud(ports ring.Ports, metrics map[string]string, podIPs []string) error {
 	core, err := corev1client.NewForConfig(s.Config(Admin))
 	if err != nil {
 		return fmt.Errorf("the kubelets' client: %w", err)
@@ -313,7 +317,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, podIPs []string) error {
 	s.closers = append(s.closers, file.Close)
 	ctx, stop := context.WithCancel(s.background)
 	c := &cloud{
-		ca: s.ca, ports: ports, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
+		ca: s.ca, ports: ports, metrics: metrics, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
 		pod: pod, etcdArgs: s.options.EtcdArgs, environments: newEnvironments(),
 		runPods: s.options.ForInstall, server: s.Server(), podIPs: podIPs,
 		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),

@@ -78,20 +78,25 @@ func (h *host) runFiles(ctx context.Context) {
 	}
 }
 
+// ownHost is where etcd serves its metrics, and answers probes, in the static pod.
+const ownHost = "127.0.0.1:2381"
+
 // EtcdHost is where a static pod's containers run as processes.
 type EtcdHost struct {
 	Node, Address string
 	Ports         ring.Ports
+	// Loopback stands for ownHost, which each real host has for itself.
+	Loopback string
 	// Configuration and Data stand for the host's directories /etc/etcd and /var/lib/etcd.
 	Configuration, Data string
 }
 
 // Command is what a container of etcd's static pod runs there. Such hosts differ from real ones in this: their directories are
-// elsewhere, their ports are their own, a database grows to etcd's default at most, and since all share one 127.0.0.1 their
-// metrics are at the client URL alone.
+// elsewhere, their ports are their own, and a database grows to etcd's default at most.
 func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, error) {
 	values := strings.NewReplacer(
 		"$(NODE_NAME)", h.Node, "$(HOST_IP)", h.Address,
+		ownHost, h.Loopback,
 		"/etc/etcd", h.Configuration, "/var/lib/etcd", h.Data,
 		":2379", ":"+strconv.Itoa(h.Ports.Client), ":2380", ":"+strconv.Itoa(h.Ports.Peer),
 		"8589934592", strconv.Itoa(2<<30),
@@ -113,17 +118,21 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 		spec.Path, args = c.Command[0], append(slices.Clone(c.Command[1:]), c.Args...)
 	}
 	for _, arg := range slices.Concat(args, more) {
-		if !strings.HasPrefix(arg, "--listen-metrics-urls=") {
-			spec.Args = append(spec.Args, values.Replace(arg))
-		}
+		spec.Args = append(spec.Args, values.Replace(arg))
 	}
 	return spec, nil
 }
 
+func (h *host) etcdHost() EtcdHost {
+	at := h.at()
+	return EtcdHost{
+		Node: h.name, Address: at, Ports: h.cloud.ports, Loopback: h.cloud.metrics[at], Configuration: h.configuration(), Data: h.dir,
+	}
+}
+
 // startContainer runs a container of etcd's static pod.
 func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Process, error) {
-	on := EtcdHost{Node: h.name, Address: h.at(), Ports: h.cloud.ports, Configuration: h.configuration(), Data: h.dir}
-	spec, err := on.Command(c, more...)
+	spec, err := h.etcdHost().Command(c, more...)
 	if err != nil {
 		return nil, err
 	}

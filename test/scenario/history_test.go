@@ -65,6 +65,9 @@ func (c *cluster) watch(t *testing.T, fewest int) *history {
 		if len(h.leaders.of) == 0 {
 			t.Error("the history saw no leader of etcd")
 		}
+		if h.leaders.scrapes == 0 {
+			t.Error("the history read no metrics of a member, and should read those of each, once a second")
+		}
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
 		lost, err := w.Lost(reading)
@@ -72,8 +75,8 @@ func (c *cluster) watch(t *testing.T, fewest int) *history {
 		if err != nil || lost > 0 || wrote.Acked == 0 {
 			t.Errorf("I9: %d of %d acknowledged writes are lost: %v", lost, wrote.Acked, err)
 		}
-		t.Logf("%d samples of the ring: %d to %d voters; leaders of %d terms; %d writes acknowledged, longest stall %s, %d attempts failed: %v",
-			h.samples, h.least, h.most, len(h.leaders.of), wrote.Acked, wrote.Longest.Round(time.Millisecond), wrote.Failed, wrote.Last)
+		t.Logf("%d samples of the ring: %d to %d voters; leaders of %d terms, by status and %d scrapes, whose metrics count %d elections; %d writes acknowledged, longest stall %s, %d attempts failed: %v",
+			h.samples, h.least, h.most, len(h.leaders.of), h.leaders.scrapes, h.leaders.elections(), wrote.Acked, wrote.Longest.Round(time.Millisecond), wrote.Failed, wrote.Last)
 	})
 	return h
 }
