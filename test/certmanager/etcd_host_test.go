@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -93,6 +95,7 @@ func (f *fixture) etcdHosts() {
 		return err
 	}).Should(gomega.Succeed())
 	f.publish(etcd, hosts, published)
+	f.metrics(hosts[0])
 
 	w := writer.New(etcd)
 	writing, stop := context.WithCancel(f.t.Context())
@@ -219,6 +222,40 @@ func (f *fixture) etcdClient(hosts []sandbox.EtcdHost) *clientv3.Client {
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	f.t.Cleanup(func() { _ = etcd.Close() })
 	return etcd
+}
+
+// metrics reads a member's metrics as docs/membership.md says who may: on the host anybody, and at the client URL only who has a certificate of
+// etcd's CA for clients.
+func (f *fixture) metrics(h sandbox.EtcdHost) {
+	f.t.Helper()
+	ca, err := os.ReadFile(filepath.Join(h.Configuration, "serving-ca.crt"))
+	f.Expect(err).NotTo(gomega.HaveOccurred())
+	roots := x509.NewCertPool()
+	f.Expect(roots.AppendCertsFromPEM(ca)).To(gomega.BeTrue(), "a CA is in the host's file")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(h.Configuration, "serving.pem"), filepath.Join(h.Configuration, "serving.pem"))
+	f.Expect(err).NotTo(gomega.HaveOccurred())
+	read := func(url string, certificates ...tls.Certificate) (string, error) {
+		c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
+		}}
+		request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return "", err
+		}
+		response, err := c.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		page, err := io.ReadAll(response.Body)
+		return string(page), err
+	}
+	const metric = "\netcd_server_is_leader "
+	client := h.Ports.ClientURL(h.Address) + "/metrics"
+	f.Expect(read("http://"+h.Loopback+"/metrics")).To(gomega.ContainSubstring(metric), "on the host anybody reads etcd's metrics")
+	f.Expect(read(client, pair)).To(gomega.ContainSubstring(metric), "a client with a certificate reads etcd's metrics, and trusts the one for clients")
+	_, err = read(client)
+	f.Expect(err).To(gomega.HaveOccurred(), "who has no certificate reads no metrics at the client URL")
 }
 
 // served is the serial number of the certificate that a host's etcd serves at a URL, to a client whose own is that host's.
