@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -30,6 +31,7 @@ type host struct {
 	terminating bool
 	changed     chan struct{}    // closed when on or etcd changes, and replaced
 	etcd        *process.Process // nil while none runs
+	ready       bool             // etcd's container, by its probes
 	ctx         context.Context  // until it is terminated
 	cancel      context.CancelFunc
 	workloads   map[string]*workload // containers that run, by the pod's UID
@@ -168,13 +170,24 @@ func (h *host) dataDir() string { return filepath.Join(h.dir, "data") }
 // or the host ends.
 func (h *host) runMember(ctx context.Context) error {
 	more := append([]string{ring.OwnAddress}, h.cloud.etcdArgs...)
-	etcd, err := h.startContainer(&h.cloud.pod.Spec.Containers[0], more...)
+	container := &h.cloud.pod.Spec.Containers[0]
+	etcd, err := h.startContainer(container, more...)
 	if err != nil {
 		return err
 	}
 	h.change(func() { h.etcd = etcd })
-	defer h.change(func() { h.etcd = nil })
 	h.log.Info("etcd runs", "pid", etcd.PID())
+	probing, stop := context.WithCancel(ctx)
+	sick := make(chan error, 1)
+	var probes sync.WaitGroup
+	probes.Go(func() {
+		if err := h.runProbes(probing, container); err != nil {
+			sick <- err
+		}
+	})
+	defer h.change(func() { h.etcd, h.ready = nil, false })
+	defer probes.Wait()
+	defer stop()
 	for {
 		on, _, changed := h.state()
 		if !on {
@@ -189,9 +202,25 @@ func (h *host) runMember(ctx context.Context) error {
 			return etcd.Stop(0)
 		case <-etcd.Done():
 			return etcd.Err()
+		case err := <-sick:
+			return errors.Join(err, h.end(ctx, etcd))
 		case <-changed:
 		}
 	}
+}
+
+// end ends a container as a kubelet does: a process that hangs does not hear that it is to end, and is killed. A real one is given
+// the pod's terminationGracePeriodSeconds, which is longer.
+func (h *host) end(ctx context.Context, p *process.Process) error {
+	_ = p.Signal(syscall.SIGTERM) // it may have ended
+	grace := time.NewTimer(ring.Grace)
+	defer grace.Stop()
+	select {
+	case <-ctx.Done():
+	case <-p.Done():
+	case <-grace.C:
+	}
+	return p.Stop(0)
 }
 
 // Host is what a test does to a host beyond what the cloud offers.
@@ -207,14 +236,19 @@ type Host struct {
 	// MetricsURL is where a scraper on the host reads etcd's metrics. Cutting off the host's address leaves it.
 	MetricsURL string
 	// Etcd is the process of its etcd now; nil while none runs. Killing it is a
-	// crash: the host starts it again.
+	// crash: the host starts it again. One that hangs is started again when its liveness
+	// probe has failed for so long as the static pod allows, which is two minutes.
 	Etcd *process.Process
+	// Ready says whether etcd's container is, by its readiness probe.
+	Ready bool
 }
 
 func (h *host) public() Host {
-	_, etcd, _ := h.state()
+	h.mu.Lock()
+	etcd, ready := h.etcd, h.ready
+	h.mu.Unlock()
 	return Host{
 		Name: h.name, Address: h.at(), DataDir: h.dataDir(),
-		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), MetricsURL: "http://" + h.etcdHost().Loopback + "/metrics", Etcd: etcd,
+		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), MetricsURL: "http://" + h.etcdHost().Loopback + "/metrics", Etcd: etcd, Ready: ready,
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestHostLife is an etcd host's life in a ring of one: added, promoted,
@@ -31,6 +32,12 @@ func TestHostLife(t *testing.T) {
 		}
 	})
 	g.Expect(s.prepare()).To(Succeed())
+	// What the static pod gives a member that hangs, two minutes, is too long for a test.
+	container := &s.cloud.pod.Spec.Containers[0]
+	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+		probe.PeriodSeconds, probe.TimeoutSeconds = 1, 1
+	}
+	container.ReadinessProbe.FailureThreshold, container.LivenessProbe.FailureThreshold = 1, 3
 	g.Expect(s.startRing(ctx)).To(Succeed())
 	etcd, err := s.EtcdClient()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -70,6 +77,16 @@ func TestHostLife(t *testing.T) {
 	before := h.public().Etcd
 	g.Expect(before.Signal(syscall.SIGKILL)).To(Succeed())
 	g.Eventually(func() bool { now := h.public().Etcd; return now != nil && now != before }).Should(BeTrue())
+
+	// It hangs: after the readiness probe the liveness probe fails, and the kubelet kills it and starts it again.
+	ready := func() bool { return h.public().Ready }
+	g.Eventually(ready).Should(BeTrue(), "a voter with quorum is ready")
+	before = h.public().Etcd
+	g.Expect(before.Signal(syscall.SIGSTOP)).To(Succeed())
+	g.Eventually(ready).Should(BeFalse(), "a member that hangs is not ready")
+	g.Expect(h.public().Etcd).To(Equal(before), "it is not started again as soon as it is not ready")
+	g.Eventually(func() bool { now := h.public().Etcd; return now != nil && now != before }).Should(BeTrue(), "a member that hangs is started again")
+	g.Eventually(ready).Should(BeTrue(), "a member that was started again is ready")
 
 	g.Expect(s.Power("late", false)).To(Succeed())
 	g.Eventually(running).Should(BeFalse())
