@@ -32,6 +32,7 @@ type host struct {
 	changed     chan struct{}    // closed when on or etcd changes, and replaced
 	etcd        *process.Process // nil while none runs
 	ready       bool             // etcd's container, by its probes
+	pods        int              // pods of etcd that there were, one after the other
 	ctx         context.Context  // until it is terminated
 	cancel      context.CancelFunc
 	workloads   map[string]*workload // containers that run, by the pod's UID
@@ -71,7 +72,10 @@ func (h *host) state() (on bool, etcd *process.Process, changed <-chan struct{})
 }
 
 func (h *host) power(on bool) {
-	h.change(func() { h.on = on })
+	h.change(func() {
+		h.on = on
+		h.pods++
+	})
 	h.log.Info("power", "on", on)
 }
 
@@ -83,53 +87,59 @@ func (h *host) change(f func()) {
 	h.changed = make(chan struct{})
 }
 
-// runEtcd plays the kubelet and etcd's static pod: as long as the host has power it runs the
-// init containers and then etcd, again and again.
+// runEtcd plays the kubelet and etcd's static pod: while the host has power there is a pod, one after the other.
 func (h *host) runEtcd(ctx context.Context) {
+	for h.waitForPower(ctx) {
+		h.mu.Lock()
+		pod := h.pods
+		h.mu.Unlock()
+		h.runPod(ctx, pod)
+	}
+}
+
+// runPod runs one pod as a kubelet does: the init containers to their ends, one after the other, and then etcd, which alone is
+// started again when it ends. It returns when the pod is to be made anew, the host has no power or ends. A kubelet's pauses between
+// two starts are longer.
+func (h *host) runPod(ctx context.Context, pod int) {
+	var containers []func(context.Context) error
+	for i := range h.cloud.pod.Spec.InitContainers {
+		c := &h.cloud.pod.Spec.InitContainers[i]
+		containers = append(containers, func(ctx context.Context) error { return h.initContainer(ctx, c) })
+	}
+	containers = append(containers, h.runMember)
 	const shortest, longest = 250 * time.Millisecond, 5 * time.Second
 	pause := shortest
-	for h.waitForPower(ctx) {
-		began, _ := h.cloud.environments.of(h)
-		err := h.initContainers(ctx)
-		if err == nil {
-			started := time.Now()
-			err = h.runMember(ctx)
-			if time.Since(started) > longest {
-				pause = shortest
-			}
-		}
-		if ctx.Err() != nil {
+	for i := 0; h.has(pod) && ctx.Err() == nil; {
+		started := time.Now()
+		err := containers[i](ctx)
+		switch {
+		case ctx.Err() != nil || !h.has(pod):
 			return
-		}
-		if err == nil || errors.Is(err, errPower) {
+		case err == nil && i < len(containers)-1:
+			i++
 			continue
+		case time.Since(started) > longest:
+			pause = shortest
 		}
 		h.log.Warn("etcd", "error", err, "again in", pause)
-		h.rest(ctx, pause, began)
+		over := make(chan struct{})
+		timer := time.AfterFunc(pause, func() { close(over) })
+		for !closed(over) && h.has(pod) && h.wait(ctx, over, nil) == nil {
+		}
+		timer.Stop()
 		pause = min(2*pause, longest)
 	}
 }
 
-// rest pauses between two tries, and no longer when the environment has changed
-// since the last one began: a kubelet does not hold a new revision back for what
-// became of the one before.
-func (h *host) rest(ctx context.Context, pause time.Duration, began string) {
-	over := time.NewTimer(pause)
-	defer over.Stop()
-	for {
-		text, changed := h.cloud.environments.of(h)
-		if text != began {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-over.C:
-			return
-		case <-changed:
-		}
-	}
+// has says whether the host runs that pod of etcd.
+func (h *host) has(pod int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.on && h.pods == pod
 }
+
+// remake has the pod of etcd made anew, as a kubelet does when its manifest is moved away and back.
+func (h *host) remake() { h.change(func() { h.pods++ }) }
 
 func (h *host) waitForPower(ctx context.Context) bool {
 	for {
@@ -177,6 +187,9 @@ func (h *host) runMember(ctx context.Context) error {
 	}
 	h.change(func() { h.etcd = etcd })
 	h.log.Info("etcd runs", "pid", etcd.PID())
+	h.mu.Lock()
+	pod := h.pods
+	h.mu.Unlock()
 	probing, stop := context.WithCancel(ctx)
 	sick := make(chan error, 1)
 	var probes sync.WaitGroup
@@ -190,8 +203,11 @@ func (h *host) runMember(ctx context.Context) error {
 	defer stop()
 	for {
 		on, _, changed := h.state()
-		if !on {
+		switch {
+		case !on:
 			return etcd.Stop(0)
+		case !h.has(pod):
+			return h.end(ctx, etcd)
 		}
 		select {
 		case <-ctx.Done():

@@ -140,29 +140,29 @@ func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Pro
 	return process.Start(spec)
 }
 
-// initContainers runs the init containers of etcd's static pod, one after the other.
-func (h *host) initContainers(ctx context.Context) error {
-	for i := range h.cloud.pod.Spec.InitContainers {
-		c := &h.cloud.pod.Spec.InitContainers[i]
-		var more []string
-		if c.Name == "membership" {
-			// Tests wait for it; and the sandbox's members serve clients at a port of their own.
-			more = []string{"--quorum-wait=1s", "--client-port=" + strconv.Itoa(h.cloud.ports.Client)}
-		}
-		run, err := h.startContainer(c, more...)
-		if err != nil {
-			return err
-		}
-		for err == nil && !ended(run) {
-			err = h.wait(ctx, run.Done(), nil)
-		}
-		if err != nil {
-			_ = run.Stop(0)
-			return err
-		}
-		if code, exited := run.ExitCode(); !exited || code != 0 {
-			return run.Err()
-		}
+// initContainer runs an init container of etcd's static pod to its end.
+func (h *host) initContainer(ctx context.Context, c *corev1.Container) error {
+	var more []string
+	if c.Name == "membership" {
+		// Tests wait for it; and the sandbox's members serve clients at a port of their own.
+		more = []string{"--quorum-wait=1s", "--client-port=" + strconv.Itoa(h.cloud.ports.Client)}
+	}
+	h.mu.Lock()
+	pod := h.pods
+	h.mu.Unlock()
+	run, err := h.startContainer(c, more...)
+	if err != nil {
+		return err
+	}
+	for err == nil && !ended(run) && h.has(pod) {
+		err = h.wait(ctx, run.Done(), nil)
+	}
+	if err != nil || !ended(run) {
+		_ = run.Stop(0)
+		return err
+	}
+	if code, exited := run.ExitCode(); !exited || code != 0 {
+		return run.Err()
 	}
 	return nil
 }
