@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,7 +64,7 @@ type membershipFlags struct {
 func verifyMembershipCommand() *cobra.Command {
 	var o membershipFlags
 	cmd := &cobra.Command{
-		Use:   "membership",
+		Use:   "membership [flags] [-- COMMAND [ARGUMENT]...]",
 		Short: "Wait until etcd may start on this host; the init step before it",
 		Long: `Wait until etcd may start on this host, and make its data directory ready for that.
 
@@ -90,14 +92,30 @@ ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a Confi
   kubectl -n openshift-etcd get configmap etcd-membership -o yaml
 
 With --environment-file this command takes them from a file that "holdfast host-files" keeps on the host, waits for
-that file and for the certificates, and begins again whenever the file changes.`,
+that file and for the certificates, and begins again whenever the file changes.
+
+After -- comes a command, such as etcd and its flags. Once etcd may start, it takes the place of this process, with
+ETCD_INITIAL_CLUSTER and ETCD_INITIAL_CLUSTER_STATE as they were checked. A kubelet that starts a container again does so
+without the init containers: so the check is made again, and etcd that was removed from the ring does not
+start on its old data for ever.`,
 		Example: `  export ETCD_MEMBER_IDS=8e9e05c52164694d=https://10.0.0.1:2380,91bc3c398fb3c146=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER=master-0=https://10.0.0.1:2380,master-1=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER_STATE=existing
   holdfast verify membership --peer-url https://10.0.0.2:2380 --data-dir /var/lib/etcd/data \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if before := cmd.ArgsLenAtDash(); before > 0 || before < 0 && len(args) > 0 {
+				return usage("%s takes no arguments but a command after --, and was given %q; see %s --help", cmd.CommandPath(), args, cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, command []string) error {
+			environment, err := o.run(cmd)
+			if err != nil || len(command) == 0 {
+				return err
+			}
+			return become(command, environment)
+		},
 	}
 	o.bind(cmd.Flags())
 	return cmd
@@ -122,10 +140,10 @@ func (o *membershipFlags) bind(f *pflag.FlagSet) {
 	f.DurationVar(&o.quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
 }
 
-// run waits until etcd may start.
-func (o *membershipFlags) run(cmd *cobra.Command) error {
+// run waits until etcd may start, and says with what.
+func (o *membershipFlags) run(cmd *cobra.Command) (hostenv.Environment, error) {
 	if err := o.check(); err != nil {
-		return err
+		return hostenv.Environment{}, err
 	}
 	check := verify.Membership{PeerURL: o.peer, DataDir: o.data, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout()}
 	if o.file != "" {
@@ -133,15 +151,29 @@ func (o *membershipFlags) run(cmd *cobra.Command) error {
 	}
 	environment, err := hostenv.FromVariables(func(name string) string { return *o.environment[name] })
 	if err != nil {
-		return usageError{err}
+		return environment, usageError{err}
 	}
 	client, err := open(&o.etcd)
 	if err != nil {
-		return err
+		return environment, err
 	}
 	defer client.Close()
 	check.Etcd, check.Environment = client, environment
-	return check.Run(cmd.Context())
+	return environment, check.Run(cmd.Context())
+}
+
+// become has a command take the place of this process, with the environment's variables that are etcd's own. It returns only if it cannot.
+func become(command []string, e hostenv.Environment) error {
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return fmt.Errorf("etcd may start, and its command cannot: %w", err)
+	}
+	variables := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains([]string{hostenv.InitialClusterVariable, hostenv.StateVariable, hostenv.MemberIDsVariable}, name)
+	})
+	variables = append(variables, hostenv.InitialClusterVariable+"="+hostenv.FormatPeers(e.InitialCluster), hostenv.StateVariable+"="+string(e.State))
+	return fmt.Errorf("etcd may start, and its command cannot: %s: %w", path, syscall.Exec(path, command, variables))
 }
 
 // check finds what is wrong with the flags.

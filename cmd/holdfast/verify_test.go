@@ -3,10 +3,13 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 )
 
 // TestVerifyBadCommandLines: one sentence on what to mend, and status 2.
@@ -31,6 +34,7 @@ func TestVerifyBadCommandLines(t *testing.T) {
 		"peer URL with a path":  {with("--peer-url=https://10.0.0.1:2380/"), []string{"--peer-url", "https://10.0.0.1:2380/"}},
 		"peer URL, no port":     {with("--peer-url=https://10.0.0.1"), []string{"--peer-url", "https://10.0.0.1"}},
 		"data dir":              {with("--data-dir="), []string{"--data-dir is missing"}},
+		"no dash":               {with("etcd"), []string{"after --", `"etcd"`}},
 		"timeout":               {with("--timeout=0s"), []string{"--timeout"}},
 		"no endpoints":          {slices.DeleteFunc(with(), func(arg string) bool { return strings.HasPrefix(arg, "--endpoints=") }), []string{"--endpoints is missing"}},
 		"CA that is none":       {with(), []string{pem}},
@@ -121,5 +125,56 @@ func TestVerifyHelpTeaches(t *testing.T) {
 				t.Errorf("%q does not mention %q:\n%s", c.args, want, stdout)
 			}
 		}
+	}
+}
+
+// TestBecome: the command gets what was checked and nothing else of what the environment says, and one that is not there is told.
+func TestBecome(t *testing.T) {
+	environment, err := hostenv.Parse("ETCD_INITIAL_CLUSTER=a=https://10.0.0.1:2380\nETCD_INITIAL_CLUSTER_STATE=existing\nETCD_MEMBER_IDS=1=https://10.0.0.1:2380\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv("HOLDFAST_BECOMES") != "" {
+		t.Fatal(become([]string{"sh", "-c", "env | grep ^ETCD_ | sort; exit 3"}, environment))
+	}
+	if err := become([]string{"no-such-etcd"}, environment); err == nil || !strings.Contains(err.Error(), "no-such-etcd") {
+		t.Errorf("a command that is not there: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBecome$")
+	cmd.Env = append(os.Environ(), "HOLDFAST_BECOMES=1", "ETCD_INITIAL_CLUSTER=b=https://10.0.0.2:2380", "ETCD_MEMBER_IDS=2=https://10.0.0.2:2380", "ETCD_NAME=a")
+	out, err := cmd.Output()
+	if exited := (*exec.ExitError)(nil); !errors.As(err, &exited) || exited.ExitCode() != 3 {
+		t.Errorf("it ends as the command does, with 3: %v", err)
+	}
+	if want := "ETCD_INITIAL_CLUSTER=a=https://10.0.0.1:2380\nETCD_INITIAL_CLUSTER_STATE=existing\nETCD_NAME=a\n"; string(out) != want {
+		t.Errorf("the command has\n%s\nand is to have\n%s", out, want)
+	}
+}
+
+// TestCopyBinary: the copy is this binary and can be executed, twice in a row; a directory that is not there is told.
+func TestCopyBinary(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if status, stdout, stderr := cli(t, "copy-binary", dir); status != 0 || !strings.Contains(stdout, dir) {
+			t.Fatalf("status %d, stdout %q, stderr %q", status, stdout, stderr)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("in the directory are %v, %v; one file is to be there", entries, err)
+	}
+	copied := filepath.Join(dir, "holdfast")
+	out, err := exec.CommandContext(t.Context(), copied, "-test.list=^TestCopyBinary$").Output()
+	if err != nil || !strings.Contains(string(out), "TestCopyBinary") {
+		t.Errorf("the copy says %q, %v", out, err)
+	}
+	if err := copyFile(copied, copied); err != nil {
+		t.Errorf("onto itself: %v", err)
+	}
+	if status, _, stderr := cli(t, "copy-binary", filepath.Join(dir, "none")); status != 1 || !strings.Contains(stderr, "none") {
+		t.Errorf("no directory: status %d, stderr %q", status, stderr)
+	}
+	if status, _, stderr := cli(t, "copy-binary"); status != 2 || !strings.Contains(stderr, "takes one directory") {
+		t.Errorf("no argument: status %d, stderr %q", status, stderr)
 	}
 }

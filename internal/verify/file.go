@@ -19,12 +19,12 @@ var errFileChanged = errors.New("the environment's file changed")
 
 // RunFile is Run with the environment that a file holds, and begins again whenever the file changes: what was expected before
 // is of no use then. While there is no such file, none that can be read as an environment or that etcd agrees with, or no
-// certificate to connect with, it waits for that.
-func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) error {
+// certificate to connect with, it waits for that. The result is the environment that etcd agreed with.
+func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) (hostenv.Environment, error) {
 	over := time.Now().Add(m.Timeout)
 	said, told := "", time.Time{}
 	for {
-		err := m.runOnce(ctx, path, over, connect)
+		environment, err := m.runOnce(ctx, path, over, connect)
 		var (
 			missing  errMissing
 			outdated *outdatedError
@@ -34,9 +34,9 @@ func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) 
 			fmt.Fprintf(m.Out, "%s changed: once more.\n", path)
 			continue
 		case !errors.As(err, &missing) && !errors.As(err, &outdated):
-			return err
+			return environment, err
 		case time.Now().After(over):
-			return fmt.Errorf("not within %v: %w", m.Timeout, err)
+			return environment, fmt.Errorf("not within %v: %w", m.Timeout, err)
 		}
 		if now := err.Error(); now != said || time.Since(told) >= sayAgain {
 			said, told = now, time.Now()
@@ -44,7 +44,7 @@ func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("stopped while waiting: %w", err)
+			return environment, fmt.Errorf("stopped while waiting: %w", err)
 		case <-time.After(look):
 		}
 	}
@@ -56,14 +56,14 @@ type errMissing struct{ error }
 func (e errMissing) Unwrap() error { return e.error }
 
 // runOnce is a run with what the file holds, until it ends or the file holds something else.
-func (m *Membership) runOnce(ctx context.Context, path string, over time.Time, connect Connect) error {
+func (m *Membership) runOnce(ctx context.Context, path string, over time.Time, connect Connect) (hostenv.Environment, error) {
 	text, environment, err := readEnvironment(path)
 	if err != nil {
-		return errMissing{err}
+		return environment, errMissing{err}
 	}
 	client, disconnect, err := connect(environment)
 	if err != nil {
-		return errMissing{err}
+		return environment, errMissing{err}
 	}
 	defer disconnect()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -81,9 +81,9 @@ func (m *Membership) runOnce(ctx context.Context, path string, over time.Time, c
 	check.Etcd, check.Environment, check.Timeout = client, environment, time.Until(over)
 	err = check.Run(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errFileChanged) {
-		return errFileChanged
+		return environment, errFileChanged
 	}
-	return err
+	return environment, err
 }
 
 // readEnvironment is what a file holds, and the environment in it.

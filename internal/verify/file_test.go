@@ -62,7 +62,10 @@ func TestFile(t *testing.T) {
 	out := &transcript{}
 	check := Membership{PeerURL: spec.Ports.PeerURL(spec.Address), DataDir: spec.DataDir(), Timeout: time.Minute, QuorumWait: time.Second, Out: out}
 	done := make(chan error, 1)
-	go func() { done <- check.RunFile(t.Context(), path, connect) }()
+	go func() {
+		_, err := check.RunFile(t.Context(), path, connect)
+		done <- err
+	}()
 
 	g.Eventually(out.String).Should(ContainSubstring("Waiting: " + path + " is not there yet"))
 	publish()
@@ -88,11 +91,13 @@ func TestFileThatNeverComes(t *testing.T) {
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "membership.env")
 	check := Membership{Timeout: 300 * time.Millisecond, Out: &transcript{}}
-	g.Expect(check.RunFile(t.Context(), path, nil)).To(MatchError(And(ContainSubstring("not within 300ms"), ContainSubstring("is not there yet"))))
+	_, err := check.RunFile(t.Context(), path, nil)
+	g.Expect(err).To(MatchError(And(ContainSubstring("not within 300ms"), ContainSubstring("is not there yet"))))
 
 	g.Expect(os.WriteFile(path, []byte("ETCD_INITIAL_CLUSTER_STATE=perhaps"), 0o600)).To(Succeed())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	check.Timeout = time.Hour
-	g.Expect(check.RunFile(ctx, path, nil)).To(MatchError(And(ContainSubstring("stopped while waiting"), ContainSubstring(`ETCD_INITIAL_CLUSTER_STATE is "perhaps"`))))
+	_, err = check.RunFile(ctx, path, nil)
+	g.Expect(err).To(MatchError(And(ContainSubstring("stopped while waiting"), ContainSubstring(`ETCD_INITIAL_CLUSTER_STATE is "perhaps"`))))
 }

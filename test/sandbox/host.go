@@ -3,8 +3,11 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -30,7 +33,7 @@ type host struct {
 	on          bool
 	terminating bool
 	changed     chan struct{}    // closed when on or etcd changes, and replaced
-	etcd        *process.Process // nil while none runs
+	etcd        *process.Process // of etcd's container: holdfast verify membership, which becomes etcd; nil while none runs
 	ready       bool             // etcd's container, by its probes
 	pods        int              // pods of etcd that there were, one after the other
 	ctx         context.Context  // until it is terminated
@@ -98,8 +101,7 @@ func (h *host) runEtcd(ctx context.Context) {
 }
 
 // runPod runs one pod as a kubelet does: the init containers to their ends, one after the other, and then etcd, which alone is
-// started again when it ends. It returns when the pod is to be made anew, the host has no power or ends. A kubelet's pauses between
-// two starts are longer.
+// started again when it ends. It returns when the power goes or the host ends. A kubelet's pauses between two starts are longer.
 func (h *host) runPod(ctx context.Context, pod int) {
 	var containers []func(context.Context) error
 	for i := range h.cloud.pod.Spec.InitContainers {
@@ -137,9 +139,6 @@ func (h *host) has(pod int) bool {
 	defer h.mu.Unlock()
 	return h.on && h.pods == pod
 }
-
-// remake has the pod of etcd made anew, as a kubelet does when its manifest is moved away and back.
-func (h *host) remake() { h.change(func() { h.pods++ }) }
 
 func (h *host) waitForPower(ctx context.Context) bool {
 	for {
@@ -186,7 +185,7 @@ func (h *host) runMember(ctx context.Context) error {
 		return err
 	}
 	h.change(func() { h.etcd = etcd })
-	h.log.Info("etcd runs", "pid", etcd.PID())
+	h.log.Info("etcd's container runs", "pid", etcd.PID())
 	h.mu.Lock()
 	pod := h.pods
 	h.mu.Unlock()
@@ -202,12 +201,9 @@ func (h *host) runMember(ctx context.Context) error {
 	defer probes.Wait()
 	defer stop()
 	for {
-		on, _, changed := h.state()
-		switch {
-		case !on:
+		_, _, changed := h.state()
+		if !h.has(pod) {
 			return etcd.Stop(0)
-		case !h.has(pod):
-			return h.end(ctx, etcd)
 		}
 		select {
 		case <-ctx.Done():
@@ -263,8 +259,17 @@ func (h *host) public() Host {
 	h.mu.Lock()
 	etcd, ready := h.etcd, h.ready
 	h.mu.Unlock()
+	if etcd != nil && !runsEtcd(etcd) {
+		etcd = nil
+	}
 	return Host{
 		Name: h.name, Address: h.at(), DataDir: h.dataDir(),
 		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), MetricsURL: "http://" + h.etcdHost().Loopback + "/metrics", Etcd: etcd, Ready: ready,
 	}
+}
+
+// runsEtcd says whether holdfast verify membership has become etcd.
+func runsEtcd(p *process.Process) bool {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID()))
+	return err == nil && strings.TrimSpace(string(name)) == "etcd"
 }

@@ -492,17 +492,6 @@ func (s *Sandbox) Power(name string, on bool) error {
 	return nil
 }
 
-// RemakePod has a host's pod of etcd made anew, as its kubelet does when somebody moves the manifest away and back, or stops the pod.
-// Without that a kubelet starts etcd again when it ends, and no init container.
-func (s *Sandbox) RemakePod(name string) error {
-	h := s.cloud.get(name)
-	if h == nil {
-		return fmt.Errorf("there is no host %s", name)
-	}
-	h.remake()
-	return nil
-}
-
 // Readdress gives a host without power another address, as DHCP may, and certificates for that. Its disk stays.
 func (s *Sandbox) Readdress(name string) error { return s.cloud.readdress(name) }
 

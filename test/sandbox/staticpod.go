@@ -94,7 +94,12 @@ type EtcdHost struct {
 // Command is what a container of etcd's static pod runs there. Such hosts differ from real ones in this: their directories are
 // elsewhere, their ports are their own, and a database grows to etcd's default at most.
 func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, error) {
+	holdfast, err := assets.Path("holdfast")
+	if err != nil {
+		return process.Spec{}, err
+	}
 	values := strings.NewReplacer(
+		"/opt/holdfast", filepath.Dir(holdfast),
 		"$(NODE_NAME)", h.Node, "$(HOST_IP)", h.Address,
 		ownHost, h.Loopback,
 		"/etc/etcd", h.Configuration, "/var/lib/etcd", h.Data,
@@ -115,7 +120,11 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 	}
 	args := c.Args
 	if len(c.Command) > 0 {
-		spec.Path, args = c.Command[0], append(slices.Clone(c.Command[1:]), c.Args...)
+		spec.Path, args = values.Replace(c.Command[0]), append(slices.Clone(c.Command[1:]), c.Args...)
+	}
+	if i := slices.Index(args, "membership"); i >= 0 {
+		// Tests wait for it; and these members serve clients at a port of their own.
+		args = slices.Insert(slices.Clone(args), i+1, "--quorum-wait=1s", "--client-port="+strconv.Itoa(h.Ports.Client))
 	}
 	for _, arg := range slices.Concat(args, more) {
 		spec.Args = append(spec.Args, values.Replace(arg))
@@ -142,15 +151,10 @@ func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Pro
 
 // initContainer runs an init container of etcd's static pod to its end.
 func (h *host) initContainer(ctx context.Context, c *corev1.Container) error {
-	var more []string
-	if c.Name == "membership" {
-		// Tests wait for it; and the sandbox's members serve clients at a port of their own.
-		more = []string{"--quorum-wait=1s", "--client-port=" + strconv.Itoa(h.cloud.ports.Client)}
-	}
 	h.mu.Lock()
 	pod := h.pods
 	h.mu.Unlock()
-	run, err := h.startContainer(c, more...)
+	run, err := h.startContainer(c)
 	if err != nil {
 		return err
 	}

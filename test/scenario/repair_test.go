@@ -81,7 +81,6 @@ func TestRepair(t *testing.T) {
 			if one.after != nil {
 				one.after(t, host)
 			}
-			must(t, c.RemakePod(host.Name)) // as the page says in words
 			eventually(t, slowly, "a new member on "+one.machine, func(ctx context.Context) error {
 				role, err := c.role(ctx, one.machine)
 				if err == nil && role != "voter" {
