@@ -3,6 +3,7 @@ package membership
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -20,7 +21,7 @@ func (p *planner) explainWaiting() {
 			continue
 		}
 		if p.s.Mode == quorum.ModeGuard {
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log", m.Name)
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log%s", m.Name, p.askForNode(m))
 			continue
 		}
 		if voter == nil {
@@ -31,6 +32,14 @@ func (p *planner) explainWaiting() {
 		}
 		p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, voter, p.blocker())
 	}
+}
+
+// askForNode asks a person for a Machine, where none has a Node for the place of a deleting one.
+func (p *planner) askForNode(m *quorum.Machine) string {
+	if slices.Contains(Replacements(p.s), Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}) {
+		return ", and create another control-plane Machine if none is on its way"
+	}
+	return ""
 }
 
 // blocker is what keeps a replacement from getting on.
