@@ -50,7 +50,7 @@ var others = map[string][]string{
 const auditAnnotation = "holdfast.dev/request-uid"
 
 // foreign are words in CamelCase that are none of the code's own.
-var foreign = []string{"ResponseComplete"}
+var foreign = []string{"ResponseComplete", "SkippedNoController"}
 
 // vocabulary is what the code knows by name.
 type vocabulary struct {
