@@ -83,12 +83,22 @@ func TestNames(t *testing.T) {
 			t.Errorf("membership/doc.go does not tell step %d", step)
 		}
 	}
-	for _, reason := range []membership.Reason{
-		membership.ReasonEtcdUnknown, membership.ReasonEtcdNoLeader, membership.ReasonEtcdMembersUnhealthy, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
-		membership.ReasonMemberHostUnknown, membership.ReasonLearnerOrphaned, membership.ReasonMachineMirrored, membership.ReasonHookOwnerForeign, membership.ReasonReplacementWaits, membership.ReasonInstanceClaimedTwice, membership.ReasonClaimsUnknown,
-	} {
-		if !strings.Contains(told, "\n"+string(reason)+": ") {
-			t.Errorf("reason %s is not in testdata/plan", reason)
+	// Of what no plan decides internal/controller tells, and of a violated invariant a property.
+	undecided := []string{"RecordsNotKept", "ConditionsNotTold", "ClusterUnreadable", "InvariantViolated"}
+	for dir, pkg := range map[string]string{"plan": "membership", "machineset": "machineset"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "internal", pkg, "note.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons := regexp.MustCompile(`\bReason = "(\w+)"`).FindAllStringSubmatch(string(text), -1)
+		if len(reasons) == 0 {
+			t.Errorf("no reason is found in the code of %s", pkg)
+		}
+		told := transcripts(t, dir)
+		for _, reason := range reasons {
+			if !slices.Contains(undecided, reason[1]) && !strings.Contains(told, "\n"+reason[1]+": ") {
+				t.Errorf("reason %s of %s is said in no transcript in testdata/%s", reason[1], pkg, dir)
+			}
 		}
 	}
 }
