@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -207,4 +208,31 @@ func TestAlerts(t *testing.T) {
 	if n := strings.Count(told, "\n## Holdfast"); n != len(all) {
 		t.Errorf("docs/alerts.md tells of %d alerts, there are %d", n, len(all))
 	}
+}
+
+// TestReasons: the alerts that ask for a person fire for each reason in their table in docs/alerts.md, with that reason as a label. That the
+// table has every reason of the code a test of internal/controller sees to.
+func TestReasons(t *testing.T) {
+	docs := string(read(t, root(t), "docs/alerts.md"))
+	dir := t.TempDir()
+	cases := "rule_files: [rules.yaml]\nevaluation_interval: 5s\ntests:\n"
+	for alert, metric := range map[string]string{"HoldfastNeedsAttention": "holdfast_condition", "HoldfastSetNeedsAttention": "holdfast_machineset_note"} {
+		_, section, _ := strings.Cut(docs, "\n## "+alert+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		reasons := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\|").FindAllStringSubmatch(section, -1)
+		if len(reasons) == 0 {
+			t.Fatalf("docs/alerts.md has no table of reasons for %s", alert)
+		}
+		var series, samples strings.Builder
+		for _, reason := range reasons {
+			fmt.Fprintf(&series, "  - {series: '%s{reason=%q}', values: '1x100'}\n", metric, reason[1])
+			fmt.Fprintf(&samples, "    - {labels: '{reason=%q}', value: 1}\n", reason[1])
+		}
+		cases += fmt.Sprintf("- name: %q\n  interval: 5s\n  input_series:\n%s  promql_expr_test:\n  - expr: count by (reason) (ALERTS{alertname=%q, alertstate=\"firing\"})\n    eval_time: 6m\n    exp_samples:\n%s",
+			alert+": each reason", series.String(), alert, samples.String())
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "rules.yaml"), spec(t), 0o600), os.WriteFile(filepath.Join(dir, "reasons.yaml"), []byte(cases), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, dir, "test", "rules", "reasons.yaml")
 }

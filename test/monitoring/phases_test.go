@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -94,10 +95,75 @@ func (c *cluster) guardsTooLittle(t *testing.T) {
 	giveBack := c.takeRight(t, "role/holdfast-quorum-guard", etcd, "update", "poddisruptionbudgets/holdfast-quorum-guard")
 	c.must(t, admin, "", "patch", "poddisruptionbudget", "holdfast-quorum-guard", "--namespace="+etcd, "--type=merge", "-p", `{"spec":{"minAvailable":0}}`)
 	c.fires(t, "HoldfastQuorumGuardMismatch")
+	c.needs(t, "ActionFails")
 	c.replacement(t, "master-0", "master-3")
 	c.fires(t, "HoldfastLearnerNotPromoted")
 	c.fires(t, "HoldfastReplacementStuck")
 	giveBack()
+}
+
+// losesGuardPod has somebody delete a pod of the quorum guard, which Holdfast may not make again for a while: there are fewer pods than
+// members, and the budget is as it should be.
+func (c *cluster) losesGuardPod(t *testing.T) {
+	t.Helper()
+	const etcd = "openshift-etcd"
+	atRest := `holdfast_quorum_guard_pods == 3 and holdfast_quorum_guard_pods_ready == 3 and holdfast_quorum_guard_pods_wanted == 3 and holdfast_quorum_guard_min_available == 2`
+	eventually(t, "three guard pods, and a budget for them", func() error { return c.nonempty(atRest) })
+	c.over(t, "HoldfastQuorumGuardMismatch")
+	giveBack := c.takeRight(t, "role/holdfast-quorum-guard", etcd, "create", "pods")
+	c.must(t, alice, "", "delete", "pod", "holdfast-quorum-guard-master-1", "--namespace="+etcd, "--wait=false")
+	c.fires(t, "HoldfastQuorumGuardMismatch")
+	is := `holdfast_quorum_guard_pods == 2 and holdfast_quorum_guard_pods_wanted == 3 and holdfast_quorum_guard_min_available == 2`
+	if err := c.nonempty(is); err != nil {
+		t.Errorf("the alert fires, and not because one of three guard pods is missing: %v", err)
+	}
+	c.needs(t, "QuorumGuardPodMissing")
+	giveBack()
+	eventually(t, "the guard pod is back", func() error { return c.nonempty(atRest) })
+	c.over(t, "HoldfastQuorumGuardMismatch")
+	c.over(t, "HoldfastNeedsAttention")
+}
+
+// needsPerson has HoldfastNeedsAttention fire for reasons that are made and undone in seconds, one after the other, while nothing else is
+// done. Other parts of the test have it fire for others.
+func (c *cluster) needsPerson(t *testing.T) {
+	t.Helper()
+	const etcd, installConfig = "openshift-etcd", "configmap/cluster-config-v1"
+	var giveBack func()
+	replicas := func(config string) {
+		t.Helper()
+		patch, err := json.Marshal(map[string]any{"data": map[string]string{"install-config": config}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.must(t, admin, "", "patch", installConfig, "--namespace=kube-system", "--type=merge", "-p", string(patch))
+	}
+	before := c.must(t, admin, "", "get", installConfig, "--namespace=kube-system", "-o", "jsonpath={.data.install-config}")
+	for _, part := range []struct {
+		reason   string
+		do, undo func()
+	}{
+		{"LockForeign", func() { c.mustEtcdctl(t, "put /holdfast/membership/0 somebody") }, func() { c.mustEtcdctl(t, "del /holdfast/membership/0") }},
+		{"DesiredReplicasUnknown", func() { replicas("{}") }, func() { replicas(before) }},
+		{"EtcdOperatorPresent", func() {
+			c.must(t, admin, `{"apiVersion": "config.openshift.io/v1", "kind": "ClusterOperator", "metadata": {"name": "etcd"}, "spec": {}}`, "create", "-f", "-")
+		}, func() { c.must(t, admin, "", "delete", "clusteroperator", "etcd") }},
+		{"ClusterUnreadable", func() { giveBack = c.takeRight(t, "clusterrole/holdfast", namespace, "list", "nodes") }, func() { giveBack() }},
+		{"QuorumGuardOthersPod", func() { // as Holdfast: the policies let nobody else
+			c.must(t, holdfast, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "namespace": "`+etcd+`", "labels": {"app.kubernetes.io/name": "holdfast-quorum-guard"}},
+				"spec": {"containers": [{"name": "pause", "image": "pause"}]}}`, "create", "--namespace="+etcd, "-f", "-")
+		}, func() { c.must(t, admin, "", "delete", "pod", "other", "--namespace="+etcd) }},
+		{"MachineWithoutNode", func() {
+			c.must(t, alice, `{"apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine", "metadata": {"name": "broken", "namespace": "`+namespace+`", "labels":
+				{"machine.openshift.io/cluster-api-cluster": "sandbox", "machine.openshift.io/cluster-api-machine-role": "master", "machine.openshift.io/cluster-api-machine-type": "master"}},
+				"spec": {"providerSpec": {"value": {"apiVersion": "process.holdfast.dev/v1", "kind": "ProcessMachineProviderSpec"}}}}`, "create", "-f", "-")
+		}, func() { c.must(t, alice, "", "delete", "machine", "broken") }},
+	} {
+		part.do()
+		c.needs(t, part.reason)
+		part.undo()
+		c.over(t, "HoldfastNeedsAttention")
+	}
 }
 
 // uneven has two of three Machines in one of two failure domains.
@@ -146,9 +212,7 @@ func (c *cluster) runsOutOfSpace(t *testing.T) {
 		t.Fatalf("etcd's alarm: %s: %s: %v", response.Status, text, err)
 	}
 	c.fires(t, "HoldfastEtcdAlarm")
-	if _, err := c.etcdctl("alarm disarm"); err != nil {
-		t.Fatal(err)
-	}
+	c.mustEtcdctl(t, "alarm disarm")
 	eventually(t, "no alarm", func() error { return c.nonempty("sum(holdfast_etcd_alarms) == 0 or absent(holdfast_etcd_alarms)") })
 }
 

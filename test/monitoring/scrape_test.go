@@ -220,6 +220,13 @@ func (c *cluster) etcdctl(args string) (string, error) {
 	return c.shell(`exec "` + filepath.Join(filepath.Dir(c.kubectl), "etcdctl") + `" ` + args)
 }
 
+func (c *cluster) mustEtcdctl(t *testing.T, args string) {
+	t.Helper()
+	if out, err := c.etcdctl(args); err != nil {
+		t.Fatalf("etcdctl %s: %v: %s", args, err, out)
+	}
+}
+
 // shell runs a script with what the sandbox says in its env file.
 func (c *cluster) shell(script string) (string, error) {
 	out, err := exec.Command("bash", "-c", `. "$1/env" && `+script, "bash", c.dir).Output()
@@ -322,6 +329,22 @@ func (c *cluster) fires(t *testing.T, alert string) {
 	t.Helper()
 	eventually(t, alert+" fires", func() error {
 		return c.nonempty(fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing"}`, alert))
+	})
+}
+
+// needs waits until HoldfastNeedsAttention fires for a reason.
+func (c *cluster) needs(t *testing.T, reason string) {
+	t.Helper()
+	eventually(t, "HoldfastNeedsAttention fires for reason "+reason, func() error {
+		return c.nonempty(fmt.Sprintf(`ALERTS{alertname="HoldfastNeedsAttention", alertstate="firing", reason=%q}`, reason))
+	})
+}
+
+// over waits until an alert does not fire.
+func (c *cluster) over(t *testing.T, alert string) {
+	t.Helper()
+	eventually(t, alert+" is over", func() error {
+		return c.nonempty(fmt.Sprintf(`absent(ALERTS{alertname=%q, alertstate="firing"})`, alert))
 	})
 }
 
@@ -432,6 +455,8 @@ func TestScrape(t *testing.T) {
 		return err
 	})
 	c.conditionIs(t, "Progressing", "False AsExpected")
+	c.losesGuardPod(t)
+	c.needsPerson(t)
 
 	// An upgrade restarts a Node: that alone does not page, and it is told if it takes long.
 	c.must(t, alice, "", "cordon", "master-2")
@@ -454,19 +479,14 @@ func TestScrape(t *testing.T) {
 	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
 
 	// Somebody removes its member, and adds one that never starts: a seat is free, and a learner waits.
-	if _, err := c.etcdctl("member remove " + c.memberID(t, "master-2")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.etcdctl("member add orphan --learner --peer-urls=https://127.0.0.1:1"); err != nil {
-		t.Fatal(err)
-	}
+	c.mustEtcdctl(t, "member remove "+c.memberID(t, "master-2"))
+	c.needs(t, "EtcdVotersMissing")
+	c.mustEtcdctl(t, "member add orphan --learner --peer-urls=https://127.0.0.1:1")
 	c.fires(t, "HoldfastLearnerWaits")
 	c.fires(t, "HoldfastMemberNotStarted")
-	c.fires(t, "HoldfastNeedsAttention")
+	c.needs(t, "LearnerOrphaned")
 	c.conditionIs(t, "Progressing", "True EtcdMembersNotStarted")
-	if _, err := c.etcdctl("member remove " + c.memberID(t, "")); err != nil {
-		t.Fatal(err)
-	}
+	c.mustEtcdctl(t, "member remove "+c.memberID(t, ""))
 	c.power(t, "on", "master-2")
 	eventually(t, "three vote again", func() error { return c.nonempty(`sum(holdfast_etcd_members{role="voter", health="healthy"}) == 3`) })
 
@@ -524,12 +544,8 @@ func TestScrape(t *testing.T) {
 	c.fires(t, "HoldfastQuorumLost")
 	c.power(t, "on", "master-3")
 	c.power(t, "on", "master-4")
-	eventually(t, "HoldfastQuorumLost is over", func() error {
-		return c.nonempty(`absent(ALERTS{alertname="HoldfastQuorumLost"})`)
-	})
-	eventually(t, "HoldfastWebhooksUnreached is over", func() error {
-		return c.nonempty(`absent(ALERTS{alertname="HoldfastWebhooksUnreached"})`)
-	})
+	c.over(t, "HoldfastQuorumLost")
+	c.over(t, "HoldfastWebhooksUnreached")
 	c.runsOutOfSpace(t)
 	c.hangs(t)
 
