@@ -42,7 +42,8 @@ func (a *attempts) resume(now time.Time) time.Duration {
 	return max(first, requeueSoon)
 }
 
-// after records the result of an attempt. passes: the error is expected to pass by itself.
+// after records the result of an attempt. passes: the error is expected to pass by itself (notYet), and there is no pause until it
+// has lasted for longDelay.
 func (a *attempts) after(f quorum.Failure, now time.Time, err error, passes bool) {
 	if a.failed == nil {
 		a.backoff, a.failed = newBackoff[string](), map[string]trial{}

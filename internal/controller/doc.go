@@ -5,4 +5,11 @@
 // long a member has been silent or without progress, which actions fail and since when, which notes
 // were told. A change of etcd's members is made only if a second look, under the lock in etcd, leads to
 // the same action; so is a release, if its look is older than justSeen.
+//
+// Where things are:
+//
+//   - the rounds: reconcile.go; a change of etcd or of a Machine: apply.go; the ledger, written before a release: ledger.go
+//   - when the next round comes: backoff.go; rounds that only wait for a learner: catchup.go; when a failed action is tried again: attempts.go
+//   - what is told: alarms.go, conditions.go, operatorcondition.go, metrics.go, ringview.go; etcd's hosts and clients: publish.go
+//   - the rest: quorumguard.go (budget and pods), etcdoperator.go (who else drives etcd), hedge.go (reads that hang)
 package controller

@@ -127,7 +127,7 @@ func machineVariables(ids *admission.Identities) []admissionregistrationv1.Varia
 	}
 }
 
-// machineValidations are the rules, one each, as quorum.Identities.Admit has them. What Admit cannot
+// machineValidations are the rules, one each, as admission.Identities.Admit has them. What Admit cannot
 // decide without a look at etcd passes: a custodian's release, for which ClosedWebhook fails. A person takes off the hook, and
 // never the latch. A latch that is missing beside the hook passes, as where cluster-etcd-operator does not add it: the
 // reconciler mends it.
