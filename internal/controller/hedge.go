@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Hedge sends a read again, beside the first, when the API server does not answer, and takes the first answer. It does so for a
-// short while after [Hedge.Begin]: an API server goes on asking an etcd member that has just been removed, and such
-// a read hangs until the member closes its connections, for 5 s. The next one most likely goes to another member. At other times a
-// slow API server is not asked for more. The zero value is ready, a nil one does nothing.
+// Hedge sends a read again, beside the first, when the API server does not answer, and takes the first good answer. It does so
+// for hedgeFor after [Hedge.Begin]: an API server may still ask the etcd member that has just been removed, and such
+// a read can hang for 5 s. The second read most likely goes to another member. At all other times no read is sent twice, for that
+// would be more load for an API server that is slow. The zero value is ready, a nil one does nothing.
 type Hedge struct{ until atomic.Int64 } // Unix time in nanoseconds
 
 const (
@@ -71,7 +71,7 @@ func hedge(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		all = append(all, a)
 		pending++
 		go func() {
-			a.response, a.err = next.RoundTrip(r.Clone(ctx)) //nolint:bodyclose // Close does, or who reads what taken returns
+			a.response, a.err = next.RoundTrip(r.Clone(ctx)) //nolint:bodyclose // attempt.Close closes it, or the caller who gets it from taken
 			answered <- a
 		}()
 	}
@@ -108,7 +108,7 @@ func hedge(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 	}
 }
 
-// taken is the answer, whose attempt ends when its body has been read.
+// taken returns the answer. The attempt ends when the caller closes its body.
 func (a *attempt) taken() (*http.Response, error) {
 	if a.err != nil {
 		a.cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// grow creates a Machine where there are fewer than wanted: for one that is being deleted in its failure domain and with its index, else
+// grow plans a Machine where there are fewer than wanted: for one that is being deleted in its failure domain and with its index, else
 // where there are the fewest.
 func (p *planner) grow() []Action {
 	coming := 0 // or there: one that will not come up does not count

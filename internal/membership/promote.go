@@ -7,7 +7,7 @@ import (
 )
 
 // promote is step 6: a learner that caught up becomes a voter if its Machine is live and hooked, a seat is free, the quorum
-// guard is sized for one voter more, and it takes the other learners.
+// guard is sized for one voter more, and the learner's own etcd takes as many learners as there are.
 func (p *planner) promote() []Action {
 	if !p.seatFree() || p.holdsPromotion() {
 		return nil
@@ -28,15 +28,15 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// takesAll says whether a learner's etcd takes as many learners as there are, where Holdfast adds several. One that takes fewer crashes when
-// another of them starts: it must not be a voter by then.
+// takesAll says whether the learner's own limit (etcd's --max-learners) is at least the number of learners there are. If it is lower, its etcd
+// crashes when another learner starts. A voter must not crash so. With one learner, or where Holdfast adds one at a time, the limit does not matter.
 func (p *planner) takesAll(learner *quorum.Member) bool {
 	n := p.learners()
 	return n == 1 || p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= n
 }
 
-// seatFree says whether a voter may be added: one is missing, or one is about to go and can, or the set is to delete one's Machine once
-// this one votes. An even number of voters is only ever passed through.
+// seatFree says whether a voter may be added: there are fewer voters than desired; or a voter is leaving and may be removed; or the set will
+// delete a voter's Machine after this promotion (Surge). So there is one voter too many for a short time only.
 func (p *planner) seatFree() bool {
 	voters, _ := p.s.Ring.Voters()
 	if voters != p.s.Desired {

@@ -6,15 +6,15 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Memory is since when each member has been as it is. Only an observer that looks all the time can tell: the
-// elected reconciler, or a plugin that a person keeps running. What it sees for the first time counts from
-// then on, so an empty memory can only make it wait longer. The zero value is empty.
+// Memory knows, for each member, since when its state has not changed. Only an observer that looks all the time can tell: the
+// elected reconciler, or a plugin that a person keeps running. For a member seen for the first time that is now. So an empty
+// memory can only make Holdfast wait longer. The zero value is empty.
 type Memory struct {
 	seen map[quorum.MemberID]sighting // by member ID
 	at   time.Time                    // of the last Snapshot with a known ring
 }
 
-// longestGap is how long a memory lasts without a look: twice the longest pause between two rounds.
+// longestGap is the longest time between two looks, twice the longest pause between two rounds. After a longer one all is forgotten.
 const longestGap = 20 * time.Second
 
 // sighting is since when a member is as it is.
@@ -26,7 +26,7 @@ type sighting struct {
 	progressAt time.Time
 	caughtUpAt time.Time
 
-	// For a learner: where it was when it was first seen to be behind, to tell its pace.
+	// For a learner that is behind: when that was first seen, and by how many entries. pace computes its speed from these.
 	behindAt  time.Time
 	behindLag uint64
 }
@@ -57,7 +57,7 @@ func (r *Memory) Recall(s *quorum.Snapshot) {
 	r.seen = seen
 }
 
-// pace notes since when a learner has kept up, and how long it still needs if it goes on as it did.
+// pace sets since when a learner has been caught up, or the time that it still needs at its average speed until now.
 func (was *sighting) pace(s *quorum.Snapshot, m *quorum.Member) {
 	lag := s.Lag(m)
 	switch {

@@ -131,11 +131,11 @@ func own(f Facts, why string) Decision {
 			return Decision{
 				VerdictRefuse, fmt.Sprintf("The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
 					f.Disk.Member, f.Disk.Cluster, r.Member, r.Cluster),
-				putAside(f),
+				putAsideAdvice(f),
 			}
 		}
 		if wrong := contradiction(f.Position, r, f.Ring.Known); wrong != "" {
-			return Decision{VerdictRefuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAside(f)}
+			return Decision{VerdictRefuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAsideAdvice(f)}
 		}
 	}
 	if !f.Ring.Known {
@@ -168,7 +168,7 @@ func leader(f Facts) *Running {
 	return nil
 }
 
-func putAside(f Facts) string {
+func putAsideAdvice(f Facts) string {
 	return fmt.Sprintf("Move the data directory aside and try again. If etcd then says that the member has started before, remove it (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member)
 }
 

@@ -12,6 +12,8 @@
 // printed as a scenario for test/decisions/testdata/plan. See docs/proof/model.md.
 //
 // What can happen next is listed in step.go. It is done in holdfast.go for the reconcilers, set.go for the set, requests.go
-// for people and automation, nature.go and guard.go for hosts, etcd, the machine controller and the kubelet. A state is in
+// for what people and automation ask of a Machine, nature.go and guard.go for hosts, etcd, the machine controller and the kubelet.
+// What else people do: a drain is in guard.go; a voter that is listed by hand, a Node that is deleted and the number of voters that is
+// wanted are in nature.go; the set's template is in set.go. A state is in
 // state.go, what Holdfast sees of it in snapshot.go, what it decides in view.go, what it answers a request in admit.go.
 package main

@@ -87,8 +87,8 @@ func (s *state) probe(i int) {
 	}
 }
 
-// kubelets is what becomes of guard pods by themselves, and of Nodes that people drain: the member stops, and may come back.
-func (e *explorer) kubelets(s *state, i int, then func(what, func(*state))) {
+// drains is what becomes of guard pods by themselves, and of Nodes that people drain: the member stops, and may come back.
+func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 	o := s.at[i]
 	if o.is(pod) && o.is(node) && o.healthy() != (o.get(pod) == podReady) {
 		then(probes, func(n *state) { n.probe(i) })

@@ -66,7 +66,7 @@ func (e *explorer) machineController(s *state, i int, then func(what, func(*stat
 		then(arrives, func(n *state) { n.arrive(i) })
 	}
 	if e.c.guard {
-		e.kubelets(s, i, then)
+		e.drains(s, i, then)
 		if e.c.released(o) && o.get(node) == ready && !o.is(cordon) {
 			then(cordons, func(n *state) { n.at[i].set(cordon, 1) })
 		}
