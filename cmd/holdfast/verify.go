@@ -27,7 +27,7 @@ func verifyCommand() *cobra.Command {
 		Short: "Check on a control-plane host whether etcd may start, whether its disk is fit, whether it serves",
 		Long: `Checks for a control-plane host, each one a command:
 
-  membership  before etcd starts (an init container): does etcd list this host, as expected?
+  membership  before etcd starts, each time: does etcd list this host, as expected?
   storage     before etcd starts, or whenever: is the disk fit for it?
   health      while etcd runs (a readiness probe): does this member serve a ring with quorum?
 
@@ -56,6 +56,7 @@ type membershipFlags struct {
 	etcd        etcdflags.Flags
 	environment map[string]*string // what etcd is to start with, by the name of the variable
 	file, port  string             // or where that is read from, and the client port of the members in it
+	given       bool               // --endpoints is on the command line
 	peer, data  string
 	timeout     time.Duration
 	quorumWait  time.Duration
@@ -65,7 +66,7 @@ func verifyMembershipCommand() *cobra.Command {
 	var o membershipFlags
 	cmd := &cobra.Command{
 		Use:   "membership [flags] [-- COMMAND [ARGUMENT]...]",
-		Short: "Wait until etcd may start on this host; the init step before it",
+		Short: "Wait until etcd may start on this host; run before etcd, each time",
 		Long: `Wait until etcd may start on this host, and make its data directory ready for that.
 
 etcd may start when a live, linearizable member list names this host's peer URL, when that list and
@@ -95,9 +96,8 @@ With --environment-file this command takes them from a file that "holdfast host-
 that file and for the certificates, and begins again whenever the file changes.
 
 After -- comes a command, such as etcd and its flags. Once etcd may start, it takes the place of this process, with
-ETCD_INITIAL_CLUSTER and ETCD_INITIAL_CLUSTER_STATE as they were checked. A kubelet that starts a container again does so
-without the init containers: so the check is made again, and etcd that was removed from the ring does not
-start on its old data for ever.`,
+ETCD_INITIAL_CLUSTER and ETCD_INITIAL_CLUSTER_STATE as they were checked. A kubelet starts a container again
+without the init containers. Checked there as well, a member that was removed waits and goes on as a new one.`,
 		Example: `  export ETCD_MEMBER_IDS=8e9e05c52164694d=https://10.0.0.1:2380,91bc3c398fb3c146=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER=master-0=https://10.0.0.1:2380,master-1=https://10.0.0.2:2380
   export ETCD_INITIAL_CLUSTER_STATE=existing
@@ -110,9 +110,13 @@ start on its old data for ever.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, command []string) error {
+			o.given = cmd.Flags().Changed("endpoints")
 			environment, err := o.run(cmd)
 			if err != nil || len(command) == 0 {
 				return err
+			}
+			if err := cmd.Context().Err(); err != nil {
+				return fmt.Errorf("stopped before etcd started: %w", err)
 			}
 			return become(command, environment)
 		},
@@ -193,7 +197,7 @@ func (o *membershipFlags) check() error {
 	if err := named(&o.etcd); err != nil {
 		return err
 	}
-	if len(o.etcd.Endpoints) > 0 {
+	if o.given {
 		return checkEndpoints(o.etcd.Endpoints)
 	}
 	return nil
@@ -202,7 +206,7 @@ func (o *membershipFlags) check() error {
 // connect connects to the etcd of an environment file: to its members, unless the flags name endpoints.
 func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), error) {
 	to := o.etcd
-	if len(to.Endpoints) == 0 {
+	if !o.given { // etcd's container has variables of its own for people, such as ETCDCTL_ENDPOINTS, which name this host's member
 		to.Endpoints = clientURLs(e, o.port)
 	}
 	client, err := to.Open()

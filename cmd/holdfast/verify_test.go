@@ -111,7 +111,7 @@ func TestVerifyHelpTeaches(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"verify"}, []string{"membership", "storage", "health", "init container", "readiness probe", "ETCDCTL_"}},
+		{[]string{"verify"}, []string{"membership", "storage", "health", "before etcd starts, each time", "readiness probe", "ETCDCTL_"}},
 		{[]string{"verify", "membership", "--help"}, []string{"ETCD_MEMBER_IDS", "archived", "--quorum-wait", "power cut", "kubectl -n openshift-etcd get configmap etcd-membership"}},
 		{[]string{"verify", "storage", "--help"}, []string{"fsync", "--max-fsync", "--quota-backend-bytes"}},
 		{[]string{"verify", "health", "--help"}, []string{"--endpoint", "linearizable", "learner"}},

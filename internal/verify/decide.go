@@ -79,7 +79,9 @@ func Decide(f Facts) Decision {
 	if me == nil {
 		return absent(f)
 	}
-	if differ := differences(f.Environment, &f.Ring); len(differ) > 0 {
+	// etcd with data does not read the environment, so one that is old keeps no member from its own data. A ring that is new has none.
+	own := f.Environment.State == hostenv.StateExisting && f.Disk.Holding == HoldingData && f.Disk.Member == me.ID
+	if differ := differences(f.Environment, &f.Ring); len(differ) > 0 && !own {
 		return Decision{VerdictOutdated, strings.Join(differ, "\n"), "The environment is of another revision of etcd's membership. " + newest}
 	}
 	return listed(f, me)
@@ -216,10 +218,10 @@ func absent(f Facts) Decision {
 	return Decision{VerdictWait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
 }
 
-// listed decides for a host whose member etcd lists as expected.
+// listed decides for a host whose member etcd lists.
 func listed(f Facts, me *quorum.Member) Decision {
 	if f.Disk.Holding == HoldingData && f.Disk.Member == me.ID {
-		return own(f, fmt.Sprintf("etcd lists %s at %s as expected, and its own data are here.", me, f.PeerURL))
+		return own(f, fmt.Sprintf("etcd lists %s at %s, and its own data are here.", me, f.PeerURL))
 	}
 	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == HoldingData && other != nil {
 		return Decision{

@@ -21,7 +21,8 @@ var errFileChanged = errors.New("the environment's file changed")
 // is of no use then. While there is no such file, none that can be read as an environment or that etcd agrees with, or no
 // certificate to connect with, it waits for that. The result is the environment that etcd agreed with.
 func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) (hostenv.Environment, error) {
-	over := time.Now().Add(m.Timeout)
+	began := time.Now()
+	over := began.Add(m.Timeout)
 	said, told := "", time.Time{}
 	for {
 		environment, err := m.runOnce(ctx, path, over, connect)
@@ -45,7 +46,7 @@ func (m *Membership) RunFile(ctx context.Context, path string, connect Connect) 
 		select {
 		case <-ctx.Done():
 			return environment, fmt.Errorf("stopped while waiting: %w", err)
-		case <-time.After(look):
+		case <-time.After(pause(began)):
 		}
 	}
 }

@@ -45,6 +45,7 @@ type Membership struct {
 
 const (
 	look     = 100 * time.Millisecond // between two looks while waiting
+	seldom   = time.Second            // the same, after the first seconds
 	sayAgain = 10 * time.Second       // while nothing changes
 	answer   = time.Second            // that one member may take
 )
@@ -149,9 +150,17 @@ func (m *run) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(look):
+		case <-time.After(pause(m.began)):
 		}
 	}
+}
+
+// pause is that between two looks of a wait that began then. A host that waits for long asks the members that are left less often.
+func pause(began time.Time) time.Duration {
+	if time.Since(began) < sayAgain {
+		return look
+	}
+	return seldom
 }
 
 // tellWaits tells etcd, and so Holdfast, whose etcd waits here for being listed at this host's peer URL, and takes that back when it waits

@@ -246,7 +246,7 @@ func (c *cloud) all() []*host {
 func (c *cloud) running() []string {
 	var urls []string
 	for _, h := range c.all() {
-		if _, etcd, _ := h.state(); etcd != nil {
+		if h.public().Etcd != nil {
 			urls = append(urls, c.ports.ClientURL(h.at()))
 		}
 	}

@@ -120,7 +120,7 @@ func (h *host) runPod(ctx context.Context, pod int) {
 		case err == nil && i < len(containers)-1:
 			i++
 			continue
-		case time.Since(started) > longest:
+		case time.Since(started) > 2*longest:
 			pause = shortest
 		}
 		h.log.Warn("etcd", "error", err, "again in", pause)
