@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,12 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-func main() { os.Exit(execute(ctrl.SetupSignalHandler(), os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	// The signal that Linux sends a process when its starter dies belongs to a thread. A command that takes the place of this process
+	// (verify membership) keeps it only if the first thread executes it.
+	runtime.LockOSThread()
+	os.Exit(execute(ctrl.SetupSignalHandler(), os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {

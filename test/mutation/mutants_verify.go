@@ -5,6 +5,8 @@ func starts() []mutant {
 		{"verify: nothing is expected", "verify/decide.go", "case f.Environment.State == hostenv.StateExisting && len(f.Environment.Members) == 0:", "case false:"},
 		{"verify: a new ring with members", "verify/decide.go", "case f.Environment.State == hostenv.StateNew && len(f.Environment.Members) > 0:", "case false:"},
 		{"verify: etcd is as expected", "verify/decide.go", "differences(f.Environment, &f.Ring); len(differ) > 0", "differences(f.Environment, &f.Ring); len(differ) > 1000"},
+		{"verify: own data whatever the environment says", "verify/decide.go", "len(differ) > 0 && !own {", "len(differ) > 0 && (true || own) {"},
+		{"verify: own data are those of the member that is listed here", "verify/decide.go", "f.Disk.Holding == HoldingData && f.Disk.Member == me.ID\n\tif", "f.Disk.Holding == HoldingData && me.ID > 0\n\tif"},
 		{"verify: a stranger answers", "verify/decide.go", "if f.Stranger != \"\" {", "if false {"},
 		{"verify: an unexpected member's data", "verify/decide.go", "			case own == nil:", "			case false:"},
 		{"verify: another host's data", "verify/decide.go", "case !hostenv.HasURL(own.URLs, f.PeerURL):", "case false:"},

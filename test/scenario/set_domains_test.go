@@ -192,7 +192,7 @@ func TestSetFailures(t *testing.T) {
 		}
 		must(t, c.template(t.Context(), sandbox.InstanceType))
 		must(t, c.Power(first[0], true))
-		c.atRest(t)
+		c.recovers(t)
 		c.setSettles(t, 3, sandbox.InstanceType)
 	})
 
