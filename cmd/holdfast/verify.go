@@ -71,7 +71,8 @@ func verifyMembershipCommand() *cobra.Command {
 
 etcd may start when a live, linearizable member list names this host's peer URL, when that list and
 the expected members (ETCD_MEMBER_IDS) agree, and when the data directory holds this member's data
-of this ring, or nothing if the member never started. While the host is not listed yet this command
+of this ring, or nothing if the member never started. Data of the member that etcd lists here start
+whatever the expected members are: etcd with data does not read them. While the host is not listed yet this command
 waits, with progress, until --timeout.
 
   - An older member's data directory is archived before a new member starts: renamed to a sibling,
@@ -203,12 +204,19 @@ func (o *membershipFlags) check() error {
 	return nil
 }
 
-// connect connects to the etcd of an environment file: to its members, unless the flags name endpoints.
+// endpoints are where the etcd of an environment file is asked: at its members, unless the command line names endpoints. Variables do not
+// count: etcd's container may have ETCDCTL_ENDPOINTS for people, which name this host's member alone.
+func (o *membershipFlags) endpoints(e hostenv.Environment) []string {
+	if o.given {
+		return o.etcd.Endpoints
+	}
+	return clientURLs(e, o.port)
+}
+
+// connect connects to the etcd of an environment file.
 func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), error) {
 	to := o.etcd
-	if !o.given { // etcd's container has variables of its own for people, such as ETCDCTL_ENDPOINTS, which name this host's member
-		to.Endpoints = clientURLs(e, o.port)
-	}
+	to.Endpoints = o.endpoints(e)
 	client, err := to.Open()
 	if err != nil {
 		return nil, nil, err

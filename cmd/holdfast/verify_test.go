@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 )
 
@@ -125,6 +127,26 @@ func TestVerifyHelpTeaches(t *testing.T) {
 				t.Errorf("%q does not mention %q:\n%s", c.args, want, stdout)
 			}
 		}
+	}
+}
+
+// TestEndpointsOfPeople: etcd's container may have ETCDCTL_ENDPOINTS for people, which name its own member alone. With an environment file
+// the check goes by the file, and never by that variable.
+func TestEndpointsOfPeople(t *testing.T) {
+	t.Setenv("ETCDCTL_ENDPOINTS", "https://10.0.0.1:2379")
+	var o membershipFlags
+	o.bind(pflag.NewFlagSet("", pflag.ContinueOnError))
+	if got := o.endpoints(hostenv.Environment{Members: []hostenv.Peer{{Key: "2", URLs: []string{"https://10.0.0.2:2380"}}}}); !slices.Equal(got, []string{"https://10.0.0.2:2379"}) {
+		t.Errorf("etcd is asked at %q", got)
+	}
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o = membershipFlags{given: true}
+	o.bind(f)
+	if err := f.Parse([]string{"--endpoints=https://10.0.0.3:2379"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.endpoints(hostenv.Environment{}); !slices.Equal(got, []string{"https://10.0.0.3:2379"}) {
+		t.Errorf("with the flag etcd is asked at %q", got)
 	}
 }
 

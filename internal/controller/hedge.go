@@ -9,9 +9,9 @@ import (
 )
 
 // Hedge sends a read again, beside the first, when the API server does not answer, and takes the first good answer. It does so
-// for hedgeFor after [Hedge.Begin]: an API server may still ask the etcd member that has just been removed, and such
-// a read can hang for 5 s. The second read most likely goes to another member. At all other times no read is sent twice, for that
-// would be more load for an API server that is slow. The zero value is ready, a nil one does nothing.
+// for hedgeFor after [Hedge.Begin]: when a member of etcd has just been removed, an API server can hang for seconds on what it had asked
+// that member, or until it is connected to another (docs/proof/bench.md, "What clients wait"). At all other times no read is sent twice,
+// for that would be more load for an API server that is slow. The zero value is ready, a nil one does nothing.
 type Hedge struct{ until atomic.Int64 } // Unix time in nanoseconds
 
 const (

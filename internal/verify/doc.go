@@ -13,7 +13,7 @@
 //
 //	listed at this host's peer URL   data directory          what happens
 //	no                               any                     waits, with progress, until the deadline
-//	yes, but IDs or URLs differ      any                     refuses: the environment is of another revision; with --environment-file waits for one that is not
+//	yes, but IDs or URLs differ      not this member's       refuses: the environment is of another revision; with --environment-file waits for one that is not
 //	yes                              this member's           starts, if they are of this ring's history
 //	yes                              another listed one's    refuses
 //	yes, never started               none                    starts as a new member, if there is room
@@ -25,6 +25,9 @@
 //	not known: no quorum             none, the ring is new   starts: the ring's first members begin together
 //	not known: no quorum             otherwise               waits
 //	not known: certificates          any                     waits: that is no silence
+//
+// Data of the member that etcd lists here start whatever the environment says: etcd with data does not read it, and a voter that crashed
+// must not wait for a file that is old.
 //
 // When all hosts lost their power, no member list can be read before enough members are up. So a
 // member whose own data is here, and whose ID the environment still lists at this host, starts without
