@@ -293,7 +293,7 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
-func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine) (*quorum.Snapshot, error) {
+func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine, _ bool) (*quorum.Snapshot, error) {
 	return g.Snapshot(ctx)
 }
 

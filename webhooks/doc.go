@@ -3,14 +3,15 @@
 //
 // The mutating handler repairs (CREATE and UPDATE); the validating one judges the object that came of
 // it, and DELETE. Both ask admission.Identities.Admit the same question. The first sees the request as it was
-// sent; the second must find nothing left to repair, or another webhook undid what the first did.
+// sent; the second must find nothing left to repair, or another webhook undid what the first did. An update in which
+// nothing can need a repair, such as the first that names a Machine's instance, meets the validating handler alone.
 //
-// # Who records what
+// # Who tells what
 //
-// A request passes both handlers, each finding is recorded by one of them: the mutating handler
-// records what it repaired and what it denied, for then the validating one no longer finds it; the
-// validating handler records everything else, because it has the last word: what was allowed, what an
-// override lifted, its own denials, and all of DELETE. So nothing is counted twice when the API
+// Each finding is recorded, and told as a Warning, by one handler: the mutating handler tells what it
+// repaired and what it denied, for then the validating one no longer finds it; the validating handler
+// tells everything else, because it has the last word: what was allowed, what an override lifted, its
+// own denials, and all of DELETE. So nothing is counted twice when the API
 // server calls the mutating handler again (reinvocationPolicy IfNeeded) or not at all (it is down).
 //
 // # Bad input

@@ -40,9 +40,9 @@ type Observer interface {
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
-	// Hosts are the Machine's own Node, of a control-plane Machine who else claims its instance, and of one with a controller the
+	// Hosts are the Machine's own Node, of a control-plane Machine who else claims its instance, and if it gets a controller the
 	// MachineSets.
-	Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error)
+	Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
 	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
@@ -221,7 +221,7 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 			s, err = g.Observer.Snapshot(ctx)
 		}
 		if update && err == nil && (r.request.Claims() || r.request.Adopts()) {
-			s, err = g.withHosts(ctx, r.request.New, s)
+			s, err = g.withHosts(ctx, &r.request, s)
 		}
 		if update && handler == mutating {
 			g.lookCache.keep(r.lookKey(), r.received, s)
@@ -259,7 +259,7 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 		return err
 	})
 	group.Go(func() (err error) {
-		hosts, err = g.Observer.Hosts(within, r.request.Machine())
+		hosts, err = g.Observer.Hosts(within, r.request.Machine(), r.request.Adopts())
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -271,8 +271,8 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 }
 
 // withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
-func (g *Handlers) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.Snapshot) (*quorum.Snapshot, error) {
-	hosts, err := g.Observer.Hosts(ctx, m)
+func (g *Handlers) withHosts(ctx context.Context, r *admission.Request, s *quorum.Snapshot) (*quorum.Snapshot, error) {
+	hosts, err := g.Observer.Hosts(ctx, r.New, r.Adopts())
 	if err != nil {
 		return nil, err
 	}
@@ -282,21 +282,16 @@ func (g *Handlers) withHosts(ctx context.Context, m *quorum.Machine, s *quorum.S
 	return &with, nil
 }
 
-// mutate denies, or patches and warns.
+// mutate denies, or patches and warns of the repairs.
 func (g *Handlers) mutate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
-	g.record(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
-	patch := machineapi.KeepOwnership(r.old, r.next, r.due())
-	if r.stale() {
-		return ctrladmission.Patched("", patch...)
-	}
-	return ctrladmission.Patched("", patch...).WithWarnings(lines(r.decision.Warnings())...)
+	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
+	return ctrladmission.Patched("", machineapi.KeepOwnership(r.old, r.next, r.due())...).WithWarnings(warnings...)
 }
 
-// validate denies, also what ought to have been repaired by now. Warnings were given by mutate,
-// except those of DELETE, which mutate does not see.
+// validate denies, also what ought to have been repaired by now, and warns of all but the repairs, which mutate has told of.
 func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
@@ -307,17 +302,14 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 	if r.next != nil && len(r.due()) > 0 {
 		return g.undone(ctx, r)
 	}
-	g.record(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
-	if r.next != nil {
-		return ctrladmission.Allowed("")
-	}
-	return ctrladmission.Allowed("").WithWarnings(lines(r.decision.Warnings())...)
+	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
+	return ctrladmission.Allowed("").WithWarnings(warnings...)
 }
 
 // deny answers with one rule's denial. The findings of other rules are dropped, because nothing that they say happens.
 func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
 	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
-	g.record(ctx, r, func(admission.Verdict) bool { return true })
+	g.tell(ctx, r, func(admission.Verdict) bool { return true })
 	return denied(denial)
 }
 
@@ -352,8 +344,8 @@ func (r *review) due() []jsonpatch.Operation {
 	return machineapi.Repair(r.old, r.next, r.decision.Repairs, quorum.Stamp(r.UserInfo.Username, r.request.At))
 }
 
-// record tells of the findings that are this handler's to tell.
-func (g *Handlers) record(ctx context.Context, r *review, mine func(admission.Verdict) bool) {
+// tell records the findings that are this handler's to tell, and returns their Warnings.
+func (g *Handlers) tell(ctx context.Context, r *review, mine func(admission.Verdict) bool) (warnings []string) {
 	d := r.decision
 	d.Findings = nil
 	for _, f := range r.decision.Findings {
@@ -362,9 +354,10 @@ func (g *Handlers) record(ctx context.Context, r *review, mine func(admission.Ve
 		}
 	}
 	if d.Findings == nil || r.stale() {
-		return
+		return nil
 	}
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})
+	return lines(d.Warnings())
 }
 
 // decided counts and records a decision. If the API server has hung up, the failure policy has decided: then it is recorded as

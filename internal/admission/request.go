@@ -74,7 +74,7 @@ type Need uint8
 
 const (
 	NeedNothing Need = 1 + iota // the request is enough
-	NeedHosts                   // the guarded Machines, the Node of the request's Machine, who claims its instance, and the MachineSets
+	NeedHosts                   // the guarded Machines, the Node of the request's Machine, who claims its instance, and for Adopts the MachineSets
 	NeedRing                    // a whole Snapshot, etcd read live
 )
 

@@ -72,7 +72,7 @@ func TestClaims(t *testing.T) {
 	g := &Observer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
 	of := func(provider string) (names []string) {
 		t.Helper()
-		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider})
+		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider}, false)
 		must(t, err)
 		if s.ClaimantsWhy != "" {
 			t.Error(s.ClaimantsWhy)
@@ -120,7 +120,7 @@ func TestClaims(t *testing.T) {
 	g.API = api
 	set := &machinev1beta1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "workers"}}
 	must(t, api.Create(t.Context(), set))
-	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master", Owners: []quorum.Owner{{Controller: true}}})
+	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master"}, true)
 	must(t, err)
 	if diff := cmp.Diff([]string{string(set.UID)}, s.MachineSets); diff != "" || s.MachineSetsWhy != "" {
 		t.Errorf("MachineSets (-want +got), %s:\n%s", s.MachineSetsWhy, diff)

@@ -119,8 +119,9 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 }
 
 // Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and
-// where it is one of the control plane's, who claims its instance.
-func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapshot, error) {
+// where it is one of the control plane's, who claims its instance. If the request makes an owner its controller, they include which
+// MachineSets there are.
+func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*quorum.Snapshot, error) {
 	s := &quorum.Snapshot{}
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
@@ -133,7 +134,7 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine) (*quorum.Snapsh
 			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
 		}
 	}
-	if m.Controller() != nil {
+	if adopts {
 		o.machineSets(ctx, s)
 	}
 	if m.ControlPlane() && o.Claims != nil {

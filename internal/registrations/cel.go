@@ -102,6 +102,25 @@ const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAP
 // touched says whether the rules have anything to say about a request. Every write of a Machine pays
 // for it, so an update first compares a few maps whole and looks into those that differ.
 func touched() string {
+	return some(
+		all(operation("CREATE"), created()),
+		all(operation("UPDATE"), some(claims(), all(ours, some(all(changed(), guarded()), overrides())))),
+		deletes(),
+		deletesStray(),
+	)
+}
+
+// mendable says whether a rule may have to put something right in the new object. An update that first names a Machine's instance is
+// none of these: the rule claim refuses it or lets it pass.
+func mendable() string {
+	return some(
+		all(operation("CREATE"), created()),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unclaims()), guarded()), overrides())),
+	)
+}
+
+// created says whether a new Machine has anything that the rules look at.
+func created() string {
 	create := []string{"(" + providerID("object") + " != '')", controlPlane("object"), hooked("object"), latched("object")}
 	for _, key := range annotations() {
 		create = append(create, "("+annotation("object", key)+" != '')")
@@ -109,12 +128,7 @@ func touched() string {
 	for _, a := range quorum.InstanceAnnotations {
 		create = append(create, "("+annotation("object", a.Key)+" != '')")
 	}
-	return some(
-		all(operation("CREATE"), some(create...)),
-		all(operation("UPDATE"), some(claims(), all(ours, some(all(changed(), guarded()), overrides())))),
-		deletes(),
-		deletesStray(),
-	)
+	return some(create...)
 }
 
 // claims says whether an update changes which instance a Machine names.
@@ -124,6 +138,16 @@ func claims() string {
 		instance = append(instance, differs(annotation, a.Key))
 	}
 	return some(differ(providerID), within(".metadata.?annotations", instance...))
+}
+
+// unclaims says whether an update changes or removes the name of an instance that the Machine had.
+func unclaims() string {
+	had := func(fragment string) string { return "(" + fragment + " != '')" }
+	var instance []string
+	for _, a := range quorum.InstanceAnnotations {
+		instance = append(instance, all(had(annotation("oldObject", a.Key)), differs(annotation, a.Key)))
+	}
+	return some(all(had(providerID("oldObject")), differ(providerID)), within(".metadata.?annotations", instance...))
 }
 
 // overrides says whether an update changes an override. A worker's lifts the rule claim for its deletion.

@@ -89,7 +89,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			AdmissionReviewVersions: []string{"v1"},
 			// Another webhook may take out what this one put back; then it looks again.
 			ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy),
-			MatchConditions:    conditions("touches-what-is-guarded", touched()),
+			MatchConditions:    conditions("may-need-a-repair", mendable()),
 		}},
 	}
 	entry := func(name string, policy admissionregistrationv1.FailurePolicyType, conditions []admissionregistrationv1.MatchCondition) admissionregistrationv1.ValidatingWebhook {

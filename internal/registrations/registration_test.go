@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -364,10 +365,12 @@ func TestConditions(t *testing.T) {
 			t.Error("both validating entries match")
 		}
 		called := closed || open
-		if operation != apiadmission.Delete {
-			if repair := match(t, compiled.repair, operation, old, next, who); repair != called {
-				t.Errorf("mutating matches: %t, validating: %t", repair, called)
-			}
+		repair := operation != apiadmission.Delete && match(t, compiled.repair, operation, old, next, who)
+		if repair && !called {
+			t.Error("only the mutating webhook is called")
+		}
+		if repair && names(&req) {
+			t.Error("the mutating webhook is called for an update that only names an instance")
 		}
 
 		d := ids.Admit(&req, nil)
@@ -376,6 +379,9 @@ func TestConditions(t *testing.T) {
 		}
 		if matters := ids.Needs(&req) != admission.NeedNothing || len(d.Findings) > 0 || d.Repairs != (admission.Repairs{}); matters && !called {
 			t.Errorf("no webhook is called for what quorum decides as:\n%s", d.Describe())
+		}
+		if !repair && (d.Repairs != (admission.Repairs{}) || slices.ContainsFunc(d.Findings, func(f admission.Finding) bool { return f.Verdict == admission.VerdictRepaired })) {
+			t.Errorf("the mutating webhook is not called for what quorum decides as:\n%s", d.Describe())
 		}
 		if want := irreparable(&ids, &req); want != closed {
 			t.Errorf("fails closed: %t, want %t", closed, want)
@@ -437,6 +443,16 @@ func irreparable(ids *admission.Identities, r *admission.Request) bool {
 	unhooks := r.Old.Hook == quorum.EntryOurs && r.New.Hook != quorum.EntryOurs
 	unlatches := r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs
 	return (unhooks || unlatches) && ids.Classify(r.User) != admission.ClassPerson
+}
+
+// names says whether an update does nothing but name a Machine's instance where it had no name.
+func names(r *admission.Request) bool {
+	if r.Operation != admission.OperationUpdate || r.Old.ProviderID != "" || r.Old.Instance != [2]string{} {
+		return false
+	}
+	unnamed := *r.New
+	unnamed.ProviderID, unnamed.Instance = "", [2]string{}
+	return fmt.Sprint(*r.Old) == fmt.Sprint(unnamed)
 }
 
 // quiet says which updates and deletes touch nothing guarded.
