@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -37,8 +38,15 @@ type Spec struct {
 }
 
 // Roomy is the environment for large servers written in Go: it lets them use more memory, and so less of
-// the processors for collecting garbage. Tests run many of them side by side.
-func Roomy() []string { return append(os.Environ(), "GOGC=400") }
+// the processors for collecting garbage. In a test each runs its goroutines on one processor at a time: tests run
+// many servers side by side, and it costs much to wake a thread on the other processor.
+func Roomy() []string {
+	env := append(os.Environ(), "GOGC=400")
+	if testing.Testing() {
+		env = append(env, "GOMAXPROCS=1")
+	}
+	return env
+}
 
 // Process is a child that was started. Its methods may be called from several
 // goroutines.

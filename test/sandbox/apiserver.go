@@ -53,7 +53,7 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 			"--etcd-cafile=" + s.EtcdFiles.CA, "--etcd-certfile=" + s.EtcdFiles.Cert, "--etcd-keyfile=" + s.EtcdFiles.Key,
 			"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
 			"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
-			"--client-ca-file=" + filepath.Join(s.pki(), "ca.crt"),
+			"--token-auth-file=" + s.tokenFile(),
 			"--service-account-issuer=" + s.Server(),
 			"--service-account-key-file=" + cert, "--service-account-signing-key-file=" + key,
 			"--authorization-mode=RBAC",

@@ -134,6 +134,7 @@ type Sandbox struct {
 	options          Options
 	lock             *os.File
 	ca               *pki.Authority
+	tokens           map[Identity]string
 	block            *loopback.Block
 	pool             []string // the hosts' addresses
 	apiserverAddress string   // host:port
