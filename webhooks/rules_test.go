@@ -314,6 +314,10 @@ func cases() []verdictCase {
 		{name: "held: deleted again", state: state{deleting: true}, cluster: ring(going), user: person, send: remove,
 			stored: protected + " deleting"},
 
+		// escape-hatch, of the latch that stands alone; etcd_test.go has the hook's
+		{name: "escape-hatch: the latch alone", state: state{escaped: true}, user: person, send: merge(`{"spec":{"lifecycleHooks":{"preTerminate":null}}}`),
+			stored: "latch evidence deleting", recorded: []string{"escape-hatch repaired"}},
+
 		// override
 		{name: "override: a person's is stamped", user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: planned"}}}`),
 			stored: protected + ` override "one-too-many: planned" by alice`},

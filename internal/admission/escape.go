@@ -14,11 +14,14 @@ func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
 		d.Repairs.Latch = FixAsOld
 	}
 	loss := lossOf(r, s)
-	if loss.held && r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
+	switch {
+	case r.Old.Hook != quorum.EntryOurs: // the latch, which stood alone, and stays
+		d.add(quorum.RuleEscapeHatch, VerdictRepaired, escaped(r, s, &loss)...)
+	case loss.held && r.Old.Lifts(quorum.RuleEscapeHatch, r.At):
 		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(escaped(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
-		return
+	default:
+		d.add(quorum.RuleEscapeHatch, VerdictAllowed, escaped(r, s, &loss)...)
 	}
-	d.add(quorum.RuleEscapeHatch, VerdictAllowed, escaped(r, s, &loss)...)
 }
 
 // admitFinal adds the finding for a final release: a custodian takes the latch off a Machine that the ledger lists.

@@ -110,12 +110,13 @@ func touched() string {
 	)
 }
 
-// mendable says whether a rule may have to put something right in the new object. An update that first names a Machine's instance is
-// none of these: the rule claim refuses it or lets it pass.
+// mendable says whether a rule may have to put something right in the new object. An update that only names a Machine's instance, which
+// had no name, is none of these: the rule claim refuses it or lets it pass. But whatever the validating webhook is asked about must not
+// lack the latch beside its hook, so such a pair is put right here, although the update left it as it was.
 func mendable() string {
 	return some(
 		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), ours, some(all(some(changed(), unclaims()), guarded()), overrides())),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unclaims(), all(claims(), unpaired("object"))), guarded()), overrides())),
 	)
 }
 
@@ -139,6 +140,9 @@ func claims() string {
 	}
 	return some(differ(providerID), within(".metadata.?annotations", instance...))
 }
+
+// unpaired says whether an object has the hook without the latch, or the latch without the hook.
+func unpaired(object string) string { return "(" + hooked(object) + " != " + latched(object) + ")" }
 
 // unclaims says whether an update changes or removes the name of an instance that the Machine had.
 func unclaims() string {

@@ -369,19 +369,20 @@ func TestConditions(t *testing.T) {
 		if repair && !called {
 			t.Error("only the mutating webhook is called")
 		}
-		if repair && names(&req) {
+		if repair && names(&req) && (req.Old.Hook == quorum.EntryOurs) == (req.Old.Latch == quorum.EntryOurs) {
 			t.Error("the mutating webhook is called for an update that only names an instance")
 		}
 
 		d := ids.Admit(&req, nil)
+		// The validating handler refuses what still lacks a repair.
+		if called && operation != apiadmission.Delete && !repair && (d.Repairs != (admission.Repairs{}) || slices.ContainsFunc(d.Findings, func(f admission.Finding) bool { return f.Verdict == admission.VerdictRepaired })) {
+			t.Errorf("the validating webhook is called alone for what quorum decides as:\n%s", d.Describe())
+		}
 		if req.Old != nil && req.New != nil && (req.Old.Hook == quorum.EntryOurs) == (req.New.Hook == quorum.EntryOurs) && (req.Old.Latch == quorum.EntryOurs) == (req.New.Latch == quorum.EntryOurs) {
 			d.Repairs.Latch = admission.FixNone // a pair that was odd before is the reconciler's to mend
 		}
 		if matters := ids.Needs(&req) != admission.NeedNothing || len(d.Findings) > 0 || d.Repairs != (admission.Repairs{}); matters && !called {
 			t.Errorf("no webhook is called for what quorum decides as:\n%s", d.Describe())
-		}
-		if !repair && (d.Repairs != (admission.Repairs{}) || slices.ContainsFunc(d.Findings, func(f admission.Finding) bool { return f.Verdict == admission.VerdictRepaired })) {
-			t.Errorf("the mutating webhook is not called for what quorum decides as:\n%s", d.Describe())
 		}
 		if want := irreparable(&ids, &req); want != closed {
 			t.Errorf("fails closed: %t, want %t", closed, want)

@@ -477,8 +477,15 @@ func TestAdmit(t *testing.T) {
 			return
 		}
 		fixed := repaired(r, &d)
-		if again := ids.Admit(fixed, given(ids, fixed, s)); again.Repairs != (admission.Repairs{}) || again.Denial() != nil {
+		again := ids.Admit(fixed, given(ids, fixed, s))
+		if again.Repairs != (admission.Repairs{}) || again.Denial() != nil {
 			t.Errorf("after %sthere is still\n%s", d.Describe(), again.Describe())
+		}
+		if untold := slices.DeleteFunc(slices.Clone(d.Findings), func(f admission.Finding) bool {
+			named := f.Rule == q.RuleClaim && (d.Repairs.ProviderID != admission.FixNone || d.Repairs.Instance != [2]admission.Fix{}) // and no longer
+			return f.Verdict == admission.VerdictRepaired || named || slices.ContainsFunc(again.Findings, func(g admission.Finding) bool { return g.Rule == f.Rule && g.Verdict == f.Verdict })
+		}); len(untold) > 0 {
+			t.Errorf("the validating handler tells what is no repair, and after %sfinds only\n%s", d.Describe(), again.Describe())
 		}
 		if r.Operation == admission.OperationCreate {
 			if n := fixed.New; n.ControlPlane() && !n.Finalizer {

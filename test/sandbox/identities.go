@@ -55,7 +55,11 @@ func (s *Sandbox) Kubeconfig(as Identity) string {
 
 // Config is a client configuration for that identity, without client-side throttling.
 func (s *Sandbox) Config(as Identity) *rest.Config {
-	return &rest.Config{Host: s.Server(), TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.CertPEM()}, BearerToken: s.tokens[as], QPS: -1}
+	token, ok := s.tokens[as]
+	if !ok {
+		panic(fmt.Sprintf("the sandbox knows no %s, who would be anonymous", as))
+	}
+	return &rest.Config{Host: s.Server(), TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.CertPEM()}, BearerToken: token, QPS: -1}
 }
 
 // Impersonate is a client configuration of the administrator who acts as

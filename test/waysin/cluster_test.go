@@ -79,7 +79,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.lines = append(w.lines, text)
 }
 
-// as is a client of that identity, and what it is warned of: by its certificate, or by impersonation
+// as is a client of that identity, and what it is warned of: by its token, or by impersonation
 // where the sandbox has none.
 func (c *cluster) as(t *testing.T, who sandbox.Identity) (client.Client, *warnings) {
 	t.Helper()
