@@ -293,8 +293,14 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
-func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine, _ bool) (*quorum.Snapshot, error) {
-	return g.Snapshot(ctx)
+func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine, adopts bool) (*quorum.Snapshot, error) {
+	s, err := g.Snapshot(ctx)
+	if err != nil || adopts {
+		return s, err
+	}
+	without := *s
+	without.MachineSets, without.MachineSetsWhy = nil, "nobody asked for them"
+	return &without, nil
 }
 
 // Selected matches the Machines of the Snapshot by role and type, and counts no other.

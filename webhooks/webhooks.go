@@ -210,7 +210,9 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 	update := r.request.Operation == admission.OperationUpdate // of DELETE the mutating handler is not told
 	switch g.Identities.Needs(&r.request) {
 	case admission.NeedRing:
-		if update && handler == validating {
+		// Another webhook may have added an instance or an owner since: no kept look has what the rules ask about these.
+		wantsHosts := r.request.Claims() || r.request.Adopts()
+		if update && handler == validating && !wantsHosts {
 			if s := g.lookCache.take(r.lookKey(), r.received); s != nil {
 				return s
 			}
@@ -220,7 +222,7 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 		} else {
 			s, err = g.Observer.Snapshot(ctx)
 		}
-		if update && err == nil && (r.request.Claims() || r.request.Adopts()) {
+		if update && err == nil && wantsHosts {
 			s, err = g.withHosts(ctx, &r.request, s)
 		}
 		if update && handler == mutating {

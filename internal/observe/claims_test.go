@@ -77,6 +77,9 @@ func TestClaims(t *testing.T) {
 		if s.ClaimantsWhy != "" {
 			t.Error(s.ClaimantsWhy)
 		}
+		if s.MachineSetsWhy == "" {
+			t.Error("MachineSets that were not read look like none")
+		}
 		for _, m := range s.Claimants {
 			names = append(names, m.Name)
 		}

@@ -122,7 +122,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 // where it is one of the control plane's, who claims its instance. If the request makes an owner its controller, they include which
 // MachineSets there are.
 func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*quorum.Snapshot, error) {
-	s := &quorum.Snapshot{}
+	s := &quorum.Snapshot{MachineSetsWhy: "nobody asked for them"}
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	if m.NodeName != "" {
@@ -135,6 +135,7 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*
 		}
 	}
 	if adopts {
+		s.MachineSetsWhy = ""
 		o.machineSets(ctx, s)
 	}
 	if m.ControlPlane() && o.Claims != nil {

@@ -369,7 +369,7 @@ func TestConditions(t *testing.T) {
 		if repair && !called {
 			t.Error("only the mutating webhook is called")
 		}
-		if repair && names(&req) && (req.Old.Hook == quorum.EntryOurs) == (req.Old.Latch == quorum.EntryOurs) {
+		if repair && onlyNames(&req) && (req.Old.Hook == quorum.EntryOurs) == (req.Old.Latch == quorum.EntryOurs) {
 			t.Error("the mutating webhook is called for an update that only names an instance")
 		}
 
@@ -446,8 +446,8 @@ func irreparable(ids *admission.Identities, r *admission.Request) bool {
 	return (unhooks || unlatches) && ids.Classify(r.User) != admission.ClassPerson
 }
 
-// names says whether an update does nothing but name a Machine's instance where it had no name.
-func names(r *admission.Request) bool {
+// onlyNames says whether an update does nothing but name a Machine's instance where it had no name.
+func onlyNames(r *admission.Request) bool {
 	if r.Operation != admission.OperationUpdate || r.Old.ProviderID != "" || r.Old.Instance != [2]string{} {
 		return false
 	}

@@ -436,7 +436,10 @@ func hosts(s *q.Snapshot, r *admission.Request) *q.Snapshot {
 	if m.ControlPlane() {
 		out.Claimants = s.Claimants
 	}
-	out.MachineSets, out.MachineSetsWhy = s.MachineSets, s.MachineSetsWhy
+	out.MachineSets, out.MachineSetsWhy = nil, "nobody asked for them"
+	if r.Adopts() {
+		out.MachineSets, out.MachineSetsWhy = s.MachineSets, s.MachineSetsWhy
+	}
 	return out
 }
 
