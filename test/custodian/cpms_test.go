@@ -235,7 +235,7 @@ func (c *cluster) takenOver(t *testing.T) {
 // platformDeleted: however the set is deleted, the operator lets its Machines go; a new set adopts them, and replaces them while Holdfast is
 // killed.
 func (c *cluster) platformDeleted(t *testing.T) {
-	c.watch(t, desired)
+	s := c.watch(t, desired)
 	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		before := c.names(t)
 		set, err := c.set(t.Context())
@@ -269,7 +269,7 @@ func (c *cluster) platformDeleted(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.Holdfast.Restart())
+	s.restart(t)
 	c.settled(t, "m5.8xlarge")
 }
 

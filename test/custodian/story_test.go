@@ -30,12 +30,15 @@ type story struct {
 	samples  int
 	states   int
 	wrong    []string
+
+	killed    bool              // Holdfast was
+	unlatched map[string]string // live Machines that got the hook without it, by UID
 }
 
 // watch begins a story that ends with the test. There may never be fewer voters than given.
-func (c *cluster) watch(t *testing.T, fewest int) {
+func (c *cluster) watch(t *testing.T, fewest int) *story {
 	t.Helper()
-	s := &story{cluster: c, fewest: fewest, machines: map[string]quorum.Machine{}, least: 99}
+	s := &story{cluster: c, fewest: fewest, machines: map[string]quorum.Machine{}, unlatched: map[string]string{}, least: 99}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	work.Go(func() { s.sample(ctx) })
@@ -47,6 +50,9 @@ func (c *cluster) watch(t *testing.T, fewest int) {
 		work.Wait()
 		for _, wrong := range s.wrong {
 			t.Error(wrong)
+		}
+		for _, name := range s.unlatched {
+			t.Errorf("Machine %s got the hook while Holdfast was down, and never the latch", name)
 		}
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
@@ -60,6 +66,16 @@ func (c *cluster) watch(t *testing.T, fewest int) {
 		t.Logf("%d samples of the ring, %d voters at least; %d states of Machines; %d writes to etcd, longest stall %s",
 			s.samples, s.least, s.states, w.Stats().Acked, w.Stats().Longest.Round(time.Millisecond))
 	})
+	return s
+}
+
+// restart kills Holdfast and starts it again.
+func (s *story) restart(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	s.killed = true
+	s.mu.Unlock()
+	must(t, s.Holdfast.Restart())
 }
 
 func (s *story) fail(format string, args ...any) {
@@ -123,7 +139,14 @@ func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	before, known := s.machines[m.UID]
 	s.machines[m.UID] = m
 	if (m.Hook == quorum.EntryOurs) != (m.Latch == quorum.EntryOurs) {
-		s.fail("Machine %s: hook %v, latch %v", m.Name, m.Hook, m.Latch)
+		// Who puts the hook on while Holdfast is down is not asked for a latch. Holdfast adds it when it is back.
+		if s.killed && !m.Deleting() && before.Latch != quorum.EntryOurs && m.Hook == quorum.EntryOurs {
+			s.unlatched[m.UID] = m.Name
+		} else {
+			s.fail("Machine %s (deleting: %t) has the hook: %t, and the latch: %t", m.Name, m.Deleting(), m.Hook == quorum.EntryOurs, m.Latch == quorum.EntryOurs)
+		}
+	} else {
+		delete(s.unlatched, m.UID)
 	}
 	if !known {
 		return
