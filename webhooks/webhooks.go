@@ -242,8 +242,8 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 	return s
 }
 
-// hosts reads what the rule claim wants to know. Deletions share the list of the guarded Machines, because a tool may delete
-// many workers at once, and none changes what is in it.
+// hosts reads what the rule claim wants to know. Requests share the list of the guarded Machines, because a tool may delete many workers
+// at once, and a large set names the instances of as many.
 func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
 	list := func(ctx context.Context) (s *quorum.Snapshot, err error) {
 		s = new(quorum.Snapshot)
@@ -253,11 +253,7 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 	var machines, hosts *quorum.Snapshot
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		if r.request.Operation == admission.OperationDelete {
-			machines, err = g.lists.look(within, list)
-		} else {
-			machines, err = list(within)
-		}
+		machines, err = g.lists.look(within, list)
 		return err
 	})
 	group.Go(func() (err error) {

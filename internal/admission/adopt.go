@@ -45,10 +45,18 @@ const (
 	clusterAPI = "cluster.x-k8s.io"
 )
 
+// MostOwners is how many owners a control-plane Machine may get. To compare two lists of as many as fit into a Machine takes longer than the
+// API server waits for an answer.
+const MostOwners = 100
+
 // admitOwners is the rule adopt for a Machine. Where it is not known which MachineSets there are, a control plane's usual owner
 // passes: its operator must not wait.
 func admitOwners(d *Decision, r *Request, s *quorum.Snapshot) {
-	if !r.owns() {
+	if !r.owns() || r.Old != nil && !r.becomesGuarded() && slices.Equal(r.Old.Owners, r.New.Owners) {
+		return
+	}
+	if len(r.New.Owners) > MostOwners {
+		d.add(quorum.RuleAdopt, VerdictDenied, tooManyOwners(r)...)
 		return
 	}
 	unknown := s == nil || s.MachineSetsWhy != ""
@@ -87,6 +95,14 @@ func adoptUnknown(r *Request, o *quorum.Owner) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s now: by its UID it may be a MachineSet.", quorum.RuleAdopt, quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 80), r.name()),
 		"The MachineSets could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+	}
+}
+
+func tooManyOwners(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): control-plane Machine %s may not have %d owners: Holdfast looks at %d.", quorum.RuleAdopt, r.name(), len(r.New.Owners), MostOwners),
+		"One of them may count the Machine among its replicas, and delete it to scale down.",
+		"Leave out those that it does not need. See how many it has: " + r.kubectl("get", "-o jsonpath='{.metadata.ownerReferences[*].name}'"),
 	}
 }
 

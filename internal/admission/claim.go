@@ -31,13 +31,19 @@ func (r *Request) claimed() []quorum.InstanceField {
 // admitClaim is the denial of rule claim: two Machines that name one instance would be joined to one host. The Machine API writes on
 // a control-plane Machine the instance that it found, so that is refused only if the instance certainly belongs to another
 // Machine: else anybody could keep a replacement out by naming its instance first. If the other Machine only claims the instance, a
-// Warning says so, and the deletion of that Machine is refused.
+// Warning says so, and the deletion of that Machine is refused. Where it is deleted already, it takes the instance along when it goes: so
+// nobody but the Machine API names an instance on a deleting Machine, and no Machine gets one that a deleting Machine names.
 func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	claimed := r.claimed()
 	if len(claimed) == 0 {
 		return
 	}
-	found := r.New.ControlPlane() && slices.Contains(ids.MachineAPI, r.User.Name)
+	machineAPI := slices.Contains(ids.MachineAPI, r.User.Name)
+	if r.Old != nil && r.Old.Deleting() && !r.Old.Mirrored && !r.becomesGuarded() && !machineAPI {
+		d.add(quorum.RuleClaim, VerdictDenied, claimTooLate(r, claimed[0])...)
+		return
+	}
+	found := r.New.ControlPlane() && machineAPI
 	if s == nil || !found && r.New.ControlPlane() && s.ClaimantsWhy != "" {
 		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(r, claimed[0])...)
 		return
@@ -56,6 +62,9 @@ func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 			k := slices.IndexFunc(claimed, theirs.Same)
 			switch {
 			case k < 0:
+			case found && other.Deleting() && !other.InstanceSettled():
+				d.add(quorum.RuleClaim, VerdictDenied, claimGoes(r, claimed[k], other)...)
+				return
 			case found && !other.InstanceSettled():
 				twice = claimedTwice(r, claimed[k], other)
 			default:
@@ -113,6 +122,24 @@ func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []st
 		fmt.Sprintf("Refused (%s): Machine %s may not have %s=%s, which is the instance of Machine %s.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
 		"Both would claim one host, and deleting one would take the other's etcd member with it.",
 		"Leave " + f.Name + " out of the manifest: the Machine API writes it once the instance exists.",
+	}
+}
+
+func claimTooLate(r *Request, f quorum.InstanceField) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s is being deleted, and may not get %s=%s any more.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120)),
+		"The machine controller would terminate that instance with the Machine, whoever else has it by then.",
+		"Leave " + f.Name + " out of the change: only the Machine API knows which instance a Machine has.",
+	}
+}
+
+// claimGoes is the denial for an instance that a deleting Machine claims: it would be terminated with that Machine.
+func claimGoes(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
+	theirs := Request{Namespace: r.Namespace, Operation: r.Operation, Old: other}
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s cannot have %s=%s yet: Machine %s claims it, too, and is being deleted.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
+		"The machine controller would terminate that instance with the other Machine, and an etcd member on it.",
+		"Take it off the other Machine, and the machine controller goes on here: " + theirs.kubectl("patch", other.DetachPatch()),
 	}
 }
 

@@ -65,7 +65,7 @@ func anyMachine(*quorum.Machine) bool { return true }
 
 // hostGoesWithAnother says whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
 func (p *planner) hostGoesWithAnother(m *quorum.Machine) bool {
-	return slices.ContainsFunc(p.s.Claimants, func(c quorum.Machine) bool {
+	return slices.ContainsFunc(slices.Concat(p.s.Claimants, p.s.Machines), func(c quorum.Machine) bool {
 		if !c.Deleting() {
 			return false
 		}

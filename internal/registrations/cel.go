@@ -55,7 +55,8 @@ func adopts() string {
 	adopted := owners("object") + ".exists(o, " + all(scales,
 		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")"))) + ")"
 	// More owners than any Machine has are refused unseen: see entry.
-	return all(live(), some(all("("+owners("object")+".size() > 100)", differ(owners)), all("("+owners("object")+".size() <= 100)", adopted)))
+	size := owners("object") + ".size()"
+	return all(live(), some(all(fmt.Sprintf("(%s > %d)", size, admission.MostOwners), differ(owners)), all(fmt.Sprintf("(%s <= %d)", size, admission.MostOwners), adopted)))
 }
 
 // owners are the owner references.

@@ -64,7 +64,10 @@ func TestAddressChanges(t *testing.T) {
 	watching := r.client(t, r.Members[:2]...)
 	waitsAt := func() string {
 		list := watching.Read(t.Context())
-		return list.Member(quorum.MemberID(id)).WaitsAt
+		if m := list.Member(quorum.MemberID(id)); m != nil {
+			return m.WaitsAt
+		}
+		return list.Why
 	}
 	g.Expect(said(t, r.check(t, spec), 2*time.Second)).To(MatchError(ContainSubstring("type: etcdctl member update")))
 	check, waited := r.check(t, spec), make(chan error, 1)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -141,15 +142,16 @@ func TestRing(t *testing.T) {
 	// A host that is not listed waits; with the environment of before it is refused when it is listed.
 	spec := r.Next("next")
 	r.node(spec)
-	early := r.check(t, spec)
+	early, out := r.check(t, spec), &transcript{}
+	early.Out = out
 	done := make(chan error, 1)
 	go func() { done <- early.Run(ctx) }()
+	g.Eventually(out.String).Should(MatchRegexp(`Waiting \(\d+ s of 20 s\): etcd lists no member at ` + regexp.QuoteMeta(early.PeerURL) + " yet"))
 	g.Eventually(func() error {
 		_, err := r.admin.MemberAddAsLearner(ctx, []string{early.PeerURL})
 		return err
 	}).Should(Succeed())
 	g.Eventually(done).Should(Receive(MatchError(ContainSubstring("Not expected: etcd lists unstarted member"))))
-	g.Expect(early.Out.(*bytes.Buffer).String()).To(ContainSubstring("Waiting (0 s of 20 s): etcd lists no member at " + early.PeerURL + " yet"))
 
 	// With the environment of now it may start, and what it starts with works.
 	check := r.check(t, spec)

@@ -88,12 +88,15 @@ func (f *fixture) etcdHosts() {
 		members[i] = f.startStaticPod(h, pod)
 	}
 	etcd := f.etcdClient(hosts)
-	f.Eventually(func() error {
-		ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
-		defer cancel()
-		_, err := etcd.Get(ctx, "k")
-		return err
-	}).Should(gomega.Succeed())
+	for i := range hosts { // each opens its port when it has found the others
+		one := f.etcdClient(hosts[i : i+1])
+		f.Eventually(func() error {
+			ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+			defer cancel()
+			_, err := one.Get(ctx, "k")
+			return err
+		}).Should(gomega.Succeed())
+	}
 	f.publish(etcd, hosts, published)
 	f.metrics(hosts[0])
 

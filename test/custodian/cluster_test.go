@@ -35,7 +35,7 @@ import (
 
 const (
 	desired = 3
-	within  = 60 * time.Second // a whole replacement takes seconds
+	within  = 120 * time.Second // a whole replacement; it takes seconds, unless the API server hangs with a member
 	glimpse = 100 * time.Millisecond
 	attempt = 5 * time.Second // what is asked of something that hangs
 )
@@ -293,15 +293,28 @@ func goOn(t *testing.T, o *custodian.Operator, what string, holds func(context.C
 }
 
 // allPassed wants every write to have passed at once. One that lost a race against another writer of
-// the same Machine is nobody's refusal: the operator sends it again.
+// the same Machine is nobody's refusal, nor is one that etcd could not answer or Holdfast not judge, because
+// etcd had just lost its leader: the operator sends it again.
 func allPassed(t *testing.T, writes []custodian.Write) {
 	t.Helper()
 	for i := range writes {
 		t.Log(writes[i])
-		if w := &writes[i]; !w.Passed() && !apierrors.IsConflict(w.Err) {
+		w := &writes[i]
+		again := func(later custodian.Write) bool {
+			return later.Machine == w.Machine && later.Release == w.Release && later.Passed()
+		}
+		if !w.Passed() && !apierrors.IsConflict(w.Err) && (!undecided(w) || !slices.ContainsFunc(writes[i+1:], again)) {
 			t.Errorf("the operator was in the right, and did not get it: %s", w)
 		}
 	}
+}
+
+// undecided says whether etcd was not known for a moment when the operator released a Machine.
+func undecided(w *custodian.Write) bool {
+	if w.Err != nil {
+		return strings.Contains(w.Err.Error(), "etcdserver: ")
+	}
+	return w.Release && w.PutBack && len(w.Warnings) > 0 && strings.Contains(w.Warnings[0], "is not known")
 }
 
 // records are Holdfast's of what cluster-etcd-operator asked for.

@@ -31,14 +31,14 @@ type story struct {
 	states   int
 	wrong    []string
 
-	killed    bool              // Holdfast was
-	unlatched map[string]string // live Machines that got the hook without it, by UID
+	killed   bool              // Holdfast was
+	unpaired map[string]string // Machines that got or lost one of hook and latch since then, by UID
 }
 
 // watch begins a story that ends with the test. There may never be fewer voters than given.
 func (c *cluster) watch(t *testing.T, fewest int) *story {
 	t.Helper()
-	s := &story{cluster: c, fewest: fewest, machines: map[string]quorum.Machine{}, unlatched: map[string]string{}, least: 99}
+	s := &story{cluster: c, fewest: fewest, machines: map[string]quorum.Machine{}, unpaired: map[string]string{}, least: 99}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	work.Go(func() { s.sample(ctx) })
@@ -51,8 +51,8 @@ func (c *cluster) watch(t *testing.T, fewest int) *story {
 		for _, wrong := range s.wrong {
 			t.Error(wrong)
 		}
-		for _, name := range s.unlatched {
-			t.Errorf("Machine %s got the hook while Holdfast was down, and never the latch", name)
+		for _, name := range s.unpaired {
+			t.Errorf("Machine %s had hook or latch alone since Holdfast was down, and to the end", name)
 		}
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 		defer cancel()
@@ -122,7 +122,13 @@ func (s *story) follow(ctx context.Context) {
 			continue
 		}
 		for event := range watcher.ResultChan() {
-			if m, ok := event.Object.(*machinev1beta1.Machine); ok && event.Type != watch.Deleted {
+			switch m, ok := event.Object.(*machinev1beta1.Machine); {
+			case !ok:
+			case event.Type == watch.Deleted:
+				s.mu.Lock()
+				delete(s.unpaired, string(m.UID))
+				s.mu.Unlock()
+			default:
 				s.stored(ctx, machineapi.Machine(m))
 			}
 		}
@@ -139,14 +145,15 @@ func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	before, known := s.machines[m.UID]
 	s.machines[m.UID] = m
 	if (m.Hook == quorum.EntryOurs) != (m.Latch == quorum.EntryOurs) {
-		// Who puts the hook on while Holdfast is down is not asked for a latch. Holdfast adds it when it is back.
-		if s.killed && !m.Deleting() && before.Latch != quorum.EntryOurs && m.Hook == quorum.EntryOurs {
-			s.unlatched[m.UID] = m.Name
+		// Who puts the hook on while Holdfast is down is not asked for a latch, and who takes it off does not take the latch off. When
+		// Holdfast is back it puts that right.
+		if s.killed {
+			s.unpaired[m.UID] = m.Name
 		} else {
 			s.fail("Machine %s (deleting: %t) has the hook: %t, and the latch: %t", m.Name, m.Deleting(), m.Hook == quorum.EntryOurs, m.Latch == quorum.EntryOurs)
 		}
 	} else {
-		delete(s.unlatched, m.UID)
+		delete(s.unpaired, m.UID)
 	}
 	if !known {
 		return

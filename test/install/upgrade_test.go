@@ -103,7 +103,8 @@ func (f *fixture) as(v, other version) {
 		f.Expect(pod.Status.ContainerStatuses[0].RestartCount).To(gomega.BeZero(), pod.Name)
 	}
 	for _, plugin := range []string{v.plugin, other.plugin} {
-		f.Expect(f.must(plugin, nil, "status")).To(gomega.And(gomega.ContainSubstring("as Holdfast saw it"), gomega.ContainSubstring("3 of 3 voters healthy")), plugin)
+		f.Eventually(func() string { return f.must(plugin, nil, "status") }).
+			Should(gomega.And(gomega.ContainSubstring("as Holdfast saw it"), gomega.ContainSubstring("3 of 3 voters healthy")), plugin)
 	}
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
 		f.Expect(intact(f.machine(name))).To(gomega.Succeed(), name)

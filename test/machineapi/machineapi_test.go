@@ -251,6 +251,8 @@ func start(t *testing.T) *cluster {
 	env := &envtest.Environment{
 		BinaryAssetsDirectory: binaries(t),
 		CRDInstallOptions:     envtest.CRDInstallOptions{Paths: crds(t)},
+
+		ControlPlaneStartTimeout: 2 * time.Minute, // on a busy computer 20 s are short
 	}
 	config, err := env.Start()
 	t.Cleanup(func() {

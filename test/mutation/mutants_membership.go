@@ -202,6 +202,7 @@ func plan() []mutant {
 		{"final release: takes the guard pod", "membership/finalrelease.go", "off.Pod, off.PodUID = pod.Name, pod.UID", "_ = pod"},
 		{"final release: drained first", "membership/finalrelease.go", "(next == nil || drained == nil && p.cordoned(m))", "(next == nil || false && drained == nil)"},
 		{"step 7: doomed", "membership/addlearner.go", " || p.hostGoesWithAnother(m) {", " {"},
+		{"step 7: doomed by one of the control plane's", "membership/addlearner.go", "slices.Concat(p.s.Claimants, p.s.Machines)", "p.s.Claimants"},
 		{"step 6: doomed", "membership/promote.go", " && !p.hostGoesWithAnother(m) {", " {"},
 		{"step 4: quorate", "membership/removevoter.go", " || !p.quorumAfterRemoving(member) {\n			continue\n		}\n		if best", " {\n			continue\n		}\n		if best"},
 		{"report: drain blocked", "membership/notes.go", "\tp.noteUndrained(m)\n", ""},

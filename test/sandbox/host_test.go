@@ -21,7 +21,7 @@ func TestHostLife(t *testing.T) {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(30 * time.Second)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 
 	s, err := open(Options{Dir: t.TempDir(), Replicas: 1, WithoutHoldfast: true}.withDefaults())

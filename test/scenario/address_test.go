@@ -3,7 +3,6 @@ package scenario_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -35,9 +34,7 @@ func TestAddress(t *testing.T) {
 	if now := c.memberID(t, name); now != id {
 		t.Errorf("the member on %s is %s, and was %s", name, now, id)
 	}
-	if reasons, err := c.events(t.Context(), name); err != nil || !slices.Contains(reasons, "PeerURLUpdated") {
-		t.Errorf("Events on Machine %s: %v, %v", name, reasons, err)
-	}
+	c.tells(t, name, "PeerURLUpdated")
 	if c.putAside(t, was) != 0 {
 		t.Errorf("the data of %s were put aside", name)
 	}

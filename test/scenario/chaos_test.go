@@ -166,7 +166,7 @@ func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) 
 	voters := c.voters(t)
 	old := voters[r.victim%len(voters)]
 	steps := []func(context.Context) error{
-		func(ctx context.Context) error { return c.remove(ctx, old) },
+		func(ctx context.Context) error { return c.removeOnce(ctx, old) },
 		func(ctx context.Context) error { return c.replacement(ctx, old, next) },
 	}
 	if r.createFirst {

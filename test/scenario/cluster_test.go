@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -160,8 +162,17 @@ func (c *cluster) replacement(ctx context.Context, of, name string) error {
 	return c.as(sandbox.Alice).Create(ctx, m)
 }
 
-// remove deletes a Machine as a person does.
+// remove deletes a Machine as a person does, who tries again while a voter that is late is found ill.
 func (c *cluster) remove(ctx context.Context, name string) error {
+	var err error
+	_ = wait.PollUntilContextTimeout(ctx, glimpse, quickly, true, func(ctx context.Context) (bool, error) {
+		err = c.removeOnce(ctx, name)
+		return err == nil || !strings.Contains(err.Error(), "(degraded-delete)"), nil
+	})
+	return err
+}
+
+func (c *cluster) removeOnce(ctx context.Context, name string) error {
 	m := &machinev1beta1.Machine{}
 	m.Namespace, m.Name = sandbox.MachineNamespace, name
 	return c.as(sandbox.Alice).Delete(ctx, m)

@@ -241,14 +241,14 @@ func TestGuard(t *testing.T) {
 	c.becomes(t, "next", "voter")
 }
 
-// tells waits until the Events on a Machine have these reasons.
+// tells waits until the Events on a Machine, or on the set, have these reasons.
 func (c *cluster) tells(t *testing.T, name string, reasons ...string) {
 	t.Helper()
 	eventually(t, quickly, "Events on "+name, func(ctx context.Context) error {
 		got, err := c.events(ctx, name)
 		for _, want := range reasons {
 			if err == nil && !slices.Contains(got, want) {
-				err = fmt.Errorf("no Event %s on Machine %s, only %q", want, name, got)
+				err = fmt.Errorf("no Event %s on %s, only %q", want, name, got)
 			}
 		}
 		return err
@@ -267,7 +267,7 @@ func (c *cluster) tryRemove(ctx context.Context, name string) error {
 // refused wants a deletion to be refused by a rule, in words that say so.
 func (c *cluster) refused(t *testing.T, name, rule string) {
 	t.Helper()
-	err := c.remove(t.Context(), name)
+	err := c.removeOnce(t.Context(), name)
 	if err == nil || !strings.Contains(err.Error(), "("+rule+")") {
 		t.Fatalf("deleting Machine %s: %v, want a refusal by %s", name, err, rule)
 	}

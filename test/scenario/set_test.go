@@ -47,9 +47,7 @@ func TestSet(t *testing.T) {
 		if most := check.Spec.MaxUnhealthy.String(); most != "1" {
 			t.Errorf("the health check acts while %s are unhealthy, want 1", most)
 		}
-		if reasons, err := c.events(t.Context(), cpms.Name); err != nil || !slices.Contains(reasons, "SetAction") {
-			t.Errorf("Events on the set: %v, %v", reasons, err)
-		}
+		c.tells(t, cpms.Name, "SetAction")
 	})
 
 	t.Run("a change of the template replaces all three", func(t *testing.T) {

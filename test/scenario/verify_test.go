@@ -49,7 +49,7 @@ func TestVerify(t *testing.T) {
 		for _, name := range names {
 			must(t, c.Power(name, true))
 		}
-		c.atRest(t)
+		c.recovers(t)
 		for _, name := range names {
 			host, _ := c.Host(name)
 			if aside, err := filepath.Glob(host.DataDir + "-removed-*"); err != nil || len(aside) > 0 {

@@ -88,7 +88,7 @@ func TestNothingOutlivesTheStarter(t *testing.T) {
 				}
 				_, err := os.Stat(filepath.Join(dir, "env"))
 				return err
-			}, time.Minute).Should(Succeed())
+			}, 3*time.Minute).Should(Succeed())
 			children := childrenOf(t, command.Process.Pid)
 			if len(children) != 3 { // etcd, kube-apiserver, machine-api
 				t.Fatalf("children: %v", children)
