@@ -79,20 +79,33 @@ func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 }
 
 // admitInstance is the repair of rule claim for an update: if a hooked Machine no longer named its instance, another Machine
-// could name it, and take its place. Nobody may change the provider ID, and only the Machine API the annotations.
-func admitInstance(d *Decision, r *Request, ids *Identities) {
+// could name it, and take its place. Nobody may change the provider ID, and only the Machine API the annotations. But two Machines that
+// named one instance are both held for ever: a person lifts the rule to take it off the wrong one, of which no member is on record.
+func admitInstance(d *Decision, r *Request, ids *Identities, class Class) {
 	if !r.Old.Held() {
 		return
 	}
-	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID {
+	liftable := class == ClassPerson && r.Old.EvidenceRaw == ""
+	lifted := liftable && r.Old.Lifts(quorum.RuleClaim, r.At)
+	var takenOff bool
+	stays := func(field, is string) bool {
+		if lifted && is == "" {
+			takenOff = true
+			return false
+		}
+		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, field, liftable && is == "")...)
+		return true
+	}
+	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID && stays("spec.providerID", r.New.ProviderID) {
 		d.Repairs.ProviderID = FixAsOld
-		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, "spec.providerID")...)
 	}
 	for i, value := range r.Old.Instance {
-		if value != "" && r.New.Instance[i] != value && !slices.Contains(ids.MachineAPI, r.User.Name) {
+		if is := r.New.Instance[i]; value != "" && is != value && !slices.Contains(ids.MachineAPI, r.User.Name) && stays("annotation "+quorum.InstanceAnnotations[i].Key, is) {
 			d.Repairs.Instance[i] = FixAsOld
-			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, "annotation "+quorum.InstanceAnnotations[i].Key)...)
 		}
+	}
+	if takenOff {
+		d.add(quorum.RuleClaim, VerdictOverridden, overrideUsed(r, quorum.RuleClaim)...)
 	}
 }
 
@@ -159,10 +172,14 @@ func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []s
 }
 
 func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
+	detach := r.kubectl("patch", r.Old.DetachPatch())
+	if r.Old.Held() {
+		detach = r.override(quorum.RuleClaim) + "; " + detach // else it is put back
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
 		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
-		"Take it off that host, then try again: " + r.kubectl("patch", r.Old.DetachPatch()) + "; " +
+		"Take it off that host, then try again: " + detach + "; " +
 			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
 		r.lift(quorum.RuleClaim),
 	}
@@ -176,10 +193,15 @@ func claimDeleteUnknown(r *Request) []string {
 	}
 }
 
-func claimKept(r *Request, field string) []string {
-	return []string{
+// claimKept is the Warning about a field that was put back, with what a person may do about one that was taken off.
+func claimKept(r *Request, field string, liftable bool) []string {
+	lines := []string{
 		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", quorum.RuleClaim, field, quorum.Clip(r.name(), 70), r.holder()),
 	}
+	if liftable {
+		lines = append(lines, "If that is another Machine's instance: "+r.override(quorum.RuleClaim)+", and try again.")
+	}
+	return lines
 }
 
 func claimStripped(r *Request, took []string) []string {

@@ -36,5 +36,5 @@ var Rules = [...]Rule{
 	RuleKeepRole, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet, RuleOverride,
 }
 
-// Overridable are the rules that an override lifts; claim for DELETE alone.
+// Overridable are the rules that an override lifts; claim for DELETE, and to take the name of an instance off a Machine.
 var Overridable = [...]Rule{RuleClaim, RuleEscapeHatch, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete}

@@ -119,6 +119,7 @@ func machineVariables(ids *admission.Identities) []admissionregistrationv1.Varia
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
+		{Name: "liftsClaim", Expression: liftsClaim()},
 		// quorum.Request.Drops
 		{Name: "releases", Expression: some(
 			"(variables.hadHook && !variables.hasEntry)",
@@ -188,13 +189,24 @@ func setsOverride() string {
 }
 
 // letsGo says whether an update takes or changes what names a Machine's instance. The provider ID is
-// nobody's to change; the annotations are the Machine API's.
+// nobody's to change; the annotations are the Machine API's. A person who lifted the rule claim takes them off a Machine without
+// evidence; how old the override is, Holdfast alone can tell.
 func (o *Options) letsGo() string {
-	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID))}
+	takesOff := func(is string) string { return all("variables.liftsClaim", "("+is+" == '')") }
+	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID), not(takesOff(providerID("object"))))}
 	for _, a := range quorum.InstanceAnnotations {
-		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not("("+name+" in "+list(o.Identities.MachineAPI)+")")))
+		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not("("+name+" in "+list(o.Identities.MachineAPI)+")"),
+			not(takesOff(annotation("object", a.Key)))))
 	}
 	return some(lets...)
+}
+
+// liftsClaim is quorum.Machine.Lifts(RuleClaim), but for the override's age and reason, where admission.Identities.Admit asks for it.
+func liftsClaim() string {
+	override := annotation("oldObject", quorum.OverrideAnnotation)
+	return all("variables.person", "("+annotation("oldObject", quorum.EvidenceAnnotation)+" == '')",
+		"("+annotation("oldObject", quorum.OverrideByAnnotation)+" != '')",
+		fmt.Sprintf("(%s.contains(':') && %s.split(':')[0].split(',').exists(r, r.trim() == %s))", override, override, quote(string(quorum.RuleClaim))))
 }
 
 // down says why a request is refused that is repaired as a rule.

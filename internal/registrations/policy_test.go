@@ -104,7 +104,8 @@ func policies(t testing.TB, o registrations.Options) (machines, status validator
 //   - So does a custodian's release of a deleting Machine, and a person's removal of its hook: early-release is not the policy's,
 //     and of escape-hatch it has that a person does not take the latch off.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
-//   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance.
+//   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance. Of an override that lifts it,
+//     it asks neither the age nor the reason.
 //   - Warnings of owners are not the policy's. Of overrides it lets pass what nobody stamped: that lifts nothing.
 func TestMachinePolicy(t *testing.T) {
 	often(t)
@@ -117,7 +118,7 @@ func TestMachinePolicy(t *testing.T) {
 		old, next := update(t)
 		req := admission.Request{
 			Operation: admission.OperationUpdate, User: who, Namespace: "openshift-machine-api",
-			Old: new(machineapi.Machine(old)), New: new(machineapi.Machine(next)),
+			Old: new(machineapi.Machine(old)), New: new(machineapi.Machine(next)), At: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
 		}
 		want := map[quorum.Rule]bool{}
 		whenUnknown, whenNothing := findings(&ids, &req, unknown), findings(&ids, &req, nothing)
@@ -127,7 +128,13 @@ func TestMachinePolicy(t *testing.T) {
 				seen[rule]++
 			}
 		}
-		if keeps := ids.Admit(&req, nothing).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
+		lifted := req
+		if names, _, ok := strings.Cut(req.Old.Override, ":"); ok && req.Old.OverrideBy != "" && slices.Contains(strings.Split(names, ", "), string(quorum.RuleClaim)) {
+			overridden := *req.Old
+			overridden.Override, overridden.OverrideBy = "claim: a reason", quorum.Stamp("alice", req.At)
+			lifted.Old = &overridden
+		}
+		if keeps := ids.Admit(&lifted, nothing).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
 			want[quorum.RuleClaim] = true
 			seen[quorum.RuleClaim]++
 		}

@@ -235,7 +235,7 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		put(&m.Labels, quorum.RoleLabel, pick("role", "absent", "", "worker", "master", "master", "arbiter"))
 		put(&m.Labels, quorum.TypeLabel, pick("type", "absent", "worker", "control-plane"))
 		put(&m.Annotations, quorum.EvidenceAnnotation, pick("evidence", "absent", "absent", "", "one", "two"))
-		put(&m.Annotations, quorum.OverrideAnnotation, pick("override", "absent", "absent", "held: x", "one-too-many: x"))
+		put(&m.Annotations, quorum.OverrideAnnotation, pick("override", "absent", "absent", "held: x", "one-too-many: x", "claim: x", "one-too-many, claim: x", "claim"))
 		put(&m.Annotations, quorum.OverrideByAnnotation, pick("by", "absent", "absent", "alice", "alice 2026-11-22T10:00:00Z", "system:admin 2026-11-22T10:00:00Z", "bob bob 2026-11-22T10:00:00Z"))
 		put(&m.Annotations, quorum.InstanceAnnotations[0].Key, pick("host", "absent", "absent", "", "a", "b"))
 		put(&m.Annotations, quorum.InstanceAnnotations[1].Key, pick("server", "absent", "absent", "a"))

@@ -177,6 +177,9 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	if chance(t, 5, "unread") {
 		m.Unread, m.Hook, m.Latch, m.Phase, m.NodeName, m.ProviderID, m.InstanceID, m.Addresses = "too deep", q.EntryAbsent, q.EntryAbsent, "", "", "", false, nil
 	}
+	if chance(t, 5, "claim is lifted") {
+		m.Override, m.OverrideBy = "claim: because", q.Stamp("bob", one(t, "signed", noon(), noon().Add(-2*time.Hour)))
+	}
 	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
 	case 1, 2, 3:
 		m.EvidenceRaw, m.Evidence = "own", q.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []q.MemberID{q.MemberID(0xa0 + i)}, Addresses: []netip.Addr{address(i)}}
@@ -401,8 +404,8 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *admission.Request {
 	if chance(t, 5, "finalizer") {
 		next.Finalizer = !next.Finalizer
 	}
-	if chance(t, 5, "provider") {
-		next.ProviderID = fresh.ProviderID
+	if chance(t, 10, "provider") {
+		next.ProviderID = one(t, "its provider ID", fresh.ProviderID, "")
 	}
 	if chance(t, 5, "instance") {
 		next.Instance = fresh.Instance
@@ -518,6 +521,14 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	final := freed && was.Hook == q.EntryAbsent && strings.Contains(dumbLedger(s), "["+was.UID+"]") &&
 		(!dumbLosesQuorum(s, was) || dumbLifts(s, was))
 	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
+	// A person who lifted the rule takes the name of an instance off a Machine of which no member is on record.
+	takesOff := class == admission.ClassPerson && was.EvidenceRaw == "" && was.Override == "claim: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z"
+	named := is.Instance
+	for k := range named {
+		if takesOff && named[k] == "" {
+			named[k] = was.Instance[k]
+		}
+	}
 	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
 		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
 	}
@@ -544,9 +555,9 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 		t.Error("the finalizer is gone")
 	case was.Held() && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
-	case was.Held() && was.ProviderID != "" && is.ProviderID != was.ProviderID:
+	case was.Held() && was.ProviderID != "" && is.ProviderID != was.ProviderID && (!takesOff || is.ProviderID != ""):
 		t.Error("the provider ID was changed")
-	case was.Held() && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], is.Instance[:]):
+	case was.Held() && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], named[:]):
 		t.Error("an annotation that names the instance was changed")
 	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
 		t.Error("a MachineSet took it")

@@ -72,6 +72,59 @@ func TestClaimedFirst(t *testing.T) {
 	}
 }
 
+// TestClaimedByTwin: a control-plane Machine with the hook names the instance that a replacement will get. Neither is known to host the
+// member then, so nothing is released, until a person lifts the rule and takes the instance off the twin.
+func TestClaimedByTwin(t *testing.T) {
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	history := c.watch(t, 2)
+	c.atRest(t)
+
+	old, err := c.machine(t.Context(), "master-0")
+	must(t, err)
+	twin, err := sandbox.Replacement(old, "twin", "m5.2xlarge")
+	must(t, err)
+	next, err := c.nextProviderID(t.Context())
+	must(t, err)
+	twin.Spec.ProviderID = &next
+	must(t, c.as(sandbox.Alice).Create(t.Context(), twin))
+	must(t, c.replacement(t.Context(), "master-0", "next"))
+	c.nodeReady(t, "next")
+	m, err := c.seen(t.Context(), "next")
+	must(t, err)
+	if m.ProviderID != next {
+		t.Fatalf("Machine next has %s, not %s: this shows nothing", m.ProviderID, next)
+	}
+	c.tells(t, "twin", string(membership.ReasonInstanceClaimedTwice))
+	must(t, c.remove(t.Context(), "master-0"))
+	c.refused(t, "twin", string(quorum.RuleClaim))
+
+	takeOff := `{"spec":{"providerID":null}}`
+	must(t, c.patch(t.Context(), "twin", takeOff))
+	if m, err := c.seen(t.Context(), "twin"); err != nil || m.ProviderID != next {
+		t.Errorf("the rule is not lifted, and twin has %q: %v", m.ProviderID, err)
+	}
+	history.detaches("twin")
+	must(t, c.patch(t.Context(), "twin", `{"metadata":{"annotations":{"`+quorum.OverrideAnnotation+`":"claim: it is the instance of next"}}}`))
+	must(t, c.patch(t.Context(), "twin", takeOff))
+	if m, err := c.seen(t.Context(), "twin"); err != nil || m.ProviderID != "" {
+		t.Errorf("the rule is lifted, and twin has %q: %v", m.ProviderID, err)
+	}
+	eventually(t, quickly, "the rest taken off", func(ctx context.Context) error { // the node link has joined the Node to it
+		machine, err := c.machine(ctx, "twin")
+		if err != nil {
+			return err
+		}
+		machine.Status.NodeRef, machine.Status.Addresses, machine.Status.ProviderStatus = nil, nil, nil
+		return c.as(sandbox.MachineAPI).Status().Update(ctx, machine)
+	})
+	must(t, c.remove(t.Context(), "twin"))
+	c.gone(t, slowly, "twin")
+	c.gone(t, slowly, "master-0")
+	c.atRest(t)
+	c.becomes(t, "next", "voter")
+}
+
 // nextProviderID is what the sandbox's next instance will have.
 func (c *cluster) nextProviderID(ctx context.Context) (string, error) {
 	var machines machinev1beta1.MachineList

@@ -32,6 +32,7 @@ type history struct {
 	learners int // the most at a time
 	samples  int
 	leaders  *leaders
+	detached string // the one Machine whose instance a person may take off
 	wrong    []string
 }
 
@@ -140,6 +141,13 @@ func (h *history) atLeast(fewest int) {
 	h.fewest = fewest
 }
 
+// detaches lets a person take the instance, and the Machine API the Node, off a Machine.
+func (h *history) detaches(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.detached = name
+}
+
 // mostLearners is how many there were at a time, at most, since it was asked last.
 func (h *history) mostLearners() int {
 	h.mu.Lock()
@@ -227,7 +235,8 @@ func (h *history) stored(m quorum.Machine) {
 	if !before.Held() || !m.Held() {
 		return
 	}
-	if before.ProviderID != "" && before.ProviderID != m.ProviderID {
+	detached := m.Name == h.detached
+	if before.ProviderID != "" && before.ProviderID != m.ProviderID && (!detached || m.ProviderID != "") {
 		h.fail("hooked Machine %s was given another instance: %s, and it had %s", m.Name, m.ProviderID, before.ProviderID)
 	}
 	if before.Finalizer && !m.Finalizer {
@@ -236,7 +245,7 @@ func (h *history) stored(m quorum.Machine) {
 	if before.ControlPlane() && !m.ControlPlane() {
 		h.fail("hooked Machine %s is no control-plane Machine any more", m.Name)
 	}
-	if before.NodeName != "" && m.NodeName == "" {
+	if before.NodeName != "" && m.NodeName == "" && !detached {
 		h.fail("hooked Machine %s lost its Node", m.Name)
 	}
 }
