@@ -34,7 +34,7 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		admitOverride(&d, r, ids.Classify(r.User)) // of the rule claim, for its deletion
 	default:
 		class := ids.Classify(r.User)
-		admitInstance(&d, r, &ids, class)
+		admitInstance(&d, r, s, &ids, class)
 		admitOwners(&d, r, s)
 		admitLabels(&d, r)
 		admitHook(&d, r, s, class)

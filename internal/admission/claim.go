@@ -39,8 +39,8 @@ func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 		return
 	}
 	machineAPI := slices.Contains(ids.MachineAPI, r.User.Name)
-	if r.Old != nil && r.Old.Deleting() && !r.Old.Mirrored && !r.becomesGuarded() && !machineAPI {
-		d.add(quorum.RuleClaim, VerdictDenied, claimTooLate(r, claimed[0])...)
+	if late := r.namesLate(); len(late) > 0 && !machineAPI {
+		d.add(quorum.RuleClaim, VerdictDenied, claimTooLate(r, late[0])...)
 		return
 	}
 	found := r.New.ControlPlane() && machineAPI
@@ -78,22 +78,42 @@ func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	}
 }
 
+// namesLate are the fields that name an instance on a deleting Machine which none of its fields named. What a hooked Machine had is put
+// back, and is not among them.
+func (r *Request) namesLate() []quorum.InstanceField {
+	if r.Old == nil || !r.Old.Deleting() || r.Old.Mirrored {
+		return nil
+	}
+	before := r.Old.InstanceFields()
+	return slices.DeleteFunc(r.New.InstanceFields(), func(f quorum.InstanceField) bool {
+		return slices.ContainsFunc(before, func(was quorum.InstanceField) bool { return was.Same(f) || was.Name == f.Name && r.Old.Held() })
+	})
+}
+
+// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Only of one that the
+// machine controller took to have failed, and of which no member is on record: it is not the one that runs there.
+func (r *Request) takesOff(class Class) bool {
+	return r.Old != nil && r.New != nil && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && r.Old.FailedClaim() &&
+		slices.ContainsFunc(r.Old.InstanceFields(), func(f quorum.InstanceField) bool {
+			return !slices.ContainsFunc(r.New.InstanceFields(), func(is quorum.InstanceField) bool { return is.Name == f.Name })
+		})
+}
+
 // admitInstance is the repair of rule claim for an update: if a hooked Machine no longer named its instance, another Machine
 // could name it, and take its place. Nobody may change the provider ID, and only the Machine API the annotations. But two Machines that
-// named one instance are both held for ever: a person lifts the rule to take it off the wrong one, of which no member is on record.
-func admitInstance(d *Decision, r *Request, ids *Identities, class Class) {
+// named one instance are both held for ever: a person lifts the rule to take it off the wrong one.
+func admitInstance(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities, class Class) {
 	if !r.Old.Held() {
 		return
 	}
-	liftable := class == ClassPerson && r.Old.EvidenceRaw == ""
-	lifted := liftable && r.Old.Lifts(quorum.RuleClaim, r.At)
+	lifted := r.takesOff(class) && s != nil && s.Twin(r.Old) != nil
 	var takenOff bool
 	stays := func(field, is string) bool {
 		if lifted && is == "" {
 			takenOff = true
 			return false
 		}
-		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, field, liftable && is == "")...)
+		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, field, class == ClassPerson && r.Old.FailedClaim() && is == "")...)
 		return true
 	}
 	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID && stays("spec.providerID", r.New.ProviderID) {
@@ -149,10 +169,14 @@ func claimTooLate(r *Request, f quorum.InstanceField) []string {
 // claimGoes is the denial for an instance that a deleting Machine claims: it would be terminated with that Machine.
 func claimGoes(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
 	theirs := Request{Namespace: r.Namespace, Operation: r.Operation, Old: other}
+	then := "Take it off the other Machine, and the machine controller goes on here: " + theirs.kubectl("patch", other.DetachPatch())
+	if other.Held() {
+		then = "Once the other Machine is gone, the machine controller goes on here. What it waits for: kubectl holdfast explain " + other.Name
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s cannot have %s=%s yet: Machine %s claims it, too, and is being deleted.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
 		"The machine controller would terminate that instance with the other Machine, and an etcd member on it.",
-		"Take it off the other Machine, and the machine controller goes on here: " + theirs.kubectl("patch", other.DetachPatch()),
+		then,
 	}
 }
 
@@ -173,13 +197,13 @@ func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []s
 
 func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
 	detach := r.kubectl("patch", r.Old.DetachPatch())
-	if r.Old.Held() {
-		detach = r.override(quorum.RuleClaim) + "; " + detach // else it is put back
+	if r.Old.Held() && r.Old.FailedClaim() {
+		detach = r.override(quorum.RuleClaim) + " && " + detach // else it is put back
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
 		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
-		"Take it off that host, then try again: " + detach + "; " +
+		"Take it off that host, then try again: " + detach + " && " +
 			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
 		r.lift(quorum.RuleClaim),
 	}

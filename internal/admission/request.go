@@ -95,7 +95,7 @@ func (ids Identities) Needs(r *Request) Need {
 			return NeedRing
 		}
 	}
-	if r.Claims() || r.Adopts() {
+	if r.Claims() || r.Adopts() || r.takesOff(ids.Classify(r.User)) {
 		return NeedHosts
 	}
 	return NeedNothing

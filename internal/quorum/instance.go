@@ -142,6 +142,22 @@ func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 	return nil, ""
 }
 
+// FailedClaim says whether a Machine names an instance that it is not known to have: the machine controller took it to have failed, and no
+// member is on record. Neither is anybody's to write but the Machine API's and Holdfast's.
+func (m *Machine) FailedClaim() bool { return m.Phase == "Failed" && m.EvidenceRaw == "" }
+
+// Twin is another control-plane Machine that names the same instance, and is not taken to have failed; nil without one.
+func (s *Snapshot) Twin(m *Machine) *Machine {
+	keys := m.InstanceKeys()
+	for i := range s.Machines {
+		other := &s.Machines[i]
+		if other.Name != m.Name && !other.FailedClaim() && slices.ContainsFunc(other.InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
+			return other
+		}
+	}
+	return nil
+}
+
 // InstanceSettled says whether a control-plane Machine has its instance for certain: it has a Node, or is known to host a member.
 // Neither is anybody's to write but the Machine API's and Holdfast's.
 func (m *Machine) InstanceSettled() bool {

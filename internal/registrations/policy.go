@@ -189,8 +189,8 @@ func setsOverride() string {
 }
 
 // letsGo says whether an update takes or changes what names a Machine's instance. The provider ID is
-// nobody's to change; the annotations are the Machine API's. A person who lifted the rule claim takes them off a Machine without
-// evidence; how old the override is, Holdfast alone can tell.
+// nobody's to change; the annotations are the Machine API's. A person who lifted the rule claim takes them off a Machine that
+// failed and is without evidence; how old the override is, and whether another Machine has that instance, Holdfast alone can tell.
 func (o *Options) letsGo() string {
 	takesOff := func(is string) string { return all("variables.liftsClaim", "("+is+" == '')") }
 	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID), not(takesOff(providerID("object"))))}
@@ -204,9 +204,9 @@ func (o *Options) letsGo() string {
 // liftsClaim is quorum.Machine.Lifts(RuleClaim), but for the override's age and reason, where admission.Identities.Admit asks for it.
 func liftsClaim() string {
 	override := annotation("oldObject", quorum.OverrideAnnotation)
-	return all("variables.person", "("+annotation("oldObject", quorum.EvidenceAnnotation)+" == '')",
+	return all("variables.person", "(oldObject.?status.?phase.orValue('') == 'Failed')", "("+annotation("oldObject", quorum.EvidenceAnnotation)+" == '')",
 		"("+annotation("oldObject", quorum.OverrideByAnnotation)+" != '')",
-		fmt.Sprintf("(%s.contains(':') && %s.split(':')[0].split(',').exists(r, r.trim() == %s))", override, override, quote(string(quorum.RuleClaim))))
+		fmt.Sprintf("(%s.contains(':') && %s.split(':')[0].split(',').exists(r, r.trim() == %s))", override, override, quote(string(quorum.RuleClaim)))) // what else it lifts is not asked
 }
 
 // down says why a request is refused that is repaired as a rule.

@@ -105,7 +105,7 @@ func policies(t testing.TB, o registrations.Options) (machines, status validator
 //     and of escape-hatch it has that a person does not take the latch off.
 //   - A latch that Admit puts or drops to go with the hook is no finding, and no denial.
 //   - Of claim the policy has what Admit repairs of an update: that a hooked Machine keeps its instance. Of an override that lifts it,
-//     it asks neither the age nor the reason.
+//     it asks neither the age nor the reason, nor whether another Machine has that instance.
 //   - Warnings of owners are not the policy's. Of overrides it lets pass what nobody stamped: that lifts nothing.
 func TestMachinePolicy(t *testing.T) {
 	often(t)
@@ -128,13 +128,14 @@ func TestMachinePolicy(t *testing.T) {
 				seen[rule]++
 			}
 		}
-		lifted := req
+		lifted, twin := req, *req.Old
+		twin.Name, twin.Phase = "twin", "Running"
 		if names, _, ok := strings.Cut(req.Old.Override, ":"); ok && req.Old.OverrideBy != "" && slices.Contains(strings.Split(names, ", "), string(quorum.RuleClaim)) {
 			overridden := *req.Old
 			overridden.Override, overridden.OverrideBy = "claim: a reason", quorum.Stamp("alice", req.At)
 			lifted.Old = &overridden
 		}
-		if keeps := ids.Admit(&lifted, nothing).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
+		if keeps := ids.Admit(&lifted, &quorum.Snapshot{Machines: []quorum.Machine{twin}}).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
 			want[quorum.RuleClaim] = true
 			seen[quorum.RuleClaim]++
 		}

@@ -239,6 +239,9 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		put(&m.Annotations, quorum.OverrideByAnnotation, pick("by", "absent", "absent", "alice", "alice 2026-11-22T10:00:00Z", "system:admin 2026-11-22T10:00:00Z", "bob bob 2026-11-22T10:00:00Z"))
 		put(&m.Annotations, quorum.InstanceAnnotations[0].Key, pick("host", "absent", "absent", "", "a", "b"))
 		put(&m.Annotations, quorum.InstanceAnnotations[1].Key, pick("server", "absent", "absent", "a"))
+		if phase := pick("phase", "", "", "Failed", "Running"); phase != "" {
+			m.Status.Phase = &phase
+		}
 		switch pick("status", "none", "none", "node", "address", "link-local", "name") {
 		case "node":
 			m.Status.NodeRef = &corev1.ObjectReference{Kind: "Node", Name: "n"}

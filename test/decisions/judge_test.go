@@ -167,12 +167,16 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 	for _, m := range s.Machines {
 		node := ""
 		for _, n := range s.Nodes {
-			if m.NodeName == n.Name || m.NodeName == "" && m.ProviderID != "" && m.ProviderID == n.ProviderID {
+			if m.NodeName == n.Name {
 				node = n.Name
-				taken += n.Name + " "
-				break
 			}
 		}
+		for _, n := range s.Nodes {
+			if node == "" && m.ProviderID != "" && m.ProviderID == n.ProviderID {
+				node = n.Name
+			}
+		}
+		taken += node + " "
 		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
 		claimed = claimed || own
 		at := own || has(texts(m.Addresses, m.HostNames))

@@ -179,6 +179,7 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 	}
 	if chance(t, 5, "claim is lifted") {
 		m.Override, m.OverrideBy = "claim: because", q.Stamp("bob", one(t, "signed", noon(), noon().Add(-2*time.Hour)))
+		m.Phase, m.ProviderID = one(t, "phase of the lifted", "Failed", "Failed", "Running"), one(t, "instance of the lifted", "p0", "p1", "its own")
 	}
 	switch rapid.IntRange(1, 8).Draw(t, "evidence") {
 	case 1, 2, 3:
@@ -521,8 +522,15 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	final := freed && was.Hook == q.EntryAbsent && strings.Contains(dumbLedger(s), "["+was.UID+"]") &&
 		(!dumbLosesQuorum(s, was) || dumbLifts(s, was))
 	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
-	// A person who lifted the rule takes the name of an instance off a Machine of which no member is on record.
-	takesOff := class == admission.ClassPerson && was.EvidenceRaw == "" && was.Override == "claim: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z"
+	// A person who lifted the rule takes the name of an instance off a Machine that failed, and that is another's.
+	twin := slices.ContainsFunc(s.Machines, func(m q.Machine) bool {
+		shares := m.ProviderID != "" && m.ProviderID == was.ProviderID
+		for k := range m.Instance {
+			shares = shares || m.Instance[k] != "" && m.Instance[k] == was.Instance[k]
+		}
+		return m.Name != was.Name && shares && (m.Phase != "Failed" || m.EvidenceRaw != "")
+	})
+	takesOff := class == admission.ClassPerson && was.EvidenceRaw == "" && was.Phase == "Failed" && twin && was.Override == "claim: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z"
 	named := is.Instance
 	for k := range named {
 		if takesOff && named[k] == "" {

@@ -97,6 +97,12 @@ func TestClaimedByTwin(t *testing.T) {
 	}
 	c.tells(t, "twin", string(membership.ReasonInstanceClaimedTwice))
 	must(t, c.remove(t.Context(), "master-0"))
+	eventually(t, quickly, "twin to have failed, and to be hooked", func(ctx context.Context) error {
+		if m, err := c.seen(ctx, "twin"); err != nil || m.Phase != "Failed" || !m.Protected() {
+			return fmt.Errorf("it is %q, and protected: %t: %w", m.Phase, m.Protected(), err)
+		}
+		return nil
+	})
 	c.refused(t, "twin", string(quorum.RuleClaim))
 
 	takeOff := `{"spec":{"providerID":null}}`
