@@ -55,8 +55,8 @@ func adopts() string {
 	adopted := owners("object") + ".exists(o, " + all(scales,
 		some(not(controlPlane("oldObject"))+" && "+controlPlane("object"), not(owners("oldObject")+".exists(p, "+same+")"))) + ")"
 	// More owners than any Machine has are refused unseen: see entry.
-	size := owners("object") + ".size()"
-	return all(live(), some(all(fmt.Sprintf("(%s > %d)", size, admission.MostOwners), differ(owners)), all(fmt.Sprintf("(%s <= %d)", size, admission.MostOwners), adopted)))
+	size, becomes := owners("object")+".size()", all(not(controlPlane("oldObject")), controlPlane("object"))
+	return all(live(), some(all(fmt.Sprintf("(%s > %d)", size, admission.MostOwners), some(differ(owners), becomes)), all(fmt.Sprintf("(%s <= %d)", size, admission.MostOwners), adopted)))
 }
 
 // owners are the owner references.

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	apiadmission "k8s.io/apiserver/pkg/admission"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
@@ -274,6 +275,35 @@ func TestStatusPolicy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestManyOwners: the policy refuses more owners than Holdfast looks at, as Holdfast does.
+func TestManyOwners(t *testing.T) {
+	policy, _ := policies(t, registrations.Options{MachineNamespace: "openshift-machine-api", Identities: identities()})
+	machine := func(role string, owners int) *machinev1beta1.Machine {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{quorum.RoleLabel: role}}}
+		for i := range owners {
+			m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: types.UID(fmt.Sprint(i))})
+		}
+		return m
+	}
+	const most = admission.MostOwners
+	relabelled := machine("master", most+1)
+	relabelled.Labels[quorum.TypeLabel] = "master"
+	for _, c := range []struct {
+		name     string
+		old, new *machinev1beta1.Machine
+		denied   bool
+	}{
+		{"as many as may be", machine("master", most-1), machine("master", most), false},
+		{"one more", machine("master", most), machine("master", most+1), true},
+		{"too many, and they stay", machine("master", most+1), relabelled, false},
+		{"a worker with too many becomes the control plane's", machine("worker", most+1), machine("master", most+1), true},
+	} {
+		if denied, _ := policy.denials(t, c.old, c.new, admission.User{Name: "alice"}); denied[quorum.RuleAdopt] != c.denied {
+			t.Errorf("%s: denied by %v", c.name, denied)
+		}
+	}
 }
 
 // TestPolicyFile holds deploy/base/policy.yaml, which is what Policies says without any flag.
