@@ -32,22 +32,35 @@ demo: binaries parts ## Replace a Machine of a real control plane, narrated: the
 sandbox: binaries parts ## Keep a real control plane running until Ctrl-C (SANDBOX_FLAGS="--replicas 5 --mode guard --cpms ...")
 	@$(BIN)/sandbox up $(SANDBOX_FLAGS)
 
-# Most of a test's time is waiting, so packages and tests run side by side, those that take longest first. test/slots
-# limits how many control planes they run at a time. vet is a part of make check and make lint.
-LONGEST := ./test/waysin ./test/scenario ./test/install ./test/custodian
+# Tests are in two tiers, by Go's -short: test/tier. Most of a test's time is waiting, so packages and tests run side by
+# side, those that take longest first. test/slots limits how many control planes they run at a time. vet is a part of
+# make check and make lint.
+LONGEST := ./test/scenario ./test/install ./test/custodian ./test/model
 .PHONY: test
-test: binaries parts ## Run the tests: decisions, webhooks on a real API server, etcd on real rings, scenarios on the sandbox
+test: binaries parts compiled ## Run the tests: decisions, webhooks on a real API server, etcd on real rings, main scenarios on the sandbox (under 10 minutes)
 	@$(MAKE) --no-print-directory -j4 test-main test-machine-api test-image test-bundle
 
 .PHONY: test-main test-machine-api test-image test-bundle
 test-main:
-	go test -vet=off -timeout 60m -p 6 $(LONGEST) ./...
+	go test -short -vet=off -timeout 60m -p 6 $(LONGEST) ./...
 test-machine-api:
-	cd test/machineapi && go test -timeout 10m ./...
+	cd test/machineapi && go test -timeout 20m ./...
 test-image:
-	cd deploy/image && go test -timeout 10m ./...
+	cd deploy/image && go test -timeout 20m ./...
 test-bundle:
-	cd deploy/bundle && go test -timeout 10m ./...
+	cd deploy/bundle && go test -timeout 20m ./...
+
+# Nothing is compiled beside a sandbox: on two cores its API server would be too late.
+.PHONY: compiled
+compiled:
+	@$(PROGRESS) "tests" go list -export -test -f '' ./...
+	@cd test/machineapi && $(PROGRESS) "tests of machine-api" go list -export -test -f '' ./...
+	@cd deploy/image && $(PROGRESS) "tests of the image" go list -export -test -f '' ./...
+	@cd deploy/bundle && $(PROGRESS) "tests of the bundle" go list -export -test -f '' ./...
+
+.PHONY: scenarios
+scenarios: binaries parts compiled ## Run the long scenarios: faults, chaos, partitions, restores, drains, escapes, ways in, sets of all sizes
+	go test -vet=off -timeout 60m -p 6 $$(test/tier/long.sh)
 
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
@@ -80,7 +93,7 @@ browser: ## Open the report's page in headless Chromium (Debian: apt-get install
 .PHONY: upgrade
 upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/upgrade.md)
 	test/install/from.sh $(FROM) $(BIN)/from
-	HOLDFAST_FROM=$(BIN)/from go test -count 1 -timeout 10m -run '^TestInstall$$/^(guard_mode|(up|down)grade_under_load.*)$$' -v ./test/install
+	HOLDFAST_FROM=$(BIN)/from go test -count 1 -timeout 10m -run '^TestUpgrade$$/^(guard_mode|(up|down)grade_under_load.*)$$' -v ./test/install
 
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin

@@ -165,7 +165,7 @@ func (f *fixture) serve(t *testing.T) {
 			return fmt.Errorf("%d calls", calls)
 		}
 		return nil
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // client is a client of a user, whose warnings are collected, if anywhere.
@@ -325,6 +325,7 @@ func (g *guard) Decided(_ context.Context, r webhooks.Record) {
 	defer g.mu.Unlock()
 	for _, f := range d.Findings {
 		g.recorded = append(g.recorded, record{f, dryRun})
+		met.Store(f.Rule, true)
 	}
 }
 
@@ -522,7 +523,7 @@ func (f *fixture) caughtUp(t *testing.T, o client.Object) {
 		seen := o.DeepCopyObject().(client.Object)
 		err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(o), seen, cached)
 		return seen.GetResourceVersion(), err
-	}).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).Should(gomega.Equal(o.GetResourceVersion()))
+	}).WithTimeout(2 * time.Minute).WithPolling(5 * time.Millisecond).Should(gomega.Equal(o.GetResourceVersion()))
 }
 
 // describe is what the guard protects of a Machine, in one line.

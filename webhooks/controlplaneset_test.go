@@ -177,5 +177,5 @@ func (f *fixture) refuseType(t *testing.T, name string) {
 		trial := manifest("of-type")
 		trial.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{"instanceType":"` + name + `"}`)}
 		return f.direct.Create(t.Context(), trial, client.DryRunAll)
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.MatchError(gomega.ContainSubstring("no such instance type")))
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.MatchError(gomega.ContainSubstring("no such instance type")))
 }

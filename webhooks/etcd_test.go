@@ -281,7 +281,7 @@ func (f *etcdFixture) until(t *testing.T, as func(*quorum.Ring) bool) {
 			return fmt.Errorf("%+v", r)
 		}
 		return nil
-	}).WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // prepare makes the Machines of all cases beforehand, with etcd whole.

@@ -66,9 +66,9 @@ func (f *fixture) stripper(t *testing.T, name string, again admissionregistratio
 		if err := f.direct.Delete(ctx, config); err != nil {
 			t.Error(err)
 		}
-		gomega.NewWithT(t).Eventually(called).WithArguments(ctx).WithTimeout(20 * time.Second).WithPolling(20 * time.Millisecond).Should(gomega.BeFalse())
+		gomega.NewWithT(t).Eventually(called).WithArguments(ctx).WithTimeout(2 * time.Minute).WithPolling(20 * time.Millisecond).Should(gomega.BeFalse())
 	})
-	gomega.NewWithT(t).Eventually(called).WithArguments(t.Context()).WithTimeout(20 * time.Second).WithPolling(20 * time.Millisecond).Should(gomega.BeTrue())
+	gomega.NewWithT(t).Eventually(called).WithArguments(t.Context()).WithTimeout(2 * time.Minute).WithPolling(20 * time.Millisecond).Should(gomega.BeTrue())
 }
 
 // touch is a change that is nobody's business.

@@ -78,10 +78,10 @@ func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 	wait := gomega.NewWithT(t).Eventually
 	wait(func() string {
 		return deniedBy(merge(`{"spec":{"lifecycleHooks":null}}`)(t.Context(), c, probe, true))
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.MachinePolicy))
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.MachinePolicy))
 	wait(func() string {
 		return deniedBy(c.Status().Patch(t.Context(), probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll))
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.StatusPolicy))
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.StatusPolicy))
 }
 
 // deniedBy is the policy that an error is about, "" if it is none.

@@ -61,7 +61,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 	allowed := func(list []string) {
 		t.Helper()
 		for _, what := range list {
-			gomega.NewWithT(t).Eventually(may).WithArguments(what).WithTimeout(10*time.Second).Should(gomega.BeTrue(), what)
+			gomega.NewWithT(t).Eventually(may).WithArguments(what).WithTimeout(2*time.Minute).Should(gomega.BeTrue(), what)
 		}
 	}
 	refused := func(list []string) {

@@ -82,19 +82,19 @@ func TestTerms(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		r.stop = func() { cancel(); g.Eventually(ended, "10s").Should(Receive(BeNil())) }
+		r.stop = func() { cancel(); g.Eventually(ended, "2m").Should(Receive(BeNil())) }
 		go func() { ended <- e.Start(ctx) }()
 		if i == 0 {
-			g.Eventually(r.leads.Load, "20s", "10ms").Should(BeTrue())
+			g.Eventually(r.leads.Load, "2m", "10ms").Should(BeTrue())
 		}
 	}
 	one, two := replicas[0], replicas[1]
 
 	// Its connection is cut: its work ends, and only then does the other lead.
 	one.connection.off.Store(true)
-	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeFalse())
+	g.Eventually(one.leads.Load, "2m", "10ms").Should(BeFalse())
 	g.Expect(two.leads.Load()).To(BeFalse(), "before the Lease has run out")
-	g.Eventually(two.leads.Load, "20s", "10ms").Should(BeTrue())
+	g.Eventually(two.leads.Load, "2m", "10ms").Should(BeTrue())
 	one.connection.off.Store(false)
 
 	// Who is told to stop gives the Lease up: the other, which stands again, need not wait for its end.
@@ -107,14 +107,14 @@ func TestTerms(t *testing.T) {
 	g.Expect(two.leads.Load()).To(BeFalse())
 	g.Expect(admin.Get(t.Context(), key, lease)).To(Succeed())
 	g.Expect(ptr.Deref(lease.Spec.HolderIdentity, "")).NotTo(Equal(holder), "the Lease is not given up")
-	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeTrue())
+	g.Eventually(one.leads.Load, "2m", "10ms").Should(BeTrue())
 	g.Expect(one.began.Load()).To(BeNumerically("==", 2))
 
 	// An outage that ends before anybody else could lead: it begins anew all the same.
 	one.connection.off.Store(true)
-	g.Eventually(one.leads.Load, "10s", "10ms").Should(BeFalse())
+	g.Eventually(one.leads.Load, "2m", "10ms").Should(BeFalse())
 	one.connection.off.Store(false)
-	g.Eventually(one.began.Load, "10s", "10ms").Should(BeNumerically("==", 3))
+	g.Eventually(one.began.Load, "2m", "10ms").Should(BeNumerically("==", 3))
 
 	one.stop()
 	g.Expect(one.leads.Load()).To(BeFalse())
@@ -152,12 +152,12 @@ func TestForeignLease(t *testing.T) {
 		"renewed in a future": `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2147483647,"renewTime":"2999-01-01T00:00:00.000000Z"}}`,
 		"in no time":          `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":1}}`,
 	} {
-		g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue(), name)
+		g.Eventually(leads.Load, "2m", "10ms").Should(BeTrue(), name)
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast"}}
 		g.Expect(admin.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(edit)))).To(Succeed())
-		g.Eventually(leads.Load, "10s", "10ms").Should(BeFalse(), name)
+		g.Eventually(leads.Load, "2m", "10ms").Should(BeFalse(), name)
 		g.Expect(lock.ledAgo()).To(BeNumerically("<", times.lease), name)
-		g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue(), name)
+		g.Eventually(leads.Load, "2m", "10ms").Should(BeTrue(), name)
 	}
 
 	// One who keeps renewing it leads, as far as can be seen.
@@ -170,10 +170,10 @@ func TestForeignLease(t *testing.T) {
 			_ = admin.Patch(renew, lease, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","leaseTransitions":%d}}`, n)))
 		}
 	}()
-	g.Eventually(leads.Load, "10s", "10ms").Should(BeFalse())
+	g.Eventually(leads.Load, "2m", "10ms").Should(BeFalse())
 	g.Consistently(leads.Load, 2*times.lease, "10ms").Should(BeFalse())
 	g.Expect(lock.ledAgo()).To(BeNumerically("<", times.lease))
 	end()
 	<-renewed
-	g.Eventually(leads.Load, "20s", "10ms").Should(BeTrue())
+	g.Eventually(leads.Load, "2m", "10ms").Should(BeTrue())
 }

@@ -162,7 +162,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 	eventually := func(f any) gomega.AsyncAssertion {
-		return gomega.NewWithT(t).Eventually(f).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond)
+		return gomega.NewWithT(t).Eventually(f).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond)
 	}
 	eventually(func() string { return get("http://" + probes + "/readyz") }).Should(gomega.Equal("200 ok"))
 	for _, check := range []string{"webhooks", "certificate", "etcd", "registrations"} {

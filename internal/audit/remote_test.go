@@ -121,7 +121,7 @@ func TestRemote(t *testing.T) {
 		want = append(want, fmt.Sprint(i))
 		s.Write(record(want[i]))
 	}
-	gomega.NewWithT(t).Eventually(c.received).WithTimeout(20 * time.Second).Should(gomega.HaveLen(8))
+	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.HaveLen(8))
 	if err := s.Close(t.Context()); err != nil { // sends the rest
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestRemoteIsTriedAgain(t *testing.T) {
 	})
 	s := sink(t, remoteOptions(t, c))
 	s.Write(record("a"))
-	gomega.NewWithT(t).Eventually(c.received).WithTimeout(20 * time.Second).Should(gomega.Equal([]string{"a"}))
+	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal([]string{"a"}))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestRemoteOverflow(t *testing.T) {
 	s := sink(t, o)
 	g := gomega.NewWithT(t)
 	s.Write(record("0"))
-	g.Eventually(c.called).WithTimeout(20 * time.Second).Should(gomega.Equal(1)) // it is under way, and counts
+	g.Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.Equal(1)) // it is under way, and counts
 	var want []string
 	for i := range 10 {
 		want = append(want, fmt.Sprint(i))
@@ -178,8 +178,8 @@ func TestRemoteOverflow(t *testing.T) {
 	letGo <- struct{}{}
 	letGo <- struct{}{}
 	letGo <- struct{}{}
-	g.Eventually(c.received).WithTimeout(20 * time.Second).Should(gomega.Equal(want[:3]))
-	g.Eventually(s.remote.waiting.Load).WithTimeout(20 * time.Second).Should(gomega.BeZero()) // and there is room again
+	g.Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal(want[:3]))
+	g.Eventually(s.remote.waiting.Load).WithTimeout(2 * time.Minute).Should(gomega.BeZero()) // and there is room again
 	counts(t, s, "written 10 errors 0 repeated 0; sent 3 dropped 7")
 	if diff := cmp.Diff(want, uids(entries(t, 0, o.LogPath))); diff != "" {
 		t.Errorf("the local log has them all: %s", diff)
@@ -196,7 +196,7 @@ func TestRemoteRefusesForGood(t *testing.T) {
 	for i := range 3 {
 		s.Write(record(fmt.Sprint(i)))
 	}
-	gomega.NewWithT(t).Eventually(c.received).WithTimeout(20 * time.Second).Should(gomega.Equal([]string{"2"}))
+	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal([]string{"2"}))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestRemoteIsDown(t *testing.T) {
 	o.WebhookInitialBackoff = time.Hour
 	s := sink(t, o)
 	s.Write(record("a"))
-	gomega.NewWithT(t).Eventually(c.called).WithTimeout(20 * time.Second).Should(gomega.BeNumerically(">", 0))
+	gomega.NewWithT(t).Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.BeNumerically(">", 0))
 	s.Write(record("b"))
 	if err := s.Ready(); err != nil {
 		t.Errorf("the local log is written: %v", err)

@@ -111,6 +111,6 @@ func TestUndone(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx, api) }()
 	defer func() { stop(); <-ended }()
-	g.Eventually(func() map[string]float64 { return scrape(t, registry) }, "30s", "50ms").Should(HaveKey("condition{ActionFails}"))
+	g.Eventually(func() map[string]float64 { return scrape(t, registry) }, "2m", "50ms").Should(HaveKey("condition{ActionFails}"))
 	g.Expect(patches.Load()).To(BeNumerically("<", 20), "patches that were undone, in about ten seconds")
 }

@@ -49,12 +49,12 @@ func TestAlarms(t *testing.T) {
 			if test.healthy == 2 {
 				g.Expect(got.Members[0].Healthy).To(BeFalse())
 			}
-		}, "10s", "20ms").Should(Succeed())
+		}, "2m", "20ms").Should(Succeed())
 		raise(pb.AlarmRequest_DEACTIVATE, test.kind, uint64(test.member))
 		g.Eventually(func(g Gomega) {
 			got := c.Read(t.Context())
 			whole(g, got, 3)
 			g.Expect(got.Alarms).To(BeEmpty())
-		}, "10s", "20ms").Should(Succeed())
+		}, "2m", "20ms").Should(Succeed())
 	}
 }

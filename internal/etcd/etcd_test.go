@@ -17,7 +17,7 @@ import (
 // startRing is a real ring with mutual TLS, gone with the test.
 func startRing(t *testing.T, n int) *ring.Ring {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	r, err := ring.Start(ctx, t.TempDir(), n)
 	if err != nil {
@@ -52,7 +52,7 @@ func startClient(t *testing.T, r *ring.Ring, seeds ...*ring.Member) *Client {
 // locked runs one change under the lock.
 func locked(t *testing.T, c *Client, change func(context.Context, *Held) error) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	h, err := c.Lock(ctx)
 	for errors.Is(err, concurrency.ErrLocked) && ctx.Err() == nil { // left behind by an ambiguous change
@@ -98,7 +98,7 @@ func updatePeerURL(t *testing.T, c *Client, id quorum.MemberID, peerURL string) 
 // addWhenAccepted adds a learner as soon as etcd has seen its voters connected for long enough.
 func addWhenAccepted(t *testing.T, c *Client, peerURL string) (id quorum.MemberID) {
 	t.Helper()
-	NewWithT(t).Eventually(func() (err error) { id, err = add(t, c, peerURL); return err }, "20s", "200ms").Should(Succeed())
+	NewWithT(t).Eventually(func() (err error) { id, err = add(t, c, peerURL); return err }, "2m", "200ms").Should(Succeed())
 	return id
 }
 
@@ -128,7 +128,7 @@ func readKnown(t *testing.T, c *Client) quorum.Ring {
 			return errors.New(r.Why)
 		}
 		return nil
-	}).WithTimeout(20 * time.Second).WithPolling(time.Millisecond).Should(Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(time.Millisecond).Should(Succeed())
 	return r
 }
 
@@ -301,7 +301,7 @@ func TestReplacement(t *testing.T) {
 		g.Expect(m.Learner).To(BeTrue())
 		g.Expect(m.Healthy).To(BeTrue(), m.Why)
 		g.Expect(m.Applied).To(BeNumerically("~", got.Index, 5))
-	}, "20s", "50ms").Should(Succeed())
+	}, "2m", "50ms").Should(Succeed())
 	g.Expect(c.endpoints()).NotTo(ContainElement(fresh.ClientURL()), "a learner refuses most calls")
 
 	// A learner that hangs falls behind: the index goes on without it.
@@ -322,16 +322,16 @@ func TestReplacement(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		got := readKnown(t, c)
 		g.Expect(got.Member(id).Applied).To(BeNumerically(">=", before+200))
-	}, "10s", "20ms").Should(Succeed())
+	}, "2m", "20ms").Should(Succeed())
 
 	g.Expect(promote(t, c, id)).To(Succeed())
-	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 4) }, "5s", "50ms").Should(Succeed())
+	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 4) }, "2m", "50ms").Should(Succeed())
 	g.Expect(c.endpoints()).To(ContainElement(fresh.ClientURL()))
 
 	// etcd counts the new voter as connected for 5 s before it lets a healthy one go.
 	g.Expect(moveLeader(t, c, id)).To(Succeed())
 	g.Expect(c.Read(t.Context()).Leader).To(Equal(id))
-	g.Eventually(func() error { return remove(t, c, old) }, "15s", "200ms").Should(Succeed())
+	g.Eventually(func() error { return remove(t, c, old) }, "2m", "200ms").Should(Succeed())
 	g.Expect(seed.Kill()).To(Succeed())
 
 	// The only seed is dead, and the ring has moved on.

@@ -42,13 +42,13 @@ func freeze(t *testing.T, p *process.Process) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(string(status)).To(ContainSubstring("State:\tT"))
 		}
-	}, "5s", "5ms").Should(Succeed())
+	}, "2m", "5ms").Should(Succeed())
 }
 
 const (
 	// inTime is for a read that a silent member holds up until Config.ReadTimeout, a second. A busy computer
 	// adds to that; without the time-out the read would last as long as the silence.
-	inTime = 3 * time.Second
+	inTime = 10 * time.Second
 	// direct is for a read that waits for no silent member.
 	direct = time.Second / 2
 )
@@ -90,10 +90,10 @@ func TestPolling(t *testing.T) {
 		g.Expect(locked(t, c, func(context.Context, *Held) error { return nil })).To(Succeed())
 	}
 	t.Logf("lock and unlock: %v", time.Since(from)/20)
-	g.Eventually(runtime.NumGoroutine, "5s", "20ms").Should(BeNumerically("<=", goroutines))
-	g.Eventually(func() int { return openFiles(t) }, "5s", "20ms").Should(BeNumerically("<=", files))
+	g.Eventually(runtime.NumGoroutine, "2m", "20ms").Should(BeNumerically("<=", goroutines))
+	g.Eventually(func() int { return openFiles(t) }, "2m", "20ms").Should(BeNumerically("<=", files))
 	c.Close()
-	g.Eventually(runtime.NumGoroutine, "5s", "20ms").Should(BeNumerically("<=", start))
+	g.Eventually(runtime.NumGoroutine, "2m", "20ms").Should(BeNumerically("<=", start))
 }
 
 // TestFaults goes from a whole ring to a lost quorum and back.
@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 		g.Expect(now.Member(id(hung)).Why).NotTo(BeEmpty())
 		g.Expect(now.Member(id(leader)).Healthy).To(BeTrue(), now.Member(id(leader)).Why)
 		g.Expect(now.Member(id(dead)).Healthy).To(BeTrue(), now.Member(id(dead)).Why)
-	}, "20s").Should(Succeed())
+	}, "2m").Should(Succeed())
 
 	// Leadership that was offered to it may yet be taken: that is not a refusal.
 	err := locked(t, c, func(ctx context.Context, h *Held) error {
@@ -132,7 +132,7 @@ func TestFaults(t *testing.T) {
 	// And nobody decides on another change while it is on its way.
 	g.Expect(waitInVain(t, c)).To(MatchError(concurrency.ErrLocked))
 	g.Expect(hung.Process().Signal(cont)).To(Succeed())
-	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 3) }, "10s", "50ms").Should(Succeed())
+	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 3) }, "2m", "50ms").Should(Succeed())
 
 	// A dead voter.
 	got = c.Read(t.Context())
@@ -155,10 +155,10 @@ func TestFaults(t *testing.T) {
 	impostor, err := ring.StartMember(r.CA, spec)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = impostor.Kill() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	g.Expect(ring.WaitHealthy(ctx, r.Config, impostor)).To(Succeed())
-	g.Eventually(func() string { return memberNow(t, c, id(dead)).Why }, "5s", "50ms").Should(ContainSubstring("answers there"))
+	g.Eventually(func() string { return memberNow(t, c, id(dead)).Why }, "2m", "50ms").Should(ContainSubstring("answers there"))
 	g.Expect(memberNow(t, c, id(dead)).Healthy).To(BeFalse())
 	// Nor is its word taken for the ring's, even if it is asked first.
 	c.last = impostor.ClientURL()
@@ -175,7 +175,7 @@ func TestFaults(t *testing.T) {
 	t.Cleanup(func() { _ = back.Kill() })
 	g.Expect(ring.WaitHealthy(ctx, r.Config, back)).To(Succeed())
 	from := time.Now()
-	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 3) }, "5s", "20ms").Should(Succeed())
+	g.Eventually(func(g Gomega) { whole(g, c.Read(t.Context()), 3) }, "2m", "20ms").Should(Succeed())
 	t.Logf("seen healthy again after %v", time.Since(from))
 
 	// The leader dies: unknown while nobody leads, then known under another.
@@ -187,7 +187,7 @@ func TestFaults(t *testing.T) {
 		now := c.Read(t.Context())
 		g.Expect(now.Known).To(BeTrue(), now.Why)
 		g.Expect(now.Leader).NotTo(Or(BeZero(), Equal(id(leader))))
-	}, "10s", "20ms").Should(Succeed())
+	}, "2m", "20ms").Should(Succeed())
 	t.Logf("read under a new leader %v after the old one died", time.Since(from))
 	g.Expect(remove(t, c, id(leader))).To(Succeed(), "a dead voter may go")
 
@@ -217,7 +217,7 @@ func TestFaults(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(errors.Is(err, ErrAmbiguous)).To(BeFalse())
 	g.Expect(leader.Process().Signal(cont)).To(Succeed())
-	g.Eventually(func() bool { return c.Read(t.Context()).Known }, "10s", "50ms").Should(BeTrue())
+	g.Eventually(func() bool { return c.Read(t.Context()).Known }, "2m", "50ms").Should(BeTrue())
 
 	// Lost for good: what is left says at once that it knows of no leader.
 	g.Expect(leader.Kill()).To(Succeed())
@@ -225,7 +225,7 @@ func TestFaults(t *testing.T) {
 		from := time.Now()
 		g.Expect(c.Read(t.Context()).Known).To(BeFalse())
 		g.Expect(time.Since(from)).To(BeNumerically("<", direct))
-	}, "10s", "50ms").Should(Succeed())
+	}, "2m", "50ms").Should(Succeed())
 
 	c.Close()
 	g.Expect(c.Read(t.Context()).Known).To(BeFalse())

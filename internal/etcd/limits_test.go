@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 	}
 	g.Expect(taken()).To(Equal(map[string]int{"m0": 0, "m1": 0, "m2": 0}), "nobody asks while there is no learner")
 	addWhenAccepted(t, c, r.Ports.PeerURL(r.Next("first").Address))
-	g.Eventually(taken, "5s", "50ms").Should(Equal(map[string]int{"m0": 2, "m1": 2, "m2": 0, "": 0}))
+	g.Eventually(taken, "2m", "50ms").Should(Equal(map[string]int{"m0": 2, "m1": 2, "m2": 0, "": 0}))
 
 	// This is what has to be spared people. The leader says yes for all, and yet each does as its own limit says.
 	got := c.Read(t.Context())
@@ -85,9 +85,9 @@ func TestLimits(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = second.Kill() })
 	low := r.Members[2]
-	g.Eventually(low.Process().Done(), "20s").Should(BeClosed(), "the member with the lower limit ends")
+	g.Eventually(low.Process().Done(), "2m").Should(BeClosed(), "the member with the lower limit ends")
 	again, err := low.Restart(r.CA)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = again.Kill() })
-	g.Eventually(again.Process().Done(), "20s").Should(BeClosed(), "and does not start again")
+	g.Eventually(again.Process().Done(), "2m").Should(BeClosed(), "and does not start again")
 }

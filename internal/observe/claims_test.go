@@ -102,7 +102,7 @@ func TestClaims(t *testing.T) {
 		must(t, <-ended)
 	}()
 	eventually := NewWithT(t).Eventually
-	eventually(func() bool { _, known, _ := claims.find(nil); return known }).WithTimeout(20 * time.Second).Should(BeTrue())
+	eventually(func() bool { _, known, _ := claims.find(nil); return known }).WithTimeout(2 * time.Minute).Should(BeTrue())
 	finds("process:///worker-100", "worker-100")
 	create("master-1", "master", "process:///worker-7")
 	var read []string // Machines that are read by themselves
@@ -129,23 +129,23 @@ func TestClaims(t *testing.T) {
 		t.Errorf("MachineSets (-want +got), %s:\n%s", s.MachineSetsWhy, diff)
 	}
 	early := create("early", "worker", "process:///9")
-	eventually(of).WithArguments("process:///9").WithTimeout(20 * time.Second).Should(Equal([]string{"early"}))
+	eventually(of).WithArguments("process:///9").WithTimeout(2 * time.Minute).Should(Equal([]string{"early"}))
 	must(t, api.Patch(t.Context(), early, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"providerID":"process:///8"}}`))))
-	eventually(of).WithArguments("process:///8").WithTimeout(20 * time.Second).Should(Equal([]string{"early"}))
+	eventually(of).WithArguments("process:///8").WithTimeout(2 * time.Minute).Should(Equal([]string{"early"}))
 	finds("process:///9")
 	must(t, api.Delete(t.Context(), early))
-	eventually(func() int { names, _, _ := claims.find([]string{"instance process:///8"}); return len(names) }).WithTimeout(20 * time.Second).Should(Equal(0))
+	eventually(func() int { names, _, _ := claims.find([]string{"instance process:///8"}); return len(names) }).WithTimeout(2 * time.Minute).Should(Equal(0))
 	finds("process:///8")
 
 	// A watch that breaks: what changes meanwhile is found all the same, and the index is back soon.
 	known := func() bool { _, known, _ := claims.find(nil); return known }
 	broken <- errors.New("the connection was closed")
-	eventually(known).WithTimeout(20 * time.Second).WithPolling(time.Millisecond).Should(BeFalse())
+	eventually(known).WithTimeout(2 * time.Minute).WithPolling(time.Millisecond).Should(BeFalse())
 	if s, err = g.Snapshot(t.Context()); err != nil || len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" {
 		t.Errorf("who claimed before the watch broke is forgotten: %+v, %v", s.Claimants, err)
 	}
 	create("late", "worker", "process:///7")
 	finds("process:///7", "late")
-	eventually(known).WithTimeout(20 * time.Second).Should(BeTrue())
+	eventually(known).WithTimeout(2 * time.Minute).Should(BeTrue())
 	finds("process:///7", "late")
 }

@@ -113,7 +113,7 @@ func TestFightIsOneEvent(t *testing.T) {
 			return errors.New(diff)
 		}
 		return nil
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // kept is what an API server would have stored of Events.

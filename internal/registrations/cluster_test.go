@@ -266,7 +266,7 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, f any) gomega.AsyncAssertion {
 	t.Helper()
-	return gomega.NewWithT(t).Eventually(f).WithTimeout(20 * time.Second).WithPolling(20 * time.Millisecond)
+	return gomega.NewWithT(t).Eventually(f).WithTimeout(2 * time.Minute).WithPolling(20 * time.Millisecond)
 }
 
 // served is a source of the files in a folder, which it follows until the test ends.

@@ -522,7 +522,7 @@ func testApart(t *testing.T, c *cluster) {
 	run(t, k.Start)
 	objects := k.objects()
 	fought, gone := objects[0], objects[len(objects)-1]
-	eventually(t, func() bool { return c.get(t, fought) && c.get(t, gone) }).WithTimeout(time.Minute).Should(gomega.BeTrue())
+	eventually(t, func() bool { return c.get(t, fought) && c.get(t, gone) }).WithTimeout(3 * time.Minute).Should(gomega.BeTrue())
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -533,7 +533,7 @@ func testApart(t *testing.T, c *cluster) {
 		}
 	}()
 	defer func() { end(); <-ended }()
-	eventually(t, func() float64 { return k.value(t, "holdfast_registration_restored_total", fought.kind) }).WithTimeout(time.Minute).Should(gomega.BeNumerically(">", 16))
+	eventually(t, func() float64 { return k.value(t, "holdfast_registration_restored_total", fought.kind) }).WithTimeout(3 * time.Minute).Should(gomega.BeNumerically(">", 16))
 	for range 3 {
 		must(t, c.api.Delete(t.Context(), gone.live))
 		eventually(t, func() bool { return c.get(t, gone) }).WithTimeout(1500 * time.Millisecond).Should(gomega.BeTrue())

@@ -47,7 +47,7 @@ func (r *realRing) goesOn(t *testing.T, i int, spec ring.MemberSpec) {
 func TestAddressChanges(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	r := startRing(t, 3)
 	t.Cleanup(func() {
 		for _, m := range r.Members {

@@ -23,7 +23,7 @@ import (
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	dir := t.TempDir()
 	ca, err := pki.NewAuthority("test")
 	g.Expect(err).NotTo(HaveOccurred())

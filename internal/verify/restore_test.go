@@ -136,7 +136,7 @@ func said(t *testing.T, m *Membership, timeout time.Duration) error {
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	r := startRing(t, 3)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")

@@ -34,7 +34,7 @@ type realRing struct {
 
 func startRing(t *testing.T, n int) *realRing {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	r, err := ring.Start(ctx, t.TempDir(), n)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *realRing) cluster(t *testing.T) uint64 {
 func TestRing(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	r := startRing(t, 3)
 	ctx := t.Context()
@@ -228,7 +228,7 @@ func TestRing(t *testing.T) {
 func TestLearnerThatGotNothing(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	r := startRing(t, 1)
 	spec := r.Next("next")
 	r.node(spec)

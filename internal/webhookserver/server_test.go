@@ -287,7 +287,7 @@ func TestBodies(t *testing.T) {
 	NewWithT(t).Eventually(func() int {
 		code, _, _ := f.call(token+hook, strings.NewReader("four"))
 		return code
-	}).WithTimeout(5 * time.Second).Should(Equal(http.StatusServiceUnavailable))
+	}).WithTimeout(2 * time.Minute).Should(Equal(http.StatusServiceUnavailable))
 	for _, end := range done {
 		end()
 	}

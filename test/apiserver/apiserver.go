@@ -22,7 +22,7 @@ import (
 func Start(t testing.TB, configure ...func(*envtest.Environment)) *envtest.Environment {
 	t.Helper()
 	slots.Take(t)
-	env := &envtest.Environment{ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
+	env := &envtest.Environment{ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 8 * time.Minute}
 	env.ControlPlane.Etcd = &envtest.Etcd{Path: binary(t, "etcd")}
 	env.ControlPlane.GetAPIServer().Path = binary(t, "kube-apiserver")
 	for _, change := range configure {

@@ -60,7 +60,7 @@ func start(t *testing.T) *fixture {
 // on has failures of a part be that part's.
 func (f *fixture) on(t *testing.T) {
 	f.t, f.WithT = t, gomega.NewWithT(t)
-	f.SetDefaultEventuallyTimeout(60 * time.Second)
+	f.SetDefaultEventuallyTimeout(3 * time.Minute)
 	f.SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 }
 

@@ -161,7 +161,7 @@ func (f *fixture) load(kinds map[string]request, run func()) *tally {
 				case <-tick.C:
 				}
 				// Not the load's own end: what is under way is answered.
-				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 				err := send(limited, n)
 				cancel()
 				l.note(what, err)

@@ -94,5 +94,5 @@ func (f *fixture) registered(overlay string) {
 		} else {
 			g.Expect(validating.Annotations).To(gomega.HaveKey(cmapi.WantInjectAnnotation))
 		}
-	}).WithTimeout(time.Minute).Should(gomega.Succeed())
+	}).WithTimeout(3 * time.Minute).Should(gomega.Succeed())
 }

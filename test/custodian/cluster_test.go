@@ -35,7 +35,7 @@ import (
 
 const (
 	desired = 3
-	within  = 120 * time.Second // a whole replacement; it takes seconds, unless the API server hangs with a member
+	within  = 5 * time.Minute // a whole replacement; it takes seconds, unless the API server hangs with a member
 	glimpse = 100 * time.Millisecond
 	attempt = 5 * time.Second // what is asked of something that hangs
 )

@@ -16,12 +16,14 @@ import (
 
 	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestHealthCheckWithoutSet: hosts die on a control plane without a set, so nobody makes the replacement but a person. The real
 // MachineHealthCheck controller leaves a Machine alone that no controller owns, and deletes one that has such an owner. The stand-in for
 // cluster-etcd-operator then removes the dead member, and adds that of the new Machine. test/scenario has the same in full mode.
 func TestHealthCheckWithoutSet(t *testing.T) {
+	tier.Long(t)
 	c := start(t, sandbox.Options{Mode: "guard"})
 	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
 	goOn(t, o, "the operator's hook, and latch and evidence with it, on every Machine", c.restless)

@@ -54,7 +54,7 @@ func (c *cluster) watch(t *testing.T, fewest int) *story {
 		for _, name := range s.unpaired {
 			t.Errorf("Machine %s had hook or latch alone since Holdfast was down, and to the end", name)
 		}
-		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
 		lost, err := w.Lost(reading)
 		if err != nil || lost > 0 {

@@ -190,7 +190,7 @@ func (f *fixture) load(requests map[string]request, run func()) *tally {
 				case <-tick.C:
 				}
 				// Not the load's own end: what is under way is answered.
-				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 				began := time.Now()
 				err := send(limited, n)
 				cancel()

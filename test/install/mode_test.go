@@ -23,10 +23,12 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestMode changes the mode of an installation under load, as docs/upgrade.md says, and back.
 func TestMode(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	f := start(t)
 	f.hook()

@@ -22,11 +22,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestOpenShift installs OpenShift's overlay beside a stand-in for the service CA operator, and has all that it issues
 // renewed under load. What of the overlay is for cluster monitoring's operator is left out: its kinds are not here.
 func TestOpenShift(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	f := start(t)
 	f.hook()

@@ -182,5 +182,5 @@ func (f *fixture) exact(manifests []byte, since int64, spare map[string]string) 
 			refused = append(refused, need.String())
 		}
 		g.Expect(refused).To(gomega.BeEmpty(), "requests that were forbidden")
-	}).WithTimeout(20*time.Second).Should(gomega.Succeed(), func() string { _, no := f.asked(since); return fmt.Sprint("forbidden: ", no) })
+	}).WithTimeout(2*time.Minute).Should(gomega.Succeed(), func() string { _, no := f.asked(since); return fmt.Sprint("forbidden: ", no) })
 }

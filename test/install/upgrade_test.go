@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
@@ -15,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // version is one of two that are installed in turn.
@@ -22,6 +24,20 @@ type version struct {
 	holdfast, plugin string // binaries, in bin
 	automation       string // of --automation-users, so that the registrations of the two differ
 	manifests        []byte
+}
+
+// TestUpgrade upgrades an installation under load and goes back, applies the other overlays, and loses a replica.
+func TestUpgrade(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	f := start(t)
+	f.hook()
+	earlier, later, rounds := f.versions()
+	part := f.parts(t)
+	part("guard mode", func() { f.install(earlier.manifests); f.guards(); f.as(earlier, later) })
+	f.rollouts(part, earlier, later, rounds)
+	part("the other overlays", f.others)
+	part("loss of a replica under load", f.loss)
 }
 
 // rollouts goes from the earlier version to this one and back under load, as often as rounds says, by parts of the

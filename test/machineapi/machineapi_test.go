@@ -35,7 +35,7 @@ import (
 const (
 	namespace = "openshift-machine-api"
 	// soon bounds one step of a Machine's life; none may wait for the library's 30 s.
-	soon = 10 * time.Second
+	soon = 25 * time.Second
 	// settle is for how long nothing may happen to a Machine that is held.
 	settle = 1500 * time.Millisecond
 	poll   = 20 * time.Millisecond

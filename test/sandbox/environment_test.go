@@ -26,7 +26,7 @@ func TestEnvironment(t *testing.T) {
 	c := admin(t, s)
 	ctx := t.Context()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 
 	key := client.ObjectKey{Namespace: hostenv.Namespace, Name: hostenv.Name}

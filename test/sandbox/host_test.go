@@ -19,9 +19,9 @@ import (
 // so the sandbox plays the operator that renders the hosts' environments.
 func TestHostLife(t *testing.T) {
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 
 	s, err := open(Options{Dir: t.TempDir(), Replicas: 1, WithoutHoldfast: true}.withDefaults())

@@ -38,8 +38,8 @@ func TestHoldfastIsKilled(t *testing.T) {
 
 	killed := s.Holdfast.Process()
 	g.Expect(syscall.Kill(killed.PID(), syscall.SIGKILL)).To(Succeed())
-	g.Eventually(killed.Done()).WithTimeout(time.Minute).Should(BeClosed())
-	g.Eventually(s.Holdfast.Process).WithTimeout(time.Minute).ShouldNot(BeIdenticalTo(killed))
+	g.Eventually(killed.Done()).WithTimeout(3 * time.Minute).Should(BeClosed())
+	g.Eventually(s.Holdfast.Process).WithTimeout(3 * time.Minute).ShouldNot(BeIdenticalTo(killed))
 	g.Expect(s.WaitHoldfast(t.Context())).To(Succeed())
 	log, err := os.ReadFile(filepath.Join(s.Logs, "cloud.log"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -58,7 +58,7 @@ func TestHoldfastIsKilled(t *testing.T) {
 	g.Expect(s.Holdfast.Start()).To(Succeed())
 	g.Expect(s.WaitHoldfast(t.Context())).To(Succeed())
 	g.Expect(s.Holdfast.Process().Signal(syscall.SIGQUIT)).To(Succeed())
-	g.Eventually(s.Failed()).WithTimeout(time.Minute).Should(Receive(MatchError(ContainSubstring("exit status 2"))))
+	g.Eventually(s.Failed()).WithTimeout(3 * time.Minute).Should(Receive(MatchError(ContainSubstring("exit status 2"))))
 }
 
 // TestHoldfastThatCannotStart fails the sandbox: it never stood.
@@ -139,7 +139,7 @@ func TestAllIsGone(t *testing.T) {
 	for _, replica := range s.Holdfasts() {
 		g.Expect(replica.Process().Signal(syscall.SIGKILL)).To(Succeed())
 	}
-	g.Eventually(t.Context(), registered).WithTimeout(time.Minute).WithPolling(50 * time.Millisecond).Should(HaveLen(len(all)))
+	g.Eventually(t.Context(), registered).WithTimeout(3 * time.Minute).WithPolling(50 * time.Millisecond).Should(HaveLen(len(all)))
 	back := time.Since(killed)
 	_, err := s.Elected(t.Context())
 	g.Expect(err).To(HaveOccurred(), "it did not wait for an election")
@@ -171,7 +171,7 @@ func TestEndpointsAreGone(t *testing.T) {
 			return err
 		}
 	}
-	g.Eventually(t.Context(), known("")).WithTimeout(time.Minute).Should(Succeed())
+	g.Eventually(t.Context(), known("")).WithTimeout(3 * time.Minute).Should(Succeed())
 	before, err := told(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.Holdfast.Stop()).To(Succeed())
@@ -179,7 +179,7 @@ func TestEndpointsAreGone(t *testing.T) {
 	next, err := s.SecondHoldfast("--endpoints=https://127.0.0.1:1")
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = next.Signal(syscall.SIGKILL); <-next.Done() })
-	g.Eventually(t.Context(), known(before.By)).WithTimeout(time.Minute).Should(Succeed())
+	g.Eventually(t.Context(), known(before.By)).WithTimeout(3 * time.Minute).Should(Succeed())
 }
 
 // elected waits for a leader that is not that process.
@@ -190,7 +190,7 @@ func elected(t *testing.T, s *sandbox.Sandbox, but *process.Process) (leader *sa
 			err = fmt.Errorf("%s still leads", leader.Name)
 		}
 		return err
-	}).WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(3 * time.Minute).WithPolling(100 * time.Millisecond).Should(Succeed())
 	return leader
 }
 

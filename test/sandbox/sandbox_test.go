@@ -44,7 +44,7 @@ func TestUnguarded(t *testing.T) {
 	c := admin(t, s)
 	ctx := t.Context()
 	g := NewWithT(t)
-	g.SetDefaultEventuallyTimeout(30 * time.Second)
+	g.SetDefaultEventuallyTimeout(3 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 
 	var machines machinev1beta1.MachineList

@@ -8,7 +8,7 @@ import (
 )
 
 // stepLimit is many times what a step takes on a slow machine.
-const stepLimit = 90 * time.Second
+const stepLimit = 4 * time.Minute
 
 // step runs one step of the start and tells people how it goes: what it does if
 // it takes longer than a moment, and how long it took.

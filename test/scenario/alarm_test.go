@@ -15,11 +15,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestAlarm has etcd run out of space in the middle of a replacement. Every write is refused then, Holdfast's own among them: it waits, says
 // so by what needs no write, and goes on once the alarm is disarmed.
 func TestAlarm(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--leader-elect=true"}})
 	c.atRest(t)

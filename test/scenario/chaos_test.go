@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestChaos replaces Machines by a schedule that is made of a seed: in each round a replacement, faults
@@ -34,6 +35,7 @@ import (
 // linearizable. Two replicas of Holdfast are elected for real. CHAOS_SEED and CHAOS_ROUNDS say which and how
 // many; the same seed makes the same schedule.
 func TestChaos(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	cuts := os.Getenv(inNamespace) != ""
 	if !cuts && runInNamespace(t) {

@@ -14,11 +14,13 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestClaimedFirst has a tool claim an instance before a control-plane Machine gets it, and then delete who claimed: the Machine API's
 // controllers would drain and delete the voter's Node with it.
 func TestClaimedFirst(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)
@@ -75,6 +77,7 @@ func TestClaimedFirst(t *testing.T) {
 // TestClaimedByTwin: a control-plane Machine with the hook names the instance that a replacement will get. Neither is known to host the
 // member then, so nothing is released, until a person lifts the rule and takes the instance off the twin.
 func TestClaimedByTwin(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	history := c.watch(t, 2)

@@ -32,8 +32,8 @@ import (
 )
 
 const (
-	slowly  = 120 * time.Second // a whole replacement; it takes seconds, unless the API server hangs with a member
-	quickly = 40 * time.Second
+	slowly  = 5 * time.Minute // a whole replacement; it takes seconds, unless the API server hangs with a member
+	quickly = 2 * time.Minute
 	glimpse = 100 * time.Millisecond
 	attempt = 5 * time.Second // what is asked of something that hangs
 )
@@ -49,6 +49,7 @@ type cluster struct {
 func start(t *testing.T, options sandbox.Options) *cluster {
 	t.Helper()
 	s := sandboxtest.Start(t, options)
+	t.Cleanup(func() { seen.note(s.MetricsURL()) })
 	c := &cluster{Sandbox: s, clients: map[sandbox.Identity]client.Client{}}
 	c.desired.Store(int64(options.Replicas))
 	scheme := runtime.NewScheme()

@@ -11,11 +11,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestDrains: whoever drains Nodes takes one voter at a time, at rest, in the middle of a replacement, and in an upgrade that restarts
 // one Node after the other.
 func TestDrains(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 3)

@@ -14,11 +14,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestEscapes deletes Machines and takes hooks and latches off by hand where that could cost an instance or quorum: at once, two at
 // once, and with Holdfast hung.
 func TestEscapes(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)

@@ -17,11 +17,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestFaults replaces a Machine again and again, each time with another fault in the middle. The
 // history sees to the invariants and to the writes; each replacement has to complete.
 func TestFaults(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
 	c.watch(t, 2)

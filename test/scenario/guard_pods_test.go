@@ -23,16 +23,18 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 )
 
 // drains is how long a few Machines may take that are deleted at once. machine-api-operator drains
 // one control-plane Node after the other, and looks every 20 s whether it is the next one's turn.
-const drains = 150 * time.Second
+const drains = 6 * time.Minute
 
 // TestGuardPods tells what becomes of the quorum guard on one control plane of three, with the real
 // controllers of budgets and of owners, and real drains.
 func TestGuardPods(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--max-deleting=0"}})
 	c.watch(t, 3)

@@ -15,12 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestHealthCheckWithoutSet: hosts die on a control plane without a set, so nobody makes the replacement but a person. The real
 // MachineHealthCheck controller leaves a Machine alone that no controller owns, and deletes one that has such an owner. test/custodian
 // has the same in guard mode.
 func TestHealthCheckWithoutSet(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
 	c.watch(t, 2) // a dead voter goes before another can come

@@ -69,7 +69,7 @@ func (c *cluster) watch(t *testing.T, fewest int) *history {
 		if h.leaders.scrapes == 0 {
 			t.Error("the history read no metrics of a member, and should read those of each, once a second")
 		}
-		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
 		lost, err := w.Lost(reading)
 		wrote := w.Stats()

@@ -12,10 +12,12 @@ import (
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/install"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestIncidents does what docs/incidents.md says, as a person would type it.
 func TestIncidents(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
 	c.watch(t, 2)

@@ -25,11 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestOutage: the webhooks outlive an API server and an etcd that do not answer for longer than an election
 // lasts, and Holdfast starts while they do not.
 func TestOutage(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 1, HoldfastArgs: []string{"--leader-elect=true"}})
 	c.atRest(t)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // inNamespace says that this process is the test's own child, in a network namespace of its own.
@@ -30,6 +31,7 @@ const inNamespace = "HOLDFAST_TEST_NETWORK_NAMESPACE"
 // no peer from there. The whole sandbox runs in a network namespace that the test makes for it.
 // Nothing is asked of the API server meanwhile: it may wait for the very member that is cut off.
 func TestPartition(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	if os.Getenv(inNamespace) == "" {
 		if !runInNamespace(t) {

@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestRepair removes members from etcd by hand, each in another state, and leaves their Machines alone. Each host gets a new member, with
 // the old one's data put aside. The history sees that no Machine loses its hook meanwhile.
 func TestRepair(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)

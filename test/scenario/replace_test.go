@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestThree tells one story after the other on one control plane of three. Each begins and ends with
@@ -179,6 +180,7 @@ func TestOne(t *testing.T) {
 
 // TestFive replaces two Machines at once, as many as etcd can lose, and no third.
 func TestFive(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 5})
 	c.watch(t, 5)

@@ -16,11 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestRestore restores etcd from a snapshot on one host, as docs/operations.md says. Holdfast follows the new cluster without a
 // restart, and the other hosts' members join it anew.
 func TestRestore(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.atRest(t)
@@ -77,6 +79,7 @@ func TestRestore(t *testing.T) {
 
 // TestRestoreBesideOperator: in guard mode Holdfast follows the restored etcd too, says how many voters it lacks, and lets go of none.
 func TestRestoreBesideOperator(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, Mode: "guard"})
 	for _, name := range []string{"master-0", "master-1", "master-2"} {

@@ -12,11 +12,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestScale changes the desired count, from one to five and back: one vote at a time, and none goes before its Machine is deleted. Two
 // learners at a time get their data.
 func TestScale(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	const two = "--max-learners=2"
 	c := start(t, sandbox.Options{Replicas: 1, SpareAddresses: 6, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})

@@ -27,11 +27,13 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestSetDomains spreads the Machines over failure domains, and moves them when the domains change. While the set is taken over and spread,
 // and while it is deleted, Holdfast is killed after each of its actions.
 func TestSetDomains(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 3)
@@ -131,6 +133,7 @@ func (c *cluster) setActions(t *testing.T) (n int) {
 
 // TestSetFailures: what goes wrong is reported, nothing is deleted that etcd needs, and a person's correction is all that it takes.
 func TestSetFailures(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)

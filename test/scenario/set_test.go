@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestSet keeps the control plane's Machines as one set: Holdfast adopts them, replaces them one after the other when the template changes,
@@ -143,6 +144,7 @@ func TestSet(t *testing.T) {
 
 // TestSetScales scales the control plane by kubectl, up to seven and down to one.
 func TestSetScales(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	history, before := c.watch(t, 3), 3

@@ -11,7 +11,7 @@ import (
 
 // TestTake: no more slots are held at a time than there are, and who asks first is served first.
 func TestTake(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	queue := filepath.Join(dir, "queue")

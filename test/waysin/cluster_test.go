@@ -32,7 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 )
 
-const within = time.Minute
+const within = 5 * time.Minute
 
 // cluster is a sandbox and who acts on it.
 type cluster struct {

@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -73,6 +74,7 @@ func machineOf(round int64, i int) string { return fmt.Sprintf("m-%d-%d", round,
 // DELETE is stored, so it may let both pass: the rule one-too-many is a courtesy then, and it is the
 // hook that serialises. That must stand on both.
 func TestTwoDeletesAtOnce(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c, r := serveTwice(t)
 	passed := map[int]int{} // rounds, by how many DELETEs passed

@@ -15,10 +15,12 @@ import (
 
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestWaysIn sends every row, dry and for real, and compares what the guard protects before and after.
 func TestWaysIn(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t)
 	c.webhooksOfMachineAPI(t)

@@ -17,7 +17,7 @@ import (
 )
 
 // startLimit bounds the start of one sandbox.
-const startLimit = 3 * time.Minute
+const startLimit = 8 * time.Minute
 
 // Start waits for a test slot and starts a sandbox in a directory of the test's own. It ends with the
 // test, which fails if a part has ended without being asked to. If the test fails, the sandbox's logs

@@ -1,0 +1,13 @@
+// Package tier divides the tests into two tiers. make test runs the first with -short: everything but the long
+// scenarios. make scenarios runs the second: the tests that call Long. go test without -short runs both.
+package tier
+
+import "testing"
+
+// Long marks a test of the second tier. It is the first statement of the test.
+func Long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a long scenario, which make scenarios runs")
+	}
+}
