@@ -266,3 +266,19 @@ func TestWarningLines(t *testing.T) {
 		t.Errorf("answered %+v", got)
 	}
 }
+
+// TestStale: a request with an older resourceVersion ends in a conflict and leaves no record. The API server compares numbers, and only
+// what it refuses for certain leaves none.
+func TestStale(t *testing.T) {
+	at := func(version, object string) string {
+		return strings.Replace(object, `"name":"m"`, `"name":"m","resourceVersion":"`+version+`"`, 1)
+	}
+	for version, recorded := range map[string]int{"12": 1, "0012": 1, "": 1, "0": 1, "twelve": 1, "99999999999999999999": 1, "11": 0, "0011": 0, "13": 0} {
+		g := &guard{calls: map[string]int{}, snapshot: ring()}
+		mutating, _, _ := local(t, g)
+		got := ask(t, mutating, "application/json", review(t, admissionv1.Update, at("12", stored), at(version, stripped)))
+		if !got.Allowed || len(got.Patch) == 0 || len(g.records()) != recorded || len(got.Warnings) > 0 != (recorded > 0) {
+			t.Errorf("version %q: answered %+v, recorded %v", version, got, g.findings())
+		}
+	}
+}

@@ -346,6 +346,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("audit log", f.testAuditLog) // of the cases before
 	t.Run("create", f.testCreate)
 	t.Run("stale", f.testStale)
+	t.Run("padded resourceVersion", f.testPaddedVersion)
 	t.Run("unprotected-delete while the Machine API is not functional", f.testInstalling)
 	t.Run("converges", f.testConverges)
 	t.Run("server-side apply drops what it owned", f.testApply)

@@ -2,11 +2,14 @@ package webhooks_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // testStale: mutating webhooks are called before the API server compares resourceVersions, so a writer with
@@ -53,6 +56,37 @@ func (f *fixture) testStale(t *testing.T) {
 			}
 			if got := f.get(t, name); got.ResourceVersion != now.ResourceVersion {
 				t.Errorf("the Machine changed: %s", describe(got))
+			}
+		})
+	}
+}
+
+// testPaddedVersion: the API server compares resourceVersions as numbers, so "007" is as good as "7". A writer who pads the number leaves
+// the same trace as any other.
+func (f *fixture) testPaddedVersion(t *testing.T) {
+	for i, c := range []struct {
+		name     string
+		state    state
+		user     string
+		change   func(*machinev1beta1.Machine)
+		recorded []string
+	}{
+		{name: "a tool strips the hook", user: gitops, change: unhook, recorded: []string{"keep-hook repaired"}},
+		{name: "a person's escape", state: state{deleting: true}, user: person, change: unhook, recorded: []string{"escape-hatch allowed"}},
+		{name: "a tool's override", user: gitops, recorded: []string{"override repaired"}, change: func(m *machinev1beta1.Machine) {
+			m.Annotations[quorum.OverrideAnnotation] = "one-too-many: planned"
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := f.machine(t, fmt.Sprintf("padded-%d", i), c.state)
+			f.caughtUp(t, m)
+			f.guard.set(ring())
+			c.change(m)
+			m.ResourceVersion = "00" + m.ResourceVersion
+			var said warnings
+			must(t, f.client(t, c.user, &said).Update(t.Context(), m))
+			if got := f.guard.findings(); !slices.Equal(got, c.recorded) || len(said.lines) == 0 {
+				t.Errorf("recorded %v, warned %q", got, said.lines)
 			}
 		})
 	}

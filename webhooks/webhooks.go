@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -120,9 +121,15 @@ type review struct {
 
 // stale says whether the API server will refuse the request with a conflict, because its object is older than
 // the stored one. Mutating webhooks are called before it compares the two, so what the writer did not know of
-// looks like a strip, or like a hook that is put back. Such a request is decided, and leaves no trace.
+// looks like a strip, or like a hook that is put back. Such a request is decided, and leaves no trace. The requester writes this field, so
+// it is compared as the API server does it, by number: "007" is no conflict with "7".
 func (r *review) stale() bool {
-	return r.old != nil && r.next != nil && r.next.ResourceVersion != "" && r.next.ResourceVersion != r.old.ResourceVersion
+	if r.old == nil || r.next == nil {
+		return false
+	}
+	next, err := strconv.ParseUint(r.next.ResourceVersion, 10, 64)
+	old, errOld := strconv.ParseUint(r.old.ResourceVersion, 10, 64)
+	return err == nil && errOld == nil && next != 0 && next != old
 }
 
 // answer decides a request and has the handler put the decision into words.

@@ -199,11 +199,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 		c.known()
 	}
+	// The API server says how long it waits. What is decided later is recorded as abandoned, also where it hangs up unnoticed.
+	if patience, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		inner = *inner.WithContext(ctx)
+	}
 	weight := min(r.ContentLength, bodyBound)
 	if weight < 0 {
 		weight = bodyBound
 	}
-	if err := s.turn(r.Context(), weight); err != nil {
+	if err := s.turn(inner.Context(), weight); err != nil {
 		http.Error(w, "Holdfast works on as many requests as it has memory for: try again", http.StatusServiceUnavailable)
 		return
 	}

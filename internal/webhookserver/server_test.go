@@ -116,6 +116,23 @@ func (f *fixture) count(what string) float64 {
 	return testutil.ToFloat64(f.options.Metrics.strangers.WithLabelValues(what))
 }
 
+// TestTimeout: the API server says in the URL how long it waits, and a webhook's context ends with that: no record says that an answer
+// took effect that nobody waited for.
+func TestTimeout(t *testing.T) {
+	f := start(t, nil)
+	f.Register("/slow", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, bounded := r.Context().Deadline(); bounded {
+			<-r.Context().Done()
+		}
+		_, _ = fmt.Fprint(w, r.Context().Err())
+	}))
+	for query, want := range map[string]string{"?timeout=1ms": "context deadline exceeded", "": "<nil>", "?timeout=soon": "<nil>"} {
+		if _, got, err := f.call(token+"/slow"+query, nil); err != nil || got != want {
+			t.Errorf("%q: %s, %v", query, got, err)
+		}
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
