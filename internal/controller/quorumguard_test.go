@@ -11,8 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -87,7 +89,7 @@ func TestQuorumGuard(t *testing.T) {
 	key := client.ObjectKey{Namespace: form.Namespace, Name: machineapi.GuardName}
 	must(t, api.Get(t.Context(), key, &budget))
 	budget.Annotations = map[string]string{"somebody": "else"}
-	budget.Spec.UnhealthyPodEvictionPolicy = nil
+	budget.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
 	must(t, api.Update(t.Context(), &budget))
 	is("edited", 1, false)
 	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
@@ -114,6 +116,16 @@ func TestQuorumGuard(t *testing.T) {
 	pods("made", mine)
 	var pod corev1.Pod
 	must(t, api.Get(t.Context(), client.ObjectKey{Namespace: form.Namespace, Name: mine.Name}, &pod))
+
+	// A pod that runs and is not ready is no proof that its member is lost: while another is lost it stays.
+	pod.Status.Phase = corev1.PodRunning
+	must(t, api.Status().Update(t.Context(), &pod))
+	must(t, api.Get(t.Context(), key, &budget))
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, ExpectedPods: 3, DesiredHealthy: 2, CurrentHealthy: 1}
+	must(t, api.Status().Update(t.Context(), &budget))
+	if err := api.SubResource("eviction").Create(t.Context(), &pod, &policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("the eviction of a pod that is not ready, while the budget is short of others: %v, want 429", err)
+	}
 	pod.Spec.Containers[0].Image = "other"
 	must(t, api.Update(t.Context(), &pod))
 	edited := mine

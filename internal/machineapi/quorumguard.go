@@ -52,8 +52,7 @@ func (f QuorumGuardForm) Budget(b *policyv1.PodDisruptionBudget, minAvailable in
 	b.Spec = policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: ptr.To(intstr.FromInt(minAvailable)),
 		Selector:     &metav1.LabelSelector{MatchLabels: f.Labels()},
-		// The pod of a member that is gone or dead protects nothing, and must not keep its Node from being drained.
-		UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
+		// The default eviction policy: a pod that is not ready may be evicted once minAvailable others are ready. Its member may be healthy.
 	}
 }
 
@@ -100,8 +99,7 @@ func (f QuorumGuardForm) Pod(node string, address netip.Addr, budget *policyv1.P
 					ProbeHandler:   corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"holdfast", "verify", "health", "--timeout=3s"}}},
 					PeriodSeconds:  5,
 					TimeoutSeconds: 4,
-					// One look may meet a leader election, to all members alike, and a pod that is not
-					// ready may always be evicted.
+					// One look may meet a leader election, to all members alike.
 					FailureThreshold: 2,
 				},
 				SecurityContext: &corev1.SecurityContext{

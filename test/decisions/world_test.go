@@ -190,15 +190,15 @@ func (w *world) pass() (news []string) {
 	return news
 }
 
-// drain cordons a Node and evicts its guard pod, unless the budget forbids that: a pod that is not ready
-// always goes.
+// drain cordons a Node and evicts its guard pod, unless the budget forbids that: a pod that is not ready goes if the budget has as many
+// as it keeps.
 func (w *world) drain(n *q.Node) bool {
 	n.Cordoned = true
 	here := slices.IndexFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.Node == n.Name })
 	if here < 0 {
 		return true
 	}
-	if w.s.QuorumGuard.Pods[here].Ready && w.disruptions() < 1 {
+	if spare := w.disruptions(); spare < 0 || spare == 0 && w.s.QuorumGuard.Pods[here].Ready {
 		return false
 	}
 	w.s.QuorumGuard.Pods = slices.Delete(w.s.QuorumGuard.Pods, here, here+1)

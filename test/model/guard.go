@@ -49,11 +49,11 @@ func (s *state) guard(a act) bool {
 	return true
 }
 
-// evictable says whether a drain of the Node gets by its guard pod: one that is not ready always goes, a ready one where the
-// budget has one to spare. A Node that is not ready has nothing to wait for.
+// evictable says whether a drain of the Node gets by its guard pod. The budget lets a ready pod go if it has one to spare, and a pod
+// that is not ready if it has as many as it keeps. A Node that is not ready has nothing to wait for.
 func (s *state) evictable(i int) bool {
 	o := s.at[i]
-	if o.get(node) != ready || o.get(pod) != podReady {
+	if o.get(node) != ready || !o.is(pod) {
 		return true
 	}
 	minAvailable, ok := s.budget()
@@ -66,17 +66,18 @@ func (s *state) evictable(i int) bool {
 			spare++
 		}
 	}
-	return spare > 0
+	return spare > 0 || spare == 0 && o.get(pod) != podReady
 }
 
-// probed says whether the pods of all voters say how these are. A probe takes seconds, and a drain minutes.
-func (s *state) probed() bool {
+// late says whether a guard pod is still ready although its voter does not answer any more. Its probes find that out within seconds, and
+// nothing that Kubernetes has could keep a drain off until then. A pod that is not ready although its voter is healthy stays so for any time.
+func (s *state) late() bool {
 	for _, o := range s.at {
-		if o.votes() && o.is(pod) && o.healthy() != (o.get(pod) == podReady) {
-			return false
+		if o.votes() && !o.healthy() && o.get(pod) == podReady {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // probe has a pod say whether the Node's voter is healthy.
@@ -97,7 +98,7 @@ func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 		then(uncordons, func(n *state) { n.at[i].set(cordon, 0) })
 	}
 	free := e.c.windows || !s.inHand(i)
-	if o.get(node) == ready && o.healthy() && !o.is(cordon) && !e.c.released(o) && s.faults() > 0 && s.probed() && s.evictable(i) && free {
+	if o.get(node) == ready && o.is(pod) && o.healthy() && !o.is(cordon) && !e.c.released(o) && s.faults() > 0 && !s.late() && s.evictable(i) && free {
 		then(evicts, func(n *state) {
 			n.ctl -= 1 << faultShift
 			n.at[i].set(cordon, 1)

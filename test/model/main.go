@@ -128,6 +128,7 @@ func configs() []config {
 		{name: "five, two learners", voters: 5, desired: 5, version: current, spares: 2, faults: 1, recs: 1, learners: 2},
 
 		{name: "three, drains", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true},
+		{name: "three, drains, three faults", voters: 3, desired: 3, version: current, spares: 1, faults: 3, recs: 1, guard: true},
 		{name: "three, drains, two reconcilers", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 2, guard: true},
 		{name: "three, drains, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true, escape: true},
 		{name: "one to three, drains", voters: 1, desired: 3, version: current, spares: 2, faults: 1, recs: 1, guard: true},

@@ -124,7 +124,7 @@ func (c *config) released(o slot) bool {
 // pod goes.
 func (c *config) drained(s *state, i int) bool {
 	o := s.at[i]
-	return !c.guard || o.get(node) != ready || o.is(cordon) && s.probed() && s.evictable(i)
+	return !c.guard || o.get(node) != ready || o.is(cordon) && !s.late() && s.evictable(i)
 }
 
 // inHand says whether a reconciler is between second look and call of a change of the member at a slot.
