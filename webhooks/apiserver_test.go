@@ -562,6 +562,9 @@ func describe(m *machinev1beta1.Machine) string {
 	if v := m.Annotations[quorum.InstanceAnnotations[0].Key]; v != "" {
 		out = append(out, "host "+v)
 	}
+	if v := m.Spec.ProviderID; v != nil {
+		out = append(out, "provider "+*v)
+	}
 	for _, o := range m.OwnerReferences {
 		out = append(out, "owned by "+o.Kind)
 	}

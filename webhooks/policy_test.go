@@ -144,16 +144,19 @@ func stopped() []stoppedCase {
 		{"keep-finalizer: deleting, by a custodian", state{deleting: true}, operator, unbound, going, "keep-finalizer"},
 		{"keep-finalizer: together with the hook", state{deleting: true}, person, put(func(m *machinev1beta1.Machine) { unhook(m); m.Finalizers = nil }), going, "keep-finalizer"},
 		{"keep-finalizer: the latch alone", state{escaped: true}, gitops, unbound, "latch evidence deleting", "keep-finalizer"},
-		{"keep-finalizer: both are gone", state{freed: true}, gitops, unbound, "gone", ""},
+		{"keep-finalizer: let go, a tool", state{freed: true, provider: "process:///own"}, gitops, unbound, "evidence provider process:///own deleting", "keep-finalizer"},
+		{"keep-finalizer: let go, a tool drops the provider ID", state{freed: true, provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":null}}`), "evidence provider process:///own deleting", "keep-finalizer"},
+		{"keep-finalizer: let go, a person", state{freed: true, provider: "process:///own"}, person, unbound, "gone", ""},
+		{"keep-finalizer: let go, the machine controller is done", state{freed: true, provider: "process:///own"}, machineAPI, unbound, "gone", ""},
 
 		{"keep-role: dropped", state{}, gitops, noLabels, protected, "keep-role"},
 		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
 		{"keep-role: the latch alone", state{escaped: true}, person, noLabels, "latch evidence deleting", "keep-role"},
 		{"keep-role: both are gone", state{freed: true}, person, noLabels, "evidence deleting", ""},
 
-		{"claim: another provider ID", state{provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":"process:///another"}}`), protected, "claim"},
-		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected, "claim"},
-		{"claim: a first provider ID", state{}, controllers, merge(`{"spec":{"providerID":"process:///own"}}`), protected, ""},
+		{"claim: another provider ID", state{provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":"process:///another"}}`), protected + " provider process:///own", "claim"},
+		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected + " provider process:///own", "claim"},
+		{"claim: a first provider ID", state{}, controllers, merge(`{"spec":{"providerID":"process:///own"}}`), protected + " provider process:///own", ""},
 		{"claim: another host", state{host: "machines/own"}, gitops, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/own", "claim"},
 		{"claim: another host, by the Machine API", state{host: "machines/own"}, machineAPI, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/another", ""},
 

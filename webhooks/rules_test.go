@@ -116,7 +116,8 @@ func cases() []verdictCase {
 			stored: protected, recorded: []string{"claim denied"}},
 		{name: "claim: another's provider ID on a worker", state: state{worker: true}, user: holdfast, send: merge(`{"spec":{"providerID":"process:///cp-2"}}`),
 			recorded: []string{"claim denied"}},
-		{name: "claim: a provider ID of its own", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`)},
+		{name: "claim: a provider ID of its own", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`),
+			stored: "provider process:///own"},
 		{name: "claim: Machines cannot be listed", state: state{worker: true}, blind: true, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`),
 			recorded: []string{"claim denied"}},
 
@@ -132,18 +133,18 @@ func cases() []verdictCase {
 			stored: protected},
 
 		{name: "claim: who was first, and the Machine API gets there", cluster: ring(early), user: controllers, send: merge(`{"spec":{"providerID":"process:///early"}}`),
-			stored: protected, recorded: []string{"claim allowed"}},
+			stored: protected + " provider process:///early", recorded: []string{"claim allowed"}},
 		{name: "claim: who was first, and anybody else", cluster: ring(early), user: person, send: merge(`{"spec":{"providerID":"process:///early"}}`),
 			stored: protected, recorded: []string{"claim denied"}},
 		{name: "claim: who was first is deleted", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: gitops, send: remove,
-			recorded: []string{"claim denied"}},
+			stored: "provider process:///first", recorded: []string{"claim denied"}},
 		{name: "claim: who was first is deleted with others", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: person, send: removeAll,
-			recorded: []string{"claim denied"}},
+			stored: "provider process:///first", recorded: []string{"claim denied"}},
 		{name: "claim: overridden", state: state{worker: true, provider: "process:///first", override: "claim: it was a mistake"}, cluster: ring(late), user: person, send: remove,
-			stored: `override "claim: it was a mistake" by system:admin deleting`, recorded: []string{"claim overridden"}},
+			stored: `override "claim: it was a mistake" by system:admin provider process:///first deleting`, recorded: []string{"claim overridden"}},
 		{name: "claim: a worker's deletion, and nothing can be read", state: state{worker: true, provider: "process:///own"}, blind: true, user: gitops, send: remove,
-			recorded: []string{"claim denied"}},
-		{name: "claim: a worker of its own is deleted", state: state{worker: true, provider: "process:///own"}, cluster: ring(elsewhere), user: gitops, send: remove, stored: "deleting"},
+			stored: "provider process:///own", recorded: []string{"claim denied"}},
+		{name: "claim: a worker of its own is deleted", state: state{worker: true, provider: "process:///own"}, cluster: ring(elsewhere), user: gitops, send: remove, stored: "provider process:///own deleting"},
 		{name: "claim: automation lifts nothing", state: state{worker: true}, user: gitops, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I know"}}}`),
 			recorded: []string{"override repaired"}},
 
@@ -265,7 +266,12 @@ func cases() []verdictCase {
 			stored: protected + " deleting", recorded: []string{"keep-finalizer denied"}},
 		{name: "keep-finalizer: the latch alone", state: state{escaped: true}, user: gitops, send: merge(`{"metadata":{"finalizers":null}}`),
 			stored: "latch evidence deleting", recorded: []string{"keep-finalizer denied"}},
-		{name: "keep-finalizer: both are gone", state: state{freed: true}, user: gitops, send: merge(`{"metadata":{"finalizers":null}}`), stored: "gone"},
+		{name: "keep-finalizer: let go, and a tool replaces it", state: state{freed: true, provider: "process:///own"}, user: gitops, send: put(func(m *machinev1beta1.Machine) {
+			m.Finalizers, m.Spec.ProviderID, m.Annotations = nil, nil, nil
+		}), stored: "evidence provider process:///own deleting", recorded: []string{"keep-finalizer repaired", "keep-hook repaired"}},
+		{name: "keep-finalizer: let go, and a person takes it off", state: state{freed: true, provider: "process:///own"}, user: person, send: merge(`{"metadata":{"finalizers":null}}`),
+			stored: "gone", recorded: []string{"keep-finalizer allowed"}},
+		{name: "keep-finalizer: let go, and the machine controller is done", state: state{freed: true, provider: "process:///own"}, user: controllers, send: merge(`{"metadata":{"finalizers":null}}`), stored: "gone"},
 
 		// keep-role
 		{name: "keep-role: dropped", user: gitops, send: merge(`{"metadata":{"labels":null}}`),

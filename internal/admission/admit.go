@@ -36,7 +36,7 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		class := ids.Classify(r.User)
 		admitInstance(&d, r, s, &ids, class)
 		admitOwners(&d, r, s)
-		admitLabels(&d, r)
+		admitLabels(&d, r, &ids, class)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {
 			admitNew(&d, r)

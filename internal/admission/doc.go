@@ -11,7 +11,7 @@
 //	early-release       a custodian releases a hook only from a Machine that hosts nothing
 //	automation-release  automation releases no hook
 //	escape-hatch        a person may take the hook off a deleting Machine; the latch goes once etcd can do without it
-//	keep-finalizer      the machine finalizer stays while hook or latch is on
+//	keep-finalizer      the machine finalizer stays while hook or latch is on; a tool leaves no instance of a control-plane Machine behind
 //	keep-role           the role labels stay while hook or latch is on
 //	unprotected-delete  a voter's Machine is deleted only with hook, latch and finalizer
 //	one-too-many        no more voters are on their way out than etcd can lose

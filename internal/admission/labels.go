@@ -2,13 +2,16 @@ package admission
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // admitLabels are the rules keep-finalizer and keep-role.
-func admitLabels(d *Decision, r *Request) {
+func admitLabels(d *Decision, r *Request, ids *Identities, class Class) {
 	if !r.Old.Held() {
+		admitUnheld(d, r, ids, class)
 		return
 	}
 	if r.Old.Finalizer && !r.New.Finalizer {
@@ -16,6 +19,54 @@ func admitLabels(d *Decision, r *Request) {
 	}
 	if r.Old.Role != "" && r.New.Role != r.Old.Role || r.Old.Type != "" && r.New.Type != r.Old.Type {
 		d.add(quorum.RuleKeepRole, VerdictDenied, keepRole(r)...)
+	}
+}
+
+// admitUnheld is the rule keep-finalizer for a control-plane Machine that neither hook nor latch holds. While it drains, a tool that applies its
+// manifest would take off the finalizer and the name of the instance, and nobody would terminate the instance. A person may:
+// where a deletion hangs, that is what the platforms' procedures say.
+func admitUnheld(d *Decision, r *Request, ids *Identities, class Class) {
+	instance := r.Old.InstanceName()
+	if !r.Old.ControlPlane() || instance == "" || slices.Contains(ids.MachineAPI, r.User.Name) {
+		return
+	}
+	fixes := Repairs{}
+	var took []string
+	if r.Old.Finalizer && !r.New.Finalizer {
+		fixes.Finalizer = FixPut
+		took = append(took, "finalizer "+quorum.Finalizer)
+	}
+	if r.Old.ProviderID != "" && r.New.ProviderID == "" {
+		fixes.ProviderID = FixAsOld
+		took = append(took, "spec.providerID")
+	}
+	for i, value := range r.Old.Instance {
+		if value != "" && r.New.Instance[i] == "" {
+			fixes.Instance[i] = FixAsOld
+			took = append(took, quorum.InstanceAnnotations[i].Key)
+		}
+	}
+	switch {
+	case took == nil:
+	case class == ClassPerson:
+		d.add(quorum.RuleKeepFinalizer, VerdictAllowed, leftBehind(r, instance)...)
+	default:
+		d.Repairs.Finalizer, d.Repairs.ProviderID, d.Repairs.Instance = fixes.Finalizer, fixes.ProviderID, fixes.Instance
+		d.add(quorum.RuleKeepFinalizer, VerdictRepaired, keptUnheld(r, took, instance)...)
+	}
+}
+
+func leftBehind(r *Request, instance string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s): the machine controller may not terminate the instance of Machine %s any more: %s.", quorum.RuleKeepFinalizer, quorum.Clip(r.name(), 70), quorum.Clip(instance, 70)),
+		"If it still runs when the Machine is gone, terminate it at its provider, and delete its Node.",
+	}
+}
+
+func keptUnheld(r *Request, took []string, instance string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back.", quorum.RuleKeepFinalizer, strings.Join(took, ", "), quorum.Clip(r.name(), 70)),
+		fmt.Sprintf("Without that, nobody would terminate its instance (%s). The machine controller takes the finalizer off when the instance is gone.", quorum.Clip(instance, 70)),
 	}
 }
 

@@ -41,6 +41,17 @@ func (m *Machine) InstanceFields() []InstanceField {
 	return fields
 }
 
+// InstanceName is what says that the Machine has an instance, for people; "" if nothing does.
+func (m *Machine) InstanceName() string {
+	switch fields := m.InstanceFields(); {
+	case len(fields) > 0:
+		return fields[0].Value
+	case m.NodeName != "":
+		return "that of Node " + m.NodeName
+	}
+	return ""
+}
+
 // instanceOf is a provider ID without what may be left out of it: bare metal's has the host's UID
 // behind its namespace and name, or has not.
 func instanceOf(providerID string) string {

@@ -155,6 +155,27 @@ func unclaims() string {
 	return some(all(had(providerID("oldObject")), differ(providerID)), within(".metadata.?annotations", instance...))
 }
 
+// hasInstance says whether a Machine has a name of its instance, or a Node: quorum.Machine.InstanceName.
+func hasInstance(object string) string {
+	has := []string{"(" + providerID(object) + " != '')", "(" + object + ".?status.?nodeRef.?name.orValue('') != '')"}
+	for _, a := range quorum.InstanceAnnotations {
+		has = append(has, "("+annotation(object, a.Key)+" != '')")
+	}
+	return some(has...)
+}
+
+// unnames says whether an update takes the name of an instance off.
+func unnames() string {
+	gone := func(fragment func(object string) string) string {
+		return all("("+fragment("oldObject")+" != '')", "("+fragment("object")+" == '')")
+	}
+	terms := []string{gone(providerID)}
+	for _, a := range quorum.InstanceAnnotations {
+		terms = append(terms, gone(func(object string) string { return annotation(object, a.Key) }))
+	}
+	return some(terms...)
+}
+
 // overrides says whether an update changes an override. A worker's lifts the rule claim for its deletion.
 func overrides() string {
 	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation))
@@ -163,15 +184,8 @@ func overrides() string {
 // deletesStray says whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a
 // control-plane Machine's: the rule claim.
 func deletesStray() string {
-	has := []string{
-		"(" + providerID("oldObject") + " != '')",
-		"oldObject.?status.?nodeRef.?name.hasValue()",
-		"(oldObject.?status.?addresses.orValue([]).size() > 0)",
-	}
-	for _, a := range quorum.InstanceAnnotations {
-		has = append(has, "("+annotation("oldObject", a.Key)+" != '')")
-	}
-	return all(operation("DELETE"), live(), ours, not(guards("oldObject")), some(has...))
+	return all(operation("DELETE"), live(), ours, not(guards("oldObject")),
+		some(hasInstance("oldObject"), "(oldObject.?status.?addresses.orValue([]).size() > 0)"))
 }
 
 // guards is quorum.Machine.guards.

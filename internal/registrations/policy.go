@@ -36,7 +36,7 @@ func Policies(o Options) []any {
 	return []any{
 		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(some(changed(), claims()), guarded()), overrides()))), machineVariables(&o.Identities), o.machineValidations()),
 		binding(MachinePolicy),
-		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not("("+name+" in "+list(o.Identities.MachineAPI)+")")), nil, o.statusValidations()),
+		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
 		binding(StatusPolicy),
 		o.recordsPolicy(),
 		binding(RecordsPolicy),
@@ -138,6 +138,11 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			all("variables.held", finalized("oldObject"), not(finalized("object"))),
 			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer a deletion removes the Machine at once, even if the hook is on. "+
 				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
+		validation(quorum.RuleKeepFinalizer,
+			all("!variables.held", controlPlane("oldObject"), "!variables.person", not(o.machineAPI()), hasInstance("oldObject"),
+				some(all(finalized("oldObject"), not(finalized("object"))), unnames())),
+			"Machine ", " keeps finalizer "+quorum.Finalizer+" and the name of its instance: without these nobody would terminate that. "+
+				"Leave them in the change; the machine controller takes the finalizer off when the instance is gone. "+down),
 		validation(quorum.RuleKeepRole,
 			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
 			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
@@ -195,7 +200,7 @@ func (o *Options) letsGo() string {
 	takesOff := func(is string) string { return all("variables.liftsClaim", "("+is+" == '')") }
 	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID), not(takesOff(providerID("object"))))}
 	for _, a := range quorum.InstanceAnnotations {
-		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not("("+name+" in "+list(o.Identities.MachineAPI)+")"),
+		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not(o.machineAPI()),
 			not(takesOff(annotation("object", a.Key)))))
 	}
 	return some(lets...)
@@ -232,6 +237,11 @@ func (o *Options) statusValidations() []admissionregistrationv1.Validation {
 		"where Machine ", " runs (status.providerStatus, nodeRef, addresses, authoritativeAPI and phase) is the Machine API's to write. "+
 			"Pointed at another instance, the Machine would take that one with it when it is deleted. "+
 			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0])}
+}
+
+// machineAPI says whether the requester is one of those who say where a Machine runs.
+func (o *Options) machineAPI() string {
+	return "(" + name + " in " + list(o.Identities.MachineAPI) + ")"
 }
 
 // status is a field of the status, or what stands for none.

@@ -136,7 +136,7 @@ func TestMachinePolicy(t *testing.T) {
 			overridden.Override, overridden.OverrideBy = "claim: a reason", quorum.Stamp("alice", req.At)
 			lifted.Old = &overridden
 		}
-		if keeps := ids.Admit(&lifted, &quorum.Snapshot{Machines: []quorum.Machine{twin}}).Repairs; keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld) {
+		if keeps := ids.Admit(&lifted, &quorum.Snapshot{Machines: []quorum.Machine{twin}}).Repairs; req.Old.Held() && (keeps.ProviderID == admission.FixAsOld || slices.Contains(keeps.Instance[:], admission.FixAsOld)) {
 			want[quorum.RuleClaim] = true
 			seen[quorum.RuleClaim]++
 		}

@@ -561,6 +561,9 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 		t.Error("the latch goes before the hook")
 	case was.Held() && was.Finalizer && !is.Finalizer:
 		t.Error("the finalizer is gone")
+	case !was.Held() && was.ControlPlane() && (was.ProviderID+was.Instance[0]+was.Instance[1]+was.NodeName != "") && class != admission.ClassPerson && r.User.Name != people()["machine-api"].Name &&
+		(was.Finalizer && !is.Finalizer || was.ProviderID != "" && is.ProviderID == "" || was.Instance[0] != "" && is.Instance[0] == "" || was.Instance[1] != "" && is.Instance[1] == ""):
+		t.Error("a tool leaves an instance without a Machine")
 	case was.Held() && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
 	case was.Held() && was.ProviderID != "" && is.ProviderID != was.ProviderID && (!takesOff || is.ProviderID != ""):
