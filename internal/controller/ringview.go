@@ -102,7 +102,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 // whether they are known, and the settings. A change of passing may wait for progressEvery.
 func digest(s *quorum.Snapshot) (weighty, passing string) {
 	var now, later strings.Builder
-	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
+	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Replicas, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
 	fmt.Fprintln(&later, s.Ring.Why)
 	for i := range s.Failures {
 		f := &s.Failures[i]

@@ -111,6 +111,6 @@ func (o *Observer) wantedBySet(ctx context.Context, s *quorum.Snapshot) {
 	case err != nil:
 		s.Desired, s.DesiredWhy = 0, fmt.Sprintf("ControlPlaneMachineSet %s: %v", o.setKey(), err)
 	case set != nil:
-		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set), "", machineset.Surge(s, set)
+		machineset.Want(s, set)
 	}
 }

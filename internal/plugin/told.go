@@ -128,7 +128,8 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		c.memory.Recall(s)
 	}
 	if fresh && c.desired == 0 {
-		s.Desired, s.DesiredWhy, s.Surge = heard.ring.Snapshot.Desired, heard.ring.Snapshot.DesiredWhy, heard.ring.Snapshot.Surge
+		heard := heard.ring.Snapshot
+		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = heard.Desired, heard.DesiredWhy, heard.Replicas, heard.Surge
 	}
 	if fresh {
 		s.OtherDriver, s.Lock, s.Failures = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock, heard.ring.Snapshot.Failures

@@ -181,7 +181,7 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 }
 
 // Rejoining says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are
-// wanted, and has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
+// wanted in the end, or nobody knows how many are, and it has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
 // being deleted. "" if nothing is so. One member alone is removed by hand.
 func (j *Join) Rejoining(m *Machine) string {
 	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Members(m)) == 0 }
@@ -189,13 +189,18 @@ func (j *Join) Rejoining(m *Machine) string {
 		return "" // no member is listed then
 	}
 	voters, _ := j.s.Ring.Voters()
-	if voters >= j.s.Desired || !lost(m) {
+	wanted := max(j.s.Desired, j.s.Replicas) // for this step, and in the end
+	if wanted > 0 && voters >= wanted || !lost(m) {
 		return ""
+	}
+	of := fmt.Sprintf("%d of %d voters", voters, wanted)
+	if wanted == 0 {
+		of = NVoters(voters) + " (wanted: unknown)"
 	}
 	for i := range j.s.Machines {
 		if other := &j.s.Machines[i]; other != m && other.ControlPlane() && lost(other) {
-			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %d of %d voters; once hosts have joined again it goes (at once: kubectl holdfast release)",
-				other.Name, voters, j.s.Desired)
+			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %s; once hosts have joined again it goes (at once: kubectl holdfast release)",
+				other.Name, of)
 		}
 	}
 	return ""

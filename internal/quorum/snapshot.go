@@ -58,6 +58,9 @@ type Snapshot struct {
 	Desired    int    `json:"desired,omitzero"`
 	DesiredWhy string `json:"desiredWhy,omitzero"`
 
+	// Replicas are those of the set that Holdfast reconciles, 0 without one. Desired goes towards it step by step.
+	Replicas int `json:"replicas,omitzero"`
+
 	// Surge: the control plane's set has one Machine more than wanted, to replace another. One voter more than Desired may be there.
 	Surge bool `json:"surge,omitzero"`
 

@@ -118,7 +118,7 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 	c.memory.Recall(s)
 	c.creations.recall(s, set.Facts, set.Object.Generation)
 	if set.Facts.Reconciled() {
-		s.Desired, s.DesiredWhy, s.Surge = machineset.Desired(s, set.Facts), "", machineset.Surge(s, set.Facts)
+		machineset.Want(s, set.Facts)
 	}
 	plan := machineset.Decide(s, set.Facts)
 	c.Metrics.observe(set.Facts, &plan)

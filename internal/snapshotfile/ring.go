@@ -83,6 +83,6 @@ func ParseRing(data map[string]string) (*Ring, error) {
 // told is what of a Snapshot Holdfast tells.
 func told(s *quorum.Snapshot) *quorum.Snapshot {
 	return &quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}
 }

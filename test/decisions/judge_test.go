@@ -112,7 +112,8 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 			voters++
 		}
 	}
-	if m.DeletedAt.IsZero() || voters >= s.Desired || !dumbLost(s, m) {
+	enough := voters >= s.Desired && voters >= s.Replicas && (s.Desired > 0 || s.Replicas > 0)
+	if m.DeletedAt.IsZero() || enough || !dumbLost(s, m) {
 		return false
 	}
 	for i := range s.Machines { // several have lost theirs, as after a restore

@@ -254,7 +254,7 @@ func (w *world) settle(m *q.Machine, place machineset.Place) {
 // lookSet puts into the Snapshot what the set says of etcd.
 func (w *world) lookSet() {
 	if w.cpms.Taken && w.cpms.Active && !w.cpms.Deleting {
-		w.s.Desired, w.s.Surge = machineset.Desired(&w.s, w.cpms), machineset.Surge(&w.s, w.cpms)
+		machineset.Want(&w.s, w.cpms)
 	}
 }
 

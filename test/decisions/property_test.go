@@ -36,7 +36,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	w := newWorld()
 	s := &w.s
 	s.Mode = one(t, "mode", q.ModeFull, q.ModeFull, q.ModeFull, q.ModeGuard)
-	s.Desired = one(t, "desired", 3, 3, 3, 1, 5, 0)
+	s.Desired, s.Replicas = one(t, "desired", 3, 3, 3, 1, 5, 0), one(t, "replicas", 0, 0, 3, 5)
 	if s.Ring.Known = chance(t, 95, "known"); !s.Ring.Known {
 		s.Ring.Why = one(t, "ring why", "", strings.Repeat("an error\nof several lines, ééé\n", 50))
 	}

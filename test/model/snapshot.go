@@ -92,8 +92,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		h.remembered(o, out)
 	}
 	if c.set {
-		set := c.setOf(s, way)
-		out.Desired, out.Surge = machineset.Desired(out, set), machineset.Surge(out, set)
+		machineset.Want(out, c.setOf(s, way))
 	}
 	return out
 }
