@@ -58,6 +58,7 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 		scheme := runtime.NewScheme()
 		must(t, errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
 		config := s.Config(who)
+		sandboxtest.Again(config)
 		config.WarningHandler = rest.NoWarnings{}
 		var err error
 		*its, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Log: funcr.New(func(_, _ string) {}, funcr.Options{})})

@@ -103,6 +103,7 @@ func (f *fixture) clientWith(as sandbox.Identity, heard rest.WarningHandler) cli
 		f.t.Fatal(err)
 	}
 	config := f.sandbox.Config(as)
+	sandboxtest.Again(config)
 	config.WarningHandler = heard
 	c, err := client.NewWithWatch(config, client.Options{
 		Scheme: scheme,

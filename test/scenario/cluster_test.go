@@ -57,6 +57,7 @@ func start(t *testing.T, options sandbox.Options) *cluster {
 	var err error
 	for _, who := range []sandbox.Identity{sandbox.Admin, sandbox.Alice, sandbox.GitOps, sandbox.EtcdOperator, sandbox.Holdfast, sandbox.MachineAPI} {
 		config := s.Config(who)
+		sandboxtest.Again(config)
 		config.WarningHandler = rest.NoWarnings{}
 		if c.clients[who], err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 			t.Fatal(err)
