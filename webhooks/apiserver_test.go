@@ -370,6 +370,8 @@ func sick(k int) func(*quorum.Snapshot) {
 
 func going(s *quorum.Snapshot) { s.Machines[0].DeletedAt = s.Now }
 
+func restarting(s *quorum.Snapshot) { s.Machines[0].Remediating = true }
+
 func early(s *quorum.Snapshot) { // a worker claims an instance that no Machine has yet
 	s.Claimants = []quorum.Machine{{Name: "early", UID: "early", Role: "worker", ProviderID: "process:///early"}}
 }
@@ -564,6 +566,9 @@ func describe(m *machinev1beta1.Machine) string {
 	}
 	if v := m.Spec.ProviderID; v != nil {
 		out = append(out, "provider "+*v)
+	}
+	if _, has := m.Annotations[quorum.RemediationAnnotation]; has {
+		out = append(out, "remediating")
 	}
 	for _, o := range m.OwnerReferences {
 		out = append(out, "owned by "+o.Kind)

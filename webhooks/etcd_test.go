@@ -92,6 +92,12 @@ func etcdCases() []etcdCase {
 			answers: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch allowed"), one: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch overridden"),
 			unknown: outcome("latch"+by(quorum.RuleEscapeHatch)+going, "escape-hatch overridden")},
 
+		{name: "keep-host", state: naked, user: person, send: remediate,
+			answers: outcome(hooked+" remediating", "keep-host allowed"), one: outcome(hooked, "keep-host denied"), unknown: outcome(hooked, "keep-host denied")},
+		{name: "keep-host: overridden", state: lifted(naked, quorum.RuleKeepHost), user: person, send: remediate,
+			answers: outcome(hooked+by(quorum.RuleKeepHost)+" remediating", "keep-host allowed"), one: outcome(hooked+by(quorum.RuleKeepHost)+" remediating", "keep-host overridden"),
+			unknown: outcome(hooked+by(quorum.RuleKeepHost)+" remediating", "keep-host overridden")},
+
 		{name: "unprotected-delete", state: bare, user: person, send: remove, answers: bareStays, one: bareStays, unknown: bareStays},
 		{name: "unprotected-delete: it hosts nothing", state: bare, nothing: true, user: gitops, send: remove,
 			answers: outcome("deleting"), one: outcome("deleting"), unknown: bareStays},
@@ -121,6 +127,7 @@ func etcdCases() []etcdCase {
 		always("no-regain", state{escaped: true}, holdfast, merge(`{"spec":{"lifecycleHooks":{"preDrain":[{"name":"EtcdQuorumOperator","owner":"clusteroperator/etcd"}]}}}`), "latch deleting", "no-regain repaired"),
 		always("keep-finalizer", state{deleting: true}, person, merge(`{"metadata":{"finalizers":null}}`), hooked+going, "keep-finalizer denied"),
 		always("keep-role", state{}, gitops, merge(`{"metadata":{"labels":null}}`), hooked, "keep-role denied"),
+		always("keep-host: automation", state{}, gitops, remediate, hooked, "keep-host denied"),
 		always("claim", state{worker: true}, gitops, merge(`{"spec":{"providerID":"process:///host-1"}}`), "", "claim denied"),
 	}
 }

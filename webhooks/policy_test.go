@@ -154,6 +154,13 @@ func stopped() []stoppedCase {
 		{"keep-role: the latch alone", state{escaped: true}, person, noLabels, "latch evidence deleting", "keep-role"},
 		{"keep-role: both are gone", state{freed: true}, person, noLabels, "evidence deleting", ""},
 
+		{"keep-host: a tool", state{}, gitops, remediate, protected, "keep-host"},
+		{"keep-host: a tool, and the Machine has no hook", state{bare: true}, deployer, remediate, "evidence", "keep-host"},
+		{"keep-host: a MachineHealthCheck's is the webhook's", state{}, machineAPI, remediate, protected, registrations.ClosedWebhook},
+		{"keep-host: a person's is the webhook's", state{bare: true}, person, remediate, "evidence", registrations.ClosedWebhook},
+		{"keep-host: a custodian's is the webhook's", state{deleting: true}, operator, remediate, going, registrations.ClosedWebhook},
+		{"keep-host: a worker", state{worker: true}, gitops, remediate, "remediating", ""},
+
 		{"claim: another provider ID", state{provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":"process:///another"}}`), protected + " provider process:///own", "claim"},
 		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected + " provider process:///own", "claim"},
 		{"claim: a first provider ID", state{}, controllers, merge(`{"spec":{"providerID":"process:///own"}}`), protected + " provider process:///own", ""},

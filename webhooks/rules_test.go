@@ -74,6 +74,11 @@ func removeAll(ctx context.Context, c client.Client, m *machinev1beta1.Machine, 
 	return c.DeleteAllOf(ctx, &machinev1beta1.Machine{}, options...)
 }
 
+// remediate has bare metal's actuator restart the Machine's host.
+func remediate(ctx context.Context, c client.Client, m *machinev1beta1.Machine, dryRun bool) error {
+	return merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":""}}}`)(ctx, c, m, dryRun)
+}
+
 func unhook(m *machinev1beta1.Machine) { m.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{} }
 
 // The manifests that a GitOps tool applies: with an entry of its own, and without any.
@@ -280,6 +285,34 @@ func cases() []verdictCase {
 			stored: protected + " deleting", recorded: []string{"keep-role denied"}},
 		{name: "keep-role: the latch alone", state: state{escaped: true}, user: person, send: merge(`{"metadata":{"labels":null}}`),
 			stored: "latch evidence deleting", recorded: []string{"keep-role denied"}},
+
+		// keep-host
+		{name: "keep-host: a tool", user: gitops, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: a tool, by server-side apply", user: robot, send: apply(`{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine","metadata":{"name":"NAME","annotations":{"host.metal3.io/external-remediation":"x"}},"spec":{}}`),
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: a MachineHealthCheck", user: controllers, send: remediate,
+			stored: protected + " remediating", recorded: []string{"keep-host allowed"}},
+		{name: "keep-host: by PUT of a person", user: person, send: put(func(m *machinev1beta1.Machine) { m.Annotations[quorum.RemediationAnnotation] = "" }),
+			stored: protected + " remediating", recorded: []string{"keep-host allowed"}},
+		{name: "keep-host: another host is being restarted", cluster: ring(restarting), user: controllers, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: another Machine is being deleted", cluster: ring(going), user: person, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: another voter is unhealthy", cluster: lost, user: controllers, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: overridden", state: state{override: "keep-host: I stand beside it"}, cluster: lost, user: person, send: remediate,
+			stored: protected + ` override "keep-host: I stand beside it" by system:admin remediating`, recorded: []string{"keep-host overridden"}},
+		{name: "keep-host: an override is for people", state: state{override: "keep-host: I stand beside it"}, cluster: lost, user: controllers, send: remediate,
+			stored: protected + ` override "keep-host: I stand beside it" by system:admin`, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: its own voter is unhealthy", cluster: ring(sick(0)), user: controllers, send: remediate,
+			stored: protected + " remediating", recorded: []string{"keep-host allowed"}},
+		{name: "keep-host: etcd is unknown", cluster: ring(unknown), user: person, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: nothing can be read", blind: true, user: controllers, send: remediate,
+			stored: protected, recorded: []string{"keep-host denied"}},
+		{name: "keep-host: it hosts nothing", cluster: ring(elsewhere), user: controllers, send: remediate, stored: protected + " remediating"},
+		{name: "keep-host: a worker", state: state{worker: true}, blind: true, user: gitops, send: remediate, stored: "remediating"},
 
 		// unprotected-delete
 		{name: "unprotected-delete", state: state{bare: true}, user: person, send: remove,

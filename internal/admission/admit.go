@@ -37,6 +37,7 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		admitInstance(&d, r, s, &ids, class)
 		admitOwners(&d, r, s)
 		admitLabels(&d, r, &ids, class)
+		admitRemediation(&d, r, s, &ids, class)
 		admitHook(&d, r, s, class)
 		if r.becomesGuarded() {
 			admitNew(&d, r)

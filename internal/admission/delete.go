@@ -83,27 +83,37 @@ func admitStray(r *Request, s *quorum.Snapshot, ids *Identities, denyUnlessLifte
 // admitHealthyDelete are the rules for the Machine of a healthy voter: one-too-many and
 // degraded-delete.
 func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, voter *quorum.Member, denyUnlessLifted func(quorum.Rule, []string) bool) (ended bool) {
+	if going, limit := deletions(s, j, nil); limit > 0 && len(going) >= limit && denyUnlessLifted(quorum.RuleOneTooMany, oneTooManyText(r, s, j, going, limit)) {
+		return true
+	}
+	if sick := sickBeside(s, j, voter); sick != nil {
+		return denyUnlessLifted(quorum.RuleDegradedDelete, degradedText(r, s, sick))
+	}
+	return false
+}
+
+// deletions are the deleting Machines but one that still host voters, and how many there may be, 0 for any number.
+func deletions(s *quorum.Snapshot, j *quorum.Join, but *quorum.Machine) (going []*quorum.Machine, limit int) {
 	voters, _ := s.Ring.Voters()
-	limit := s.Limits.MaxDeleting
-	if limit < 0 { // AsTolerated
+	if limit = s.Limits.MaxDeleting; limit < 0 { // AsTolerated
 		limit = max(1, quorum.Tolerance(voters))
 	}
-	var going []*quorum.Machine // deleting Machines that still host voters
 	for i := range s.Machines {
-		if m := &s.Machines[i]; m.Deleting() && j.Voter(m) != nil {
+		if m := &s.Machines[i]; m != but && m.Deleting() && j.Voter(m) != nil {
 			going = append(going, m)
 		}
 	}
-	if limit > 0 && len(going) >= limit && denyUnlessLifted(quorum.RuleOneTooMany, oneTooManyText(r, s, j, going, limit)) {
-		return true
-	}
+	return going, limit
+}
+
+// sickBeside is another voter that is unhealthy and not being replaced, nil without one.
+func sickBeside(s *quorum.Snapshot, j *quorum.Join, voter *quorum.Member) *quorum.Member {
 	for k := range s.Ring.Members {
-		member := &s.Ring.Members[k]
-		if member != voter && !member.Learner && !member.Healthy && !j.Replacing(member) {
-			return denyUnlessLifted(quorum.RuleDegradedDelete, degradedText(r, s, member))
+		if member := &s.Ring.Members[k]; member != voter && !member.Learner && !member.Healthy && !j.Replacing(member) {
+			return member
 		}
 	}
-	return false
+	return nil
 }
 
 func unprotectedText(r *Request, mode quorum.Mode, member *quorum.Member) []string {

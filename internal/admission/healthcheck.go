@@ -13,7 +13,7 @@ type HealthCheckRequest struct {
 	// to act on any of them; per cent of those if Percent.
 	MaxUnhealthy int
 	Percent      bool
-	// External: something else than a deletion of the Machine mends it, which Holdfast does not judge.
+	// External: something else than a deletion of the Machine mends it.
 	External bool
 	// Fresh: the selector matches a new Machine of role and type master.
 	Fresh bool
@@ -52,7 +52,7 @@ func (r *HealthCheckRequest) most(total int) int {
 func healthCheckWarned(r *HealthCheckRequest, voters, most, can int) []string {
 	then := fmt.Sprintf("It may delete more control-plane Machines at once than that; Holdfast refuses the deletions that go too far (%s, %s).", quorum.RuleOneTooMany, quorum.RuleDegradedDelete)
 	if r.External {
-		then = "Its remediation is no deletion, so Holdfast cannot refuse it: hosts that are rebooted at the same time stop etcd as well."
+		then = fmt.Sprintf("Its remediation restarts hosts. Holdfast refuses one too many where bare metal's annotation asks for it (%s), and nothing that another operator does.", quorum.RuleKeepHost)
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): MachineHealthCheck %s acts while up to %d Machines are unhealthy, and etcd with %s can lose %d.", quorum.RuleHealthCheck, quorum.Clip(r.Name, 80), most, quorum.NVoters(voters), can),

@@ -89,6 +89,8 @@ func (ids Identities) Needs(r *Request) Need {
 		case r.reaches():
 			return NeedHosts
 		}
+	case r.guarded() && r.remediates() && ids.remediator(r.User):
+		return NeedRing
 	case r.guarded() && r.Drops():
 		switch class := ids.Classify(r.User); {
 		case class == ClassCustodian, class == ClassPerson && r.Old.Deleting():

@@ -109,6 +109,7 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		InstanceID:  hasInstance(m),
 		Zone:        m.Labels[zoneLabel],
 	}
+	_, out.Remediating = m.Annotations[quorum.RemediationAnnotation]
 	if m.DeletionTimestamp != nil {
 		out.DeletedAt = m.DeletionTimestamp.Time
 	}

@@ -70,13 +70,14 @@ func (j *Join) ReleasePending(member *Member) bool {
 }
 
 // Remaining counts the healthy voters that etcd has without a Machine, for certain. A voter that may run on that Machine does not
-// count, nor one that is released. While the ledger is young, it may lack entries: then a voter counts only if its one Machine is
+// count, nor one that is released, nor one whose host is being powered off. While the ledger is young, it may lack entries: then a voter counts only if its one Machine is
 // live, or deleting with the hook on.
 func (j *Join) Remaining(without *Machine) int {
 	n, young := 0, j.s.ledgerYoung()
 	for k := range j.hosts {
 		member, host := &j.s.Ring.Members[k], &j.hosts[k]
-		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, without) || j.Released(member) || j.ReleasePending(member) {
+		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, without) || j.Released(member) || j.ReleasePending(member) ||
+			slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Remediating }) {
 			continue
 		}
 		if m := host.Machine(); young && (m == nil || m.Deleting() && m.Hook != EntryOurs) {

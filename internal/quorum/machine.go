@@ -21,6 +21,10 @@ const (
 
 	BootstrapName = "etcd-bootstrap" // of the etcd member that the installer's temporary host runs
 
+	// RemediationAnnotation on a Machine has bare metal's actuator power the host off, delete the Node and power the host on again,
+	// whatever the value.
+	RemediationAnnotation = "host.metal3.io/external-remediation"
+
 	RoleLabel = "machine.openshift.io/cluster-api-machine-role"
 	TypeLabel = "machine.openshift.io/cluster-api-machine-type"
 )
@@ -62,6 +66,8 @@ type Machine struct {
 	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
 
 	Owners []Owner `json:"owners,omitempty"`
+
+	Remediating bool `json:"remediating,omitzero"` // it has RemediationAnnotation
 
 	ProviderID string         `json:"providerID,omitzero"`
 	Instance   InstanceValues `json:"instance,omitzero"`

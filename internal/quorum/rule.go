@@ -18,6 +18,7 @@ const (
 	RuleEscapeHatch       Rule = "escape-hatch"
 	RuleKeepFinalizer     Rule = "keep-finalizer"
 	RuleKeepRole          Rule = "keep-role"
+	RuleKeepHost          Rule = "keep-host"
 	RuleUnprotectedDelete Rule = "unprotected-delete"
 	RuleOneTooMany        Rule = "one-too-many"
 	RuleDegradedDelete    Rule = "degraded-delete"
@@ -33,8 +34,8 @@ const (
 // Rules are all admission rules, in the order of internal/admission/doc.go.
 var Rules = [...]Rule{
 	RuleClaim, RuleAdopt, RuleKeepHook, RuleNoRegain, RuleEarlyRelease, RuleAutomationRelease, RuleEscapeHatch, RuleKeepFinalizer,
-	RuleKeepRole, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet, RuleOverride,
+	RuleKeepRole, RuleKeepHost, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet, RuleOverride,
 }
 
 // Overridable are the rules that an override lifts; claim for DELETE, and to take the name of an instance off a Machine.
-var Overridable = [...]Rule{RuleClaim, RuleEscapeHatch, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete}
+var Overridable = [...]Rule{RuleClaim, RuleEscapeHatch, RuleKeepHost, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete}

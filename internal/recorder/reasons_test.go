@@ -27,6 +27,7 @@ func TestEventReasons(t *testing.T) {
 		"escape-hatch allowed": "EscapeHatchUsed", "escape-hatch denied": "EscapeHatchUsed",
 		"keep-finalizer allowed": "ChangeBlocked", "keep-finalizer denied": "ChangeBlocked",
 		"keep-role allowed": "ChangeBlocked", "keep-role denied": "ChangeBlocked",
+		"keep-host allowed": "HostRestarts", "keep-host denied": "ChangeBlocked",
 		"unprotected-delete allowed": "OverrideUsed", "unprotected-delete denied": "DeletionBlocked",
 		"one-too-many allowed": "OverrideUsed", "one-too-many denied": "DeletionBlocked",
 		"degraded-delete allowed": "OverrideUsed", "degraded-delete denied": "DeletionBlocked",

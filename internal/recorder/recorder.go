@@ -60,6 +60,15 @@ func eventReason(f admission.Finding) string {
 		return "EscapeHatchUsed"
 	case quorum.RuleKeepFinalizer, quorum.RuleKeepRole:
 		return "ChangeBlocked"
+	case quorum.RuleKeepHost:
+		switch f.Verdict {
+		case admission.VerdictAllowed:
+			return "HostRestarts"
+		case admission.VerdictOverridden:
+			return "OverrideUsed"
+		case admission.VerdictRepaired, admission.VerdictDenied:
+			return "ChangeBlocked"
+		}
 	case quorum.RuleClaim:
 		switch f.Verdict {
 		case admission.VerdictAllowed:

@@ -207,8 +207,16 @@ func changed() string {
 		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched)),
 		within(".metadata.?finalizers", differ(finalized)),
 		within(".metadata.?labels", differs(label, quorum.RoleLabel), differs(label, quorum.TypeLabel)),
-		within(".metadata.?annotations", annotated...),
+		within(".metadata.?annotations", append(annotated, remediates())...),
 	)
+}
+
+// remediates says whether an update has the Machine's host powered off and on again.
+func remediates() string {
+	has := func(object string) string {
+		return fmt.Sprintf("(%s in %s.metadata.?annotations.orValue({}))", quote(quorum.RemediationAnnotation), object)
+	}
+	return all(has("object"), not(has("oldObject")))
 }
 
 // guarded says whether an update is about a guarded Machine.
@@ -239,12 +247,13 @@ func within(field string, differences ...string) string {
 func live() string { return "!has(oldObject.metadata.deletionTimestamp)" }
 
 // irreparable says whether a request is one whose harm the hook would not hold off: the
-// delete of a Machine that lacks hook, latch or finalizer, and the release of a hook by anyone but a
-// person.
+// delete of a Machine that lacks hook, latch or finalizer, the release of a hook by anyone but a
+// person, and what takes the host down.
 func irreparable(ids *admission.Identities) string {
 	return some(
 		selfCall(ids),
 		all(deletes(), not(all(hooked("oldObject"), latched("oldObject"), finalized("oldObject")))),
+		all(operation("UPDATE"), ours, guarded(), remediates()),
 		all(operation("UPDATE"), ours, not(person(ids)), some(
 			all(hooked("oldObject"), not(hooked("object"))),
 			all(not(live()), latched("oldObject"), not(latched("object"))))),

@@ -151,6 +151,10 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			all("variables.held", o.letsGo()),
 			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it: "+
 				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
+		validation(quorum.RuleKeepHost,
+			all("variables.guarded", remediates(), "!variables.person && !variables.custodian", not("("+name+" in "+list(o.Identities.MachineAPI)+")")),
+			"annotation "+quorum.RemediationAnnotation+" has the host of Machine ", " powered off, and no hook holds that. "+
+				"Only a MachineHealthCheck or a person restarts the host of a control-plane Machine. Leave the annotation out of the change."),
 		validation(quorum.RuleAdopt,
 			all("variables.guarded", adopts()),
 			"control-plane Machine ", " may not become a MachineSet's: that would count it among its replicas and delete it, and its etcd member with it, to scale down. "+

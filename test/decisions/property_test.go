@@ -145,9 +145,9 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 		Type: one(t, "type", "master", "master", "arbiter", ""), Mirrored: chance(t, 5, "mirrored"),
 		CreatedAt: one(t, "created", noon().Add(-time.Hour), noon().Add(-time.Hour), noon().Add(-time.Second)),
 		Hook:      drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
-		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "claim: because", "nonsense"),
+		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "claim: because", "keep-host: because", "nonsense"),
 		Phase:    "Running", NodeName: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), InstanceID: true, Addresses: drawAddresses(t, i),
-		Zone: one(t, "zone", "a", "b", ""),
+		Zone: one(t, "zone", "a", "b", ""), Remediating: chance(t, 10, "remediating"),
 	}
 	if m.Override != "" {
 		m.OverrideBy = one(t, "by", q.Stamp("bob", noon()), q.Stamp("bob", noon().Add(-2*time.Hour)), "bob", "")
@@ -411,6 +411,9 @@ func drawRequest(t *rapid.T, s *q.Snapshot) *admission.Request {
 	if chance(t, 5, "instance") {
 		next.Instance = fresh.Instance
 	}
+	if chance(t, 25, "remediation") {
+		next.Remediating = !next.Remediating
+	}
 	if chance(t, 10, "owners") {
 		next.Owners = fresh.Owners
 	}
@@ -540,6 +543,11 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
 		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
 	}
+	if is.Remediating && !was.Remediating {
+		if problem := dumbRestart(s, was, r.User.Name, class); problem != "" {
+			t.Errorf("its host is powered off: %s", problem)
+		}
+	}
 	switch {
 	case (unhooked || freed) && class == admission.ClassAutomation:
 		t.Error("automation released a hook")
@@ -582,6 +590,58 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	case is.OverrideBy != "" && is.OverrideBy != was.OverrideBy && is.OverrideBy != r.User.Name+" 2026-01-01T12:00:00Z":
 		t.Errorf("%s stamped it as %q", r.User.Name, is.OverrideBy)
 	}
+}
+
+// dumbRestart is what is wrong with powering a Machine's host off, by counting.
+func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Class) string {
+	if class == admission.ClassAutomation && user != people()["machine-api"].Name {
+		return "a tool asked for it"
+	}
+	if class == admission.ClassPerson && was.Override == "keep-host: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z" {
+		return ""
+	}
+	here, healthy, voters, left, sick, going := false, false, 0, 0, false, map[string]bool{}
+	joined := false
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		hosts := dumbHosts(s, member)
+		mine := strings.Contains(hosts, "[machine "+was.Name+"]")
+		joined = joined || mine
+		if member.Learner {
+			continue
+		}
+		voters++
+		leaves, off := false, false
+		for _, o := range s.Machines {
+			if o.Name != was.Name && strings.Contains(hosts, "[machine "+o.Name+"]") {
+				off = off || o.Remediating
+			}
+			if strings.Contains(hosts, "[machine "+o.Name+"]") && o.Deleting() {
+				leaves = true
+				if o.Name != was.Name {
+					going[o.Name] = true
+				}
+			}
+		}
+		here, healthy = here || mine, healthy || mine && member.Healthy
+		sick = sick || !member.Healthy && !leaves && !mine
+		if member.Healthy && !mine && !off && !dumbReleased(s, member) {
+			left++
+		}
+	}
+	switch {
+	case !s.Ring.Known, !joined && dumbMayHost(s, was):
+		return "what it hosts is not known"
+	case !here || voters == 1:
+		return ""
+	case left <= voters/2:
+		return fmt.Sprintf("%d of %d voters are left", left, voters)
+	case healthy && sick:
+		return "another voter is unhealthy"
+	case healthy && s.Limits.MaxDeleting < 0 && len(going) >= max(1, (voters-1)/2):
+		return fmt.Sprintf("%d of %d voters are going already", len(going), voters)
+	}
+	return ""
 }
 
 // dropped says whether a value that stood before is another now.

@@ -435,6 +435,8 @@ func alter(t *testing.T, m *q.Machine, line string) {
 		m.Owners = nil
 	case "phase":
 		m.Phase = value
+	case "remediation":
+		m.Remediating = value != ""
 	default:
 		t.Fatalf("no field %q", field)
 	}

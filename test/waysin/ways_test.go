@@ -414,6 +414,10 @@ func ways() []way {
 		{name: "kubectl label type-", on: live, who: everyone(), want: denied(quorum.RuleKeepRole), send: kubectl("label", "machine", "MACHINE", quorum.TypeLabel+"-")},
 		{name: "merge patch labels: null, and no hook", on: live, who: everyone(), want: denied(quorum.RuleKeepRole), send: merge(`{"metadata":{"labels":null},"spec":{"lifecycleHooks":null}}`)},
 
+		// What powers the host off.
+		{name: "kubectl annotate external-remediation", on: live, who: []sandbox.Identity{sandbox.GitOps}, want: denied(quorum.RuleKeepHost), send: kubectl("annotate", "machine", "MACHINE", quorum.RemediationAnnotation+"=")},
+		{name: "merge patch external-remediation, by those who may restart a host", on: live, who: []sandbox.Identity{sandbox.Alice, sandbox.MachineAPI}, want: warned(quorum.RuleKeepHost), send: merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":""}}}`), undo: merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":null}}}`), note: "one host at a time, and only while every other voter is healthy"},
+
 		// Finalizer, evidence, latch, override.
 		{name: "merge patch finalizers: null", on: live, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
 		{name: "merge patch finalizers: null, with 2.5 MB beside it", on: live, who: everyone(), want: unreadable, send: merge(large()), dryOnly: true, note: "too large to be read; an object that loses its last finalizer is never stored, so etcd's limit does not stop it"},
@@ -555,6 +559,7 @@ func ways() []way {
 		{name: "merge patch finalizers: null, after padding nested 9996 deep", on: deleting, who: everyone(), want: unreadable, send: merge(`{"metadata":{"finalizers":null}}`), padded: true, dryOnly: true, note: "too deep to be read; the padding itself passes"},
 		{name: "merge patch finalizers and hooks: null", on: deleting, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null},"spec":{"lifecycleHooks":null}}`)},
 		{name: "kubectl label role=worker", on: deleting, who: everyone(), want: denied(quorum.RuleKeepRole), send: kubectl("label", "machine", "MACHINE", "--overwrite", quorum.RoleLabel+"=worker")},
+		{name: "kubectl annotate external-remediation", on: deleting, who: []sandbox.Identity{sandbox.GitOps}, want: denied(quorum.RuleKeepHost), send: kubectl("annotate", "machine", "MACHINE", quorum.RemediationAnnotation+"=")},
 		{name: "merge patch of the evidence", on: deleting, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(forgery)},
 		{name: "override set by automation, signed by a person", on: deleting, who: automation(), want: warned(quorum.RuleOverride), send: merge(override)},
 		{name: "annotation exclude-node-draining", on: deleting, who: everyone(), want: passes, send: merge(`{"metadata":{"annotations":{"machine.openshift.io/exclude-node-draining":""}}}`), note: "the machine controller then skips the hook, and the latch holds"},
