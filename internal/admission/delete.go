@@ -190,7 +190,9 @@ func degradedText(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string 
 		why = ": " + quorum.Clip(sick.Why, 120)
 	}
 	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: etcdctl endpoint health --cluster"
-	if !sick.Started() {
+	if why := quorum.NewJoin(s).ListedTwice(sick); why != "" {
+		then = why
+	} else if !sick.Started() {
 		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: etcdctl member remove %x", sick.ID)
 	}
 	return []string{

@@ -26,7 +26,7 @@ type Endpoint struct {
 const defaultClientPort = 2379
 
 // Endpoints are the voters of a Snapshot, in the order of their IDs, healthy or not. A learner is
-// none: it rejects most calls. It fails for a ring that is not known or has no voter that can be
+// none: it rejects most calls. Nor is one that nobody runs at the peer URL of another. It fails for a ring that is not known or has no voter that can be
 // reached, so that a failed read empties nothing.
 func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
 	if err := known(&s.Ring); err != nil {
@@ -36,7 +36,7 @@ func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
 	var out []Endpoint
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
-		if m.Learner {
+		if m.Learner || !join.Runs(m) {
 			continue
 		}
 		e := Endpoint{ID: m.ID, Ready: m.Healthy}

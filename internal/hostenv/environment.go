@@ -129,20 +129,22 @@ func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
 				here = append(here, k)
 			}
 		}
-		switch len(here) {
-		case 0:
+		switch {
+		case len(here) == 0:
 			e.Why = fmt.Sprintf("etcd lists no member on Node %s, so none starts there.", node)
-		case 1:
-			e.InitialCluster = cluster(s.Ring.Members, nodes, here[0])
-		default:
+		case slices.ContainsFunc(here, func(k int) bool { return !SameURLs(s.Ring.Members[k].PeerURLs, s.Ring.Members[here[0]].PeerURLs) }):
 			e.Why = fmt.Sprintf("etcd lists %d members on Node %s, so it is not known which one starts there.", len(here), node)
+		default:
+			runs := slices.IndexFunc(here, func(k int) bool { return join.Runs(&s.Ring.Members[k]) })
+			e.InitialCluster = cluster(s.Ring.Members, nodes, here[max(0, runs)])
 		}
 		out[node] = e
 	}
 	return out, nil
 }
 
-// cluster names every member, for the one at index own to start with.
+// cluster names every member, for the one at index own to start with. etcd takes each URL once, and its names are compared with nothing
+// but the own one: of several members at one URL any will do.
 func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 	name := func(k int) string {
 		for _, name := range []string{members[k].Name, nodes[k]} {
@@ -155,7 +157,7 @@ func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 	taken := map[string]bool{name(own): true}
 	peers := []Peer{{Key: name(own), URLs: sorted(members[own].PeerURLs)}}
 	for k := range members {
-		if k == own {
+		if k == own || slices.ContainsFunc(members[k].PeerURLs, func(u string) bool { return ByURL(peers, u) != nil }) {
 			continue
 		}
 		key := name(k)

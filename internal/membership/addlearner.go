@@ -17,7 +17,7 @@ func (p *planner) addLearner() []Action {
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
 		return p.roomFor(m) && p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
-	if m == nil {
+	if m == nil || p.listedTwice() != "" {
 		return nil
 	}
 	if accepts, _ := p.s.Ring.Accepts(); !accepts {
@@ -39,6 +39,17 @@ func (p *planner) addLearner() []Action {
 		Step: 7, Machine: m.Name, UID: m.UID, Change: AddLearner{Node: node.Name, PeerURL: peer},
 		Why: fmt.Sprintf("Node %s is ready and has no member", node.Name),
 	}}
+}
+
+// listedTwice says which members are listed at one peer URL, "" for none. A new member does not start then: etcd compares what it starts
+// with with the members that are listed.
+func (p *planner) listedTwice() string {
+	for k := range p.s.Ring.Members {
+		if why := p.join.ListedTwice(&p.s.Ring.Members[k]); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // waitingMachine is the Machine whose ready Node waits for a member and that suits; Nodes that gave way come

@@ -61,6 +61,9 @@ func (p *planner) blocker() string {
 		return why + p.waitsForLearner()
 	}
 	if m := p.waitingMachine(anyMachine); m != nil {
+		if why := p.listedTwice(); why != "" {
+			return why
+		}
 		if accepts, why := p.s.Ring.Accepts(); !accepts {
 			return why
 		}

@@ -29,7 +29,8 @@ func (p *planner) putHooks() []Action {
 		if on.Hook || on.Latch || len(on.Evidence.MemberIDs) > 0 {
 			why := "a member is to be added on its Node"
 			if len(members) > 0 {
-				why = fmt.Sprintf("it hosts etcd %s", members[0])
+				runs := slices.IndexFunc(members, func(member *quorum.Member) bool { return p.runsOn(m, member) })
+				why = fmt.Sprintf("it hosts etcd %s", members[max(0, runs)])
 			}
 			out = append(out, Action{Step: 1, Machine: m.Name, UID: m.UID, Change: on, Why: why})
 		}
@@ -37,13 +38,11 @@ func (p *planner) putHooks() []Action {
 	return out
 }
 
-// evidence is what a Machine's annotation should say of the members that it hosts for sure. A dead
-// member whose record names a Machine that is gone is not this one's: the host may have come back
-// with the same address.
+// evidence is what a Machine's annotation should say of the members that it hosts for sure.
 func (p *planner) evidence(m *quorum.Machine, members []*quorum.Member) quorum.Evidence {
 	e := quorum.Evidence{MachineUID: m.UID, Machine: m.Name}
 	for _, member := range members {
-		if host := p.join.Host(member); host.Machine() == m && (member.Healthy || host.Departed == nil) {
+		if p.runsOn(m, member) {
 			e.MemberIDs = append(e.MemberIDs, member.ID)
 			e.Addresses = append(e.Addresses, member.PeerAddresses()...)
 		}
@@ -54,14 +53,20 @@ func (p *planner) evidence(m *quorum.Machine, members []*quorum.Member) quorum.E
 	return e
 }
 
+// runsOn says whether a member runs on a Machine for sure. A dead member whose record names a Machine that is gone does not: the host may
+// have come back with the same address. Nor does one that is listed at the peer URL of the member that runs there.
+func (p *planner) runsOn(m *quorum.Machine, member *quorum.Member) bool {
+	host := p.join.Host(member)
+	return m != nil && host.Machine() == m && (member.Healthy || host.Departed == nil) && p.join.Runs(member)
+}
+
 // recordsToKeep are the evidence of every listed member, by the Machine that hosts it now, else as it was
 // recorded before.
 func (p *planner) recordsToKeep() []quorum.Evidence {
 	out := []quorum.Evidence{}
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
-		host := p.join.Host(member)
-		if m := host.Machine(); m != nil && m.UID != "" && (member.Healthy || host.Departed == nil) {
+		if m := p.join.Host(member).Machine(); p.runsOn(m, member) && m.UID != "" {
 			out = append(out, quorum.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []quorum.MemberID{member.ID}, Addresses: member.PeerAddresses()})
 			continue
 		}

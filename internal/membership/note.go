@@ -15,6 +15,7 @@ const (
 	ReasonMachineMirrored         Reason = "MachineMirrored"
 	ReasonHookOwnerForeign        Reason = "HookOwnerForeign"
 	ReasonMemberAddressChanged    Reason = "MemberAddressChanged"
+	ReasonMemberListedTwice       Reason = "MemberListedTwice"
 	ReasonMemberNameUnresolved    Reason = "MemberNameUnresolved"
 	ReasonOperatorSeesNoMember    Reason = "OperatorSeesNoMember"
 	ReasonLearnerStuck            Reason = "LearnerStuck"

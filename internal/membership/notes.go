@@ -34,6 +34,9 @@ func (p *planner) observe() {
 					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(member))
 			}
 		}
+		if why := p.join.ListedTwice(member); why != "" && !slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Message == why }) {
+			p.note(ReasonMemberListedTwice, p.machineOf(member), "%s", why)
+		}
 		if member.NoAddress != "" {
 			p.note(ReasonMemberNameUnresolved, p.machineOf(member), "etcd %s is listed at %s, and DNS has no address for %s, so the other members do not reach it once a connection is lost: have DNS answer for that name, or etcdctl member update %x --peer-urls=<one that is reached>",
 				member, strings.Join(member.PeerURLs, ", "), member.NoAddress, member.ID)
@@ -235,6 +238,7 @@ func (p *planner) noteVoterCount() {
 	}
 	switch {
 	case p.s.Desired == 0 || voters == p.s.Desired || p.s.Surge && voters == p.s.Desired+1:
+	case p.listedTwice() != "": // that is noted
 	case voters < p.s.Desired && p.hasLearner():
 		p.note(ReasonReplacementWaits, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
 	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -178,6 +179,40 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 		}
 	}
 	return HostingNothing, ""
+}
+
+// Runs says whether a member runs at its peer URLs, as far as anybody knows. Of two that are listed at one URL this is the one that
+// answers. While neither does, it is the one that its Machine's evidence names.
+func (j *Join) Runs(member *Member) bool {
+	twins := j.s.Ring.Twins(member)
+	named := func(o *Member) bool {
+		return slices.ContainsFunc(j.s.Machines, func(m Machine) bool { return m.OwnEvidence().Names(o.ID) })
+	}
+	return len(twins) == 0 || member.Healthy ||
+		named(member) && !slices.ContainsFunc(twins, func(o *Member) bool { return o.Healthy || named(o) })
+}
+
+// ListedTwice says that another member is listed at a member's peer URL, and what to type; "" if none is.
+func (j *Join) ListedTwice(member *Member) string {
+	twins := j.s.Ring.Twins(member)
+	if len(twins) == 0 {
+		return ""
+	}
+	var names, gone []string
+	for k := range j.s.Ring.Members {
+		if o := &j.s.Ring.Members[k]; o == member || slices.Contains(twins, o) {
+			names = append(names, o.String())
+			if !j.Runs(o) {
+				gone = append(gone, o.ID.Hex())
+			}
+		}
+	}
+	which := "Remove the one that nobody runs"
+	if len(gone) == len(names) {
+		which = "The data directory there is of one of them (holdfast verify membership says which); remove the other"
+	}
+	return fmt.Sprintf("etcd lists %s at %s, and no new member starts until one of them is left (etcd issues 13196 and 20967). %s: etcdctl member remove %s",
+		strings.Join(names, " and "), strings.Join(member.PeerURLs, ", "), which, cmp.Or(strings.Join(gone, " or "), "<id>"))
 }
 
 // Rejoining says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,18 @@ func (r *Ring) Member(id MemberID) *Member {
 		}
 	}
 	return nil
+}
+
+// Twins are the other members that are listed at one of a member's peer URLs. etcd takes each URL once, but after an upgrade it may list a
+// member again that was removed long ago (etcd issues 13196 and 20967). At most one of them runs.
+func (r *Ring) Twins(m *Member) (twins []*Member) {
+	for k := range r.Members {
+		o := &r.Members[k]
+		if o.ID != m.ID && slices.ContainsFunc(o.PeerURLs, func(u string) bool { return slices.Contains(m.PeerURLs, u) }) {
+			twins = append(twins, o)
+		}
+	}
+	return twins
 }
 
 // Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now

@@ -30,6 +30,15 @@ type Facts struct {
 	QuorumWait time.Duration // how long that must last before a member with its own data starts all the same
 }
 
+// me is the member that etcd lists at this host's peer URL, nil without one. Of several there (see [quorum.Ring.Twins]) it is the one whose
+// data are here.
+func (f *Facts) me() *quorum.Member {
+	if own := f.Ring.Member(f.Disk.Member); f.Disk.Holding == HoldingData && own != nil && hostenv.HasURL(own.PeerURLs, f.PeerURL) {
+		return own
+	}
+	return at(&f.Ring, f.PeerURL)
+}
+
 // Running is a member that answers for itself.
 type Running struct {
 	etcd.Status
@@ -75,7 +84,7 @@ func Decide(f Facts) Decision {
 	case !f.Ring.Known:
 		return unknown(f)
 	}
-	me := at(&f.Ring, f.PeerURL)
+	me := f.me()
 	if me == nil {
 		return absent(f)
 	}
@@ -221,12 +230,21 @@ func absent(f Facts) Decision {
 // listed decides for a host whose member etcd lists.
 func listed(f Facts, me *quorum.Member) Decision {
 	if f.Disk.Holding == HoldingData && f.Disk.Member == me.ID {
-		return own(f, fmt.Sprintf("etcd lists %s at %s, and its own data are here.", me, f.PeerURL))
+		why := fmt.Sprintf("etcd lists %s at %s, and its own data are here.", me, f.PeerURL)
+		for _, twin := range f.Ring.Twins(me) {
+			why += fmt.Sprintf(" It also lists %s there, which nobody runs: etcdctl member remove %x", twin, twin.ID)
+		}
+		return own(f, why)
 	}
 	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == HoldingData && other != nil {
 		return Decision{
 			VerdictRefuse, fmt.Sprintf("The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me),
 			"Give this host's peer URL as --peer-url and the data directory of its member as --data-dir.",
+		}
+	}
+	for i := range f.Ring.Members {
+		if why := quorum.NewJoin(&quorum.Snapshot{Ring: f.Ring}).ListedTwice(&f.Ring.Members[i]); why != "" {
+			return Decision{VerdictWait, why + ".", ""}
 		}
 	}
 	here := map[Holding]string{

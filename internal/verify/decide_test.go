@@ -39,7 +39,7 @@ func word(v Verdict) string {
 //	expected 1=https://10.0.0.1:2380
 //	cluster a=https://10.0.0.1:2380
 //	new
-//	member 1 a https://10.0.0.1:2380 learner started
+//	member 1 a https://10.0.0.1:2380 learner started healthy
 //	unknown no answer in time
 //	silent 6s
 //	disk 1 | 1@d | none | no-log | garbled
@@ -110,6 +110,8 @@ func facts(t *testing.T, text string) Facts {
 				switch w {
 				case "learner":
 					m.Learner = true
+				case "healthy":
+					m.Healthy = true
 				case "started":
 					m.ClientURLs = []string{"https://client"}
 				}

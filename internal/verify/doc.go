@@ -15,6 +15,8 @@
 //	no                               any                     waits, with progress, until the deadline
 //	yes, but IDs or URLs differ      not this member's       refuses: the environment is of another revision; with --environment-file waits for one that is not
 //	yes                              this member's           starts, if they are of this ring's history
+//	two members                      one's of the two        starts as that one, as above
+//	two members                      none of the two's       waits until a person has removed the one that nobody runs
 //	yes                              another listed one's    refuses
 //	yes, never started               none                    starts as a new member, if there is room
 //	yes, never started               another's               archives it, starts as a new member

@@ -247,7 +247,7 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 		}
 		f.Running = []Running{leader}
 	}
-	if me := at(&f.Ring, m.PeerURL); f.Disk.Holding != HoldingData || me != nil && me.ID != f.Disk.Member {
+	if me := f.me(); f.Disk.Holding != HoldingData || me != nil && me.ID != f.Disk.Member {
 		return Decide(f)
 	}
 	upTo := make([]int64, len(f.Running))

@@ -89,6 +89,36 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	return ""
 }
 
+// misled says what is wrong with an action where two members are listed at one peer URL.
+func misled(s *q.Snapshot, a membership.Action) string {
+	on, _ := a.Change.(membership.AddHook)
+	for _, dead := range s.Ring.Members {
+		for _, other := range s.Ring.Members {
+			if !dumbMeet(dead, other) {
+				continue
+			}
+			if a.Kind() == membership.KindAddLearner {
+				return "a new member could not start"
+			}
+			for _, id := range on.Evidence.MemberIDs {
+				if dead.ID == id && !dead.Healthy && other.Healthy {
+					return "evidence names a member that is dead, and another answers at its peer URL"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func dumbMeet(a, b q.Member) bool {
+	for _, u := range b.PeerURLs {
+		if a.ID != b.ID && strings.Contains(" "+strings.Join(a.PeerURLs, " ")+" ", " "+u+" ") {
+			return true
+		}
+	}
+	return false
+}
+
 // dumbMayHost says whether a member may run on a Machine, by strings alone.
 func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 	if !s.Ring.Known || m.Unread != "" {

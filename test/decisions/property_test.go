@@ -1,6 +1,7 @@
 package decisions_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -232,7 +233,7 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 	}
 	changes := 0
 	for _, a := range p.Actions {
-		if problem := violates(s, a); problem != "" {
+		if problem := cmp.Or(violates(s, a), misled(s, a)); problem != "" {
 			t.Errorf("%s: %s", a.Describe(), problem)
 		}
 		if a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {

@@ -14,6 +14,8 @@ func join() []mutant {
 		{"report: after a restore", "membership/blocker.go", "if why := p.join.Rejoining(m); why != \"\" {", "if why := p.join.Rejoining(m); false && why != \"\" {"},
 		{"held: after a restore", "admission/delete.go", "Rejoining(s.Machine(old.Name)); why != \"\" {", "Rejoining(s.Machine(old.Name)); false && why != \"\" {"},
 		{"early-release: after a restore", "admission/release.go", "m != nil && quorum.NewJoin(s).Rejoining(m) != \"\" {", "m != nil && false {"},
+		{"runs: the one that answers", "quorum/join.go", "len(twins) == 0 || member.Healthy ||", "len(twins) == 0 ||"},
+		{"runs: the one that evidence names", "quorum/join.go", "		named(member) && !slices", "		false && named(member) && !slices"},
 		{"evidence joins", "quorum/join.go", "m.OwnEvidence().Names(member.ID) || ", ""},
 		{"evidence of another UID", "quorum/evidence.go", "m.UID == \"\" || m.Evidence.MachineUID != m.UID", "m.UID == \"\""},
 		{"unknown holds", "quorum/join.go", "!j.hosts[k].Known() {", "false {"},

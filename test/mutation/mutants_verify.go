@@ -7,6 +7,8 @@ func starts() []mutant {
 		{"verify: etcd is as expected", "verify/decide.go", "differences(f.Environment, &f.Ring); len(differ) > 0", "differences(f.Environment, &f.Ring); len(differ) > 1000"},
 		{"verify: own data whatever the environment says", "verify/decide.go", "len(differ) > 0 && !own {", "len(differ) > 0 && (true || own) {"},
 		{"verify: own data are those of the member that is listed here", "verify/decide.go", "f.Disk.Holding == HoldingData && f.Disk.Member == me.ID\n\tif", "f.Disk.Holding == HoldingData && me.ID > 0\n\tif"},
+		{"verify: two members at one peer URL", "verify/decide.go", "own != nil && hostenv.HasURL(own.PeerURLs, f.PeerURL) {", "own != nil && false {"},
+		{"verify: a new member beside two at one peer URL", "verify/decide.go", "ListedTwice(&f.Ring.Members[i]); why != \"\" {", "ListedTwice(&f.Ring.Members[i]); false {"},
 		{"verify: a stranger answers", "verify/decide.go", "if f.Stranger != \"\" {", "if false {"},
 		{"verify: an unexpected member's data", "verify/decide.go", "			case own == nil:", "			case false:"},
 		{"verify: another host's data", "verify/decide.go", "case !hostenv.HasURL(own.URLs, f.PeerURL):", "case false:"},
