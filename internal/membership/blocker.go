@@ -98,6 +98,7 @@ func (p *planner) blocker() string {
 
 // learnerBlocker says what the first learner that needs more than a free seat waits for before it is promoted; "" without such a learner.
 func (p *planner) learnerBlocker() string {
+	voters, _ := p.s.Ring.Voters()
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
 		if !member.Learner {
@@ -122,6 +123,9 @@ func (p *planner) learnerBlocker() string {
 			return fmt.Sprintf("learner %s has caught up, and does not say on its command line that it takes %d learners (--max-learners); it is promoted once it is the only one", member, p.learners())
 		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
+		case voters == p.s.Desired && !p.seatFree():
+			return fmt.Sprintf("learner %s has caught up, and is promoted once a voter can be removed after it: %d of %s are healthy on a Machine or Node; mend the others, or delete their Machines to have them replaced",
+				member, p.servingWithout(nil), quorum.NVoters(voters))
 		case p.seatFree() && p.holdsPromotion():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}

@@ -18,7 +18,8 @@ const (
 	InvariantLivePromotion   Invariant = "I5"  // a learner whose Machine is deleting is not promoted
 	InvariantNoRegain        Invariant = "I6"  // once gone from a deleting Machine, the hook never returns
 	InvariantOneChange       Invariant = "I7"  // at most one membership change a round
-	InvariantPeerURL         Invariant = "I10" // no voter is listed at another peer URL while it is healthy, and none but at its own host
+	InvariantTolerance       Invariant = "I10" // no action lowers what etcd tolerates, but for the moment between a promotion and the removal that follows it
+	InvariantPeerURL         Invariant = "I12" // no voter is listed at another peer URL while it is healthy, and none but at its own host
 )
 
 // Violation is an action that would break an invariant. It always means a bug in the planner.
@@ -32,7 +33,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
 }
 
-// CheckPlan checks actions against I1 to I7 and I10, from the Snapshot and the actions alone: it shares
+// CheckPlan checks actions against I1 to I7, I10 and I12, from the Snapshot and the actions alone: it shares
 // nothing with the steps that chose them but the join.
 func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	changes := 0
@@ -144,11 +145,26 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 			return InvariantLivePromotion, "its Machine is deleting"
 		case voters > s.Desired:
 			return InvariantVoterCount, fmt.Sprintf("there would be %d voters for %d wanted", voters+1, s.Desired)
+		case voters == s.Desired && !removalFollows(s):
+			return InvariantTolerance, fmt.Sprintf("there would be %d voters, and none of them could be removed", voters+1)
 		}
 	case MoveLeader, AddLearner: // neither changes who votes
 	case AddHook, ReleaseHook, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod: // checkMachine's
 	}
 	return "", ""
+}
+
+// removalFollows says whether a voter can be removed once one more serves: one that leaves, or that the set may delete.
+func removalFollows(s *quorum.Snapshot) bool {
+	j := quorum.NewJoin(s)
+	for k := range s.Ring.Members {
+		m := &s.Ring.Members[k]
+		leaves := j.Replacing(m) || j.Stale(m) || j.Host(m).Bootstrap || s.Surge && (m.Healthy || s.Dead(m))
+		if !m.Learner && leaves && (!m.Healthy || j.Released(m) || replacementsOf(s, m.ID)+1 >= s.Desired) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkQuorum checks what etcd has left after a change of its members, "" if that is enough.

@@ -35,19 +35,19 @@ func (p *planner) takesAll(learner *quorum.Member) bool {
 	return n == 1 || p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= n
 }
 
-// seatFree says whether a voter may be added: there are fewer voters than desired; or a voter is leaving and may be removed; or the set will
-// delete a voter's Machine after this promotion (Surge). So there is one voter too many for a short time only.
+// seatFree says whether a voter may be added: there are fewer voters than desired; or a voter is leaving, or the set deletes a voter's
+// Machine after this promotion (Surge), and once the learner votes that voter can be removed. So there is one voter too many for a short
+// time only.
 func (p *planner) seatFree() bool {
 	voters, _ := p.s.Ring.Voters()
 	if voters != p.s.Desired {
 		return voters < p.s.Desired
 	}
-	if p.s.Surge {
-		return true
-	}
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
-		if _, _, ok := p.leavingFrom(member); ok && !member.Learner {
+		_, _, leaves := p.leavingFrom(member)
+		leaves = leaves || p.s.Surge && (member.Healthy || p.s.Dead(member))
+		if leaves && !member.Learner && (!p.staysHealthy(member) || p.servingWithout(member)+1 >= p.s.Desired) {
 			return true
 		}
 	}

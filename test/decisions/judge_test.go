@@ -83,6 +83,8 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		return "I4: too few voters that serve"
 	case a.Kind() == membership.KindPromote && !m.DeletedAt.IsZero():
 		return "I5: the Machine is deleting"
+	case voters > votersBefore && voters > s.Desired && dumbStaysEven(s):
+		return "I10: no voter can be removed after it"
 	case a.Kind() == membership.KindAddHook && (m == nil || !m.DeletedAt.IsZero()):
 		return "I6: the hook returns"
 	}
@@ -325,6 +327,40 @@ func dumbServing(s *q.Snapshot, but q.MemberID) int {
 	return n
 }
 
+// dumbStaysEven says whether one voter more would only be one more that can fail: of those that are there none leaves, or one that stays
+// does not serve and none that leaves is lost.
+func dumbStaysEven(s *q.Snapshot) bool {
+	leave, lost, lame := 0, 0, 0
+	for k := range s.Ring.Members {
+		member := &s.Ring.Members[k]
+		if member.Learner {
+			continue
+		}
+		hosts, stays := dumbHosts(s, member), false
+		for _, m := range s.Machines {
+			stays = stays || hosts == "[machine "+m.Name+"]" && m.DeletedAt.IsZero()
+		}
+		for _, r := range s.Records {
+			for _, id := range r.MemberIDs {
+				stays = stays && id != member.ID // its Machine may be gone, and another one have its address
+			}
+		}
+		up := member.Healthy && !dumbReleased(s, member)
+		if !stays {
+			leave++
+			if !up {
+				lost++
+			}
+		} else if !up || member.Name == "" {
+			lame++
+		}
+	}
+	if s.Surge { // any may be deleted
+		return false
+	}
+	return leave == 0 || lame > 0 && lost == 0
+}
+
 // dumbLosesQuorum counts what is left for certain without a Machine and those that were let go before.
 func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 	voters, left := 0, 0
@@ -350,20 +386,20 @@ func dumbListsWrongly(s *q.Snapshot, a membership.Action, m *q.Machine) string {
 			continue
 		}
 		if member.Healthy {
-			return "I10: it is healthy"
+			return "I12: it is healthy"
 		}
 		if member.WaitsAt != a.Change.(membership.UpdatePeerURL).PeerURL {
-			return "I10: it does not wait there"
+			return "I12: it does not wait there"
 		}
 		if m == nil || dumbHosts(s, member) != "[machine "+m.Name+"]" {
-			return "I10: it does not run there"
+			return "I12: it does not run there"
 		}
 		for _, address := range m.Addresses {
 			if a.Change.(membership.UpdatePeerURL).PeerURL == peerURL(address.String()) {
 				return ""
 			}
 		}
-		return "I10: its host is not there"
+		return "I12: its host is not there"
 	}
-	return "I10: it is not listed"
+	return "I12: it is not listed"
 }

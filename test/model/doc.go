@@ -7,7 +7,7 @@
 //	go run ./test/model -bounded    as much of each as go test does
 //	go run ./test/model -mutants    planted bugs: each has to be found
 //
-// In every state and at every step I1 to I7 are judged, by own arithmetic; from every state that is
+// In every state and at every step I1 to I7 and I10 are judged, by own arithmetic; from every state that is
 // within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
 // printed as a scenario for test/decisions/testdata/plan. See docs/proof/model.md.
 //

@@ -49,6 +49,8 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 							fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
 						case o.get(machine) == deleting:
 							fail(membership.InvariantLivePromotion, "its Machine is deleting", ev)
+						case !s.followed(e.c):
+							fail(membership.InvariantTolerance, "no voter can be removed after it", ev)
 						}
 					}
 					next, now := *s, d&^stageMask|confirmed
@@ -96,6 +98,28 @@ func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail
 		next.capture(r, a)
 		emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
 	}
+}
+
+// followed says whether a voter can be removed once one more votes, so that etcd does not stay at an even number: one that is leaving and
+// does not answer, or any that is leaving, or that the set deletes, where all that stay serve.
+func (s *state) followed(c *config) bool {
+	voters, _ := s.tally()
+	leave, staysIll := 0, false
+	for i, o := range s.at {
+		if !o.votes() {
+			continue
+		}
+		leaves := o.get(machine) != live || o.get(record) == recGone
+		ill := !o.healthy() || s.conceded(o) || o.get(member) == stray
+		if leaves && ill || c.set && !s.at[i].healthy() && o.get(answers) == dead {
+			return true
+		}
+		if leaves || c.set {
+			leave++
+		}
+		staysIll = staysIll || ill
+	}
+	return voters < s.wanted(c) || leave > 0 && !staysIll
 }
 
 // replacements counts the other voters that started, answer, and have a Machine or Node.

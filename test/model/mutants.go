@@ -34,6 +34,7 @@ func mutants() []mutant {
 		{"removes below desired", "membership/removevoter.go", "remain < s.Desired || ", "remain < 0 || "},
 		{"anything that is listed replaces", "membership/removevoter.go", "remain = p.servingWithout(member)", ""},
 		{"always a seat", "membership/promote.go", "!p.seatFree() || p.holdsPromotion() {", "p.holdsPromotion() {"},
+		{"promotes where no removal follows", "membership/promote.go", " && (!p.staysHealthy(member) || p.servingWithout(member)+1 >= p.s.Desired) {", " {"},
 		{"releases what hosts a member", "membership/release.go", "if is, _ := p.join.Hosting(m); is != quorum.HostingNothing {", "if is, _ := p.join.Hosting(m); is == 0 {"},
 		{"never releases", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.putHooks}"},
 		{"keeps no records", "membership/plan.go", "p.plan.Records = p.recordsToKeep()", ""},
@@ -57,7 +58,7 @@ func mutants() []mutant {
 		{"set: replaces none that is outdated", "machineset/rollout.go", "p.outdated(m) != \"\" && (next == nil", "false && (next == nil"},
 		{"set: moves none", "machineset/rollout.go", "here-there < 2", "here-there < 9"},
 		{"set: wants no voter more", "machineset/voters.go", "odd(len(s.Ring.Members)+1)", "odd(len(s.Ring.Members))"},
-		{"set: a surge has no seat", "membership/promote.go", "	if p.s.Surge {", "	if false {"},
+		{"set: a surge has no seat", "membership/promote.go", "p.s.Surge && (member", "false && (member"},
 	}
 }
 
