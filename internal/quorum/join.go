@@ -287,20 +287,10 @@ func (j *Join) Replacing(member *Member) bool {
 	return slices.ContainsFunc(j.Host(member).Machines, (*Machine).Deleting)
 }
 
-// Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has
-// its address or name again. A Node that is not ready and has no Machine counts as gone, too, once it
-// has been away for longer than a reboot takes.
+// Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has its address or name again. A
+// Node that never had a Machine and is not ready may be rebooting: it is away, not gone.
 func (j *Join) Stale(member *Member) bool {
-	host := j.Host(member)
-	if member.Learner || !j.s.Dead(member) {
-		return false
-	}
-	if host.Departed != nil {
-		return true
-	}
-	unread := slices.ContainsFunc(j.s.Machines, func(m Machine) bool { return m.Unread != "" }) // and the Node may be its
-	return len(host.Machines) == 0 && len(host.Nodes) == 1 && !unread && !host.Nodes[0].Ready &&
-		j.s.Now.Sub(member.Since) >= j.s.Limits.GoneAfter
+	return !member.Learner && j.s.Dead(member) && j.Host(member).Departed != nil
 }
 
 // Dead says whether a member has not answered for longer than a flap lasts.

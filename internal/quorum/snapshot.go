@@ -84,7 +84,7 @@ type Limits struct {
 	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; more where all members take them
 	StallAfter   time.Duration `json:"stallAfter"`   // a learner without progress for this long gives way to a waiting Node
 	DeadAfter    time.Duration `json:"deadAfter"`    // a voter that has not answered for this long is dead, not flapping
-	GoneAfter    time.Duration `json:"goneAfter"`    // a dead voter's Node that is not ready and has no Machine counts as gone after this long: it may be rebooting
+	GoneAfter    time.Duration `json:"goneAfter"`    // the installer's bootstrap member is not needed once it has been dead for this long
 	SettledAfter time.Duration `json:"settledAfter"` // etcd's own health interval: how long members must be connected before it accepts another
 }
 

@@ -496,6 +496,8 @@ func (w *world) set(line string) error {
 		}
 		w.s.QuorumGuard.Pods = append(w.s.QuorumGuard.Pods, p)
 		w.probe()
+	case "surge": // the set has one Machine more than wanted
+		w.s.Surge = true
 	case "bootstrap":
 		w.s.Bootstrap = netip.MustParseAddr(f[1])
 	case "bootstrap-waits": // none, or for what

@@ -129,7 +129,6 @@ func admission() []mutant {
 		{"escape-hatch: not by a webhook", "admission/release.go", "\tif class == ClassPerson && r.ByWebhook {", "	if false {"},
 		{"escape-hatch: evidence stays", "admission/evidence.go", "\tif class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw {", "\tif class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.Drops() {"},
 		{"keep-finalizer: the latch alone", "quorum/machine.go", "return m.Hook == EntryOurs || m.Latch == EntryOurs", "return m.Hook == EntryOurs"},
-		{"stale: a Machine that cannot be read", "quorum/join.go", " && !unread && !host.Nodes", " && (!unread || true) && !host.Nodes"},
 		{"final release: quorum", "quorum/ledger.go", ">= Size(voters)\n", ">= 0*voters\n"},
 		{"final release: unknown", "quorum/ledger.go", "return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(voters)", "return j.has(m) && j.Remaining(m) >= Size(voters)"},
 		{"final release: a person's word", "quorum/ledger.go", "return j.QuorumWithout(m) || m.Lifts(RuleEscapeHatch, j.s.Now)", "return j.QuorumWithout(m)"},

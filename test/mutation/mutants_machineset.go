@@ -97,6 +97,6 @@ func set() []mutant {
 		{"set: voters: falls by one step", "machineset/voters.go", "return max(set.Replicas, odd(voters-1))", "return set.Replicas"},
 		{"set: voters: rises by learners", "machineset/voters.go", "odd(len(s.Ring.Members)+1)", "odd(voters+1)"},
 		{"set: voters: not below what etcd has", "machineset/voters.go", "odd(len(s.Ring.Members)+1)", "odd(len(s.Ring.Members))"},
-		{"set: voters: one voter more", "membership/promote.go", "if p.s.Surge {", "if false {"},
+		{"set: voters: one voter more", "membership/promote.go", "p.s.Surge && (member", "false && (member"},
 	}
 }
