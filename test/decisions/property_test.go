@@ -601,6 +601,11 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 	if class == admission.ClassPerson && was.Override == "keep-host: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z" {
 		return ""
 	}
+	if machineOf(s, was.Name) == nil { // it is about to become one of the control plane's
+		with := *s
+		with.Machines = append(slices.Clone(s.Machines), *was)
+		s = &with
+	}
 	here, healthy, voters, left, sick, going := false, false, 0, 0, false, map[string]bool{}
 	joined := false
 	for k := range s.Ring.Members {
