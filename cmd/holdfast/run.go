@@ -84,7 +84,7 @@ and leaves the members alone should that operator come back.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
 	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; Holdfast learns later ones from the ring. While none answers, it asks those that it wrote down, and the Nodes")
 	o.etcdFiles.bind(f)
-	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1")
+	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1, of which the greatest number on record counts")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting at the same time (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 turns the rule off")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")

@@ -264,8 +264,8 @@ func (r *Reconciler) markGaveWay(ctx context.Context, name string) error {
 // keepRecords writes the records if they differ from what was read, or if some could not be read; nil writes nothing. On a conflict
 // it returns notYet: the other writer saw newer state.
 func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, records []quorum.Evidence) error {
-	data := machineapi.FormatRecords(records)
-	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.FormatRecords(s.Records)) {
+	data := machineapi.RecordInstalled(machineapi.FormatRecords(records), max(s.Installed, s.Configured))
+	if records == nil || s.RecordsWhy == "" && maps.Equal(data, machineapi.RecordInstalled(machineapi.FormatRecords(s.Records), s.Installed)) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWriteTimeout)

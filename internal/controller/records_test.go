@@ -63,3 +63,22 @@ func TestImmutableRecords(t *testing.T) {
 		t.Errorf("afterwards the records are %v, immutable %v", now.Data, now.Immutable)
 	}
 }
+
+// TestRecordInstalled: the greatest number of voters that the install-config asked for stays on record.
+func TestRecordInstalled(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	api := fake.NewClientBuilder().WithScheme(scheme).Build()
+	r := &Reconciler{Client: api, Observer: &observe.Observer{API: api, Namespace: "n"}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: machineapi.RecordsName}}
+	s := &quorum.Snapshot{}
+	for _, c := range []struct{ configured, want int }{{0, 0}, {3, 3}, {5, 5}, {1, 5}, {0, 5}} {
+		s.Configured = c.configured
+		must(t, r.keepRecords(t.Context(), s, []quorum.Evidence{}))
+		_ = api.Get(t.Context(), client.ObjectKeyFromObject(object), object) // there is none before there is anything to keep
+		s.RecordsVersion, s.Installed = object.ResourceVersion, machineapi.Installed(object.Data)
+		if s.Installed != c.want {
+			t.Errorf("install-config asks for %d: %d on record", c.configured, s.Installed)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -67,6 +68,26 @@ func FormatRecords(records []quorum.Evidence) map[string]string {
 	return data
 }
 
+// installedKey is the key of that ConfigMap with the greatest number of voters that an install-config asked for.
+const installedKey = "install-config"
+
+// RecordInstalled adds that number to the ConfigMap's data; 0 is unknown, and adds nothing.
+func RecordInstalled(data map[string]string, voters int) map[string]string {
+	if voters > 0 {
+		data[installedKey] = strconv.Itoa(voters)
+	}
+	return data
+}
+
+// Installed reads that number, 0 without one.
+func Installed(data map[string]string) int {
+	n, err := strconv.Atoi(data[installedKey])
+	if err != nil || n < 0 || n%2 == 0 {
+		return 0
+	}
+	return n
+}
+
 // ParseRecords reads the data of that ConfigMap, in the order of its keys. What does not parse is
 // left out and named by the error: the member then has no record, and unless a Machine or Node has
 // its address its host is unknown, which holds. The other records are good.
@@ -74,6 +95,9 @@ func ParseRecords(data map[string]string) ([]quorum.Evidence, error) {
 	var records []quorum.Evidence
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if key == installedKey {
+			continue
+		}
 		e, err := ParseEvidence(data[key])
 		if err == nil && (len(e.MemberIDs) != 1 || e.MemberIDs[0].Hex() != key) {
 			err = errors.New("its evidence is not that of the member that it is named after")

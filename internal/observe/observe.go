@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -88,7 +89,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Desired, s.DesiredWhy, err = o.desired(within)
+		s.Configured, s.DesiredWhy, err = o.configured(within)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -102,6 +103,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		return nil, nil, err
 	}
 	s.Machines = found.machines
+	o.want(s)
 	if err := o.installation(ctx, s); err != nil {
 		return nil, nil, err
 	}
@@ -229,11 +231,24 @@ func sorted[T any](m map[string]T) []T {
 	return out
 }
 
-// desired is the number of voters wanted, or 0 and why it is not known. A number that cannot be read
+// want puts into a Snapshot how many voters are wanted: by the flag, else by the install-config, of which the greatest number on record
+// counts. Whoever may write the install-config could otherwise have voters leave etcd without a replacement.
+func (o *Observer) want(s *quorum.Snapshot) {
+	s.Desired = cmp.Or(o.Desired, max(s.Configured, s.Installed))
+	if o.Desired > 0 || s.Installed <= s.Configured {
+		return
+	}
+	if s.DesiredWhy == "" {
+		s.DesiredWhy = fmt.Sprintf("ConfigMap %s asks for %d", installConfig(), s.Configured)
+	}
+	s.DesiredWhy = fmt.Sprintf("as it was installed; fewer only by --desired-replicas or a ControlPlaneMachineSet: %s", s.DesiredWhy)
+}
+
+// configured is how many voters the install-config asks for, or 0 and why that is not known. A number that cannot be read
 // holds the membership as it is; it is no reason not to guard.
-func (o *Observer) desired(ctx context.Context) (n int, why string, err error) {
+func (o *Observer) configured(ctx context.Context) (n int, why string, err error) {
 	if o.Desired > 0 {
-		return o.Desired, "", nil
+		return 0, "", nil
 	}
 	var cm corev1.ConfigMap
 	key := installConfig()
@@ -260,6 +275,7 @@ func (o *Observer) records(ctx context.Context, s *quorum.Snapshot) error {
 	}
 	s.RecordsVersion = cm.ResourceVersion
 	var err error
+	s.Installed = machineapi.Installed(cm.Data)
 	if s.Records, err = machineapi.ParseRecords(cm.Data); err != nil {
 		s.RecordsWhy = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
 	}
@@ -308,7 +324,7 @@ func (o *Observer) Selected(ctx context.Context, selector labels.Selector) (*quo
 			}
 		}
 	}
-	var err error
-	s.Desired, _, err = o.desired(ctx)
+	configured, _, err := o.configured(ctx)
+	s.Desired = cmp.Or(o.Desired, configured) // for a Warning alone
 	return s, err
 }

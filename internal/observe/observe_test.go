@@ -79,3 +79,46 @@ func TestGarbledRecords(t *testing.T) {
 		t.Errorf("records %v, why %q", s.Records, s.RecordsWhy)
 	}
 }
+
+// TestWanted: the install-config raises the number of voters wanted. A smaller number, a garbled one or none counts for nothing once a
+// greater one is on record.
+func TestWanted(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	for _, c := range []struct {
+		installConfig, recorded string
+		flag                    int
+		want                    int
+		why                     string
+	}{
+		{installConfig: "controlPlane: {replicas: 3}", want: 3},
+		{installConfig: "controlPlane: {replicas: 3}", recorded: "3", want: 3},
+		{installConfig: "controlPlane: {replicas: 5}", recorded: "3", want: 5},
+		{installConfig: "controlPlane: {replicas: 1}", recorded: "3", want: 3, why: "asks for 1"},
+		{installConfig: "{}", recorded: "3", want: 3, why: "no controlPlane.replicas"},
+		{recorded: "3", want: 3, why: "does not exist"},
+		{installConfig: "controlPlane: {replicas: 1}", recorded: "3", flag: 1, want: 1},
+		{installConfig: "controlPlane: {replicas: 1}", recorded: "-3", want: 1},
+		{installConfig: "controlPlane: {replicas: 1}", recorded: "4", want: 1},
+		{installConfig: "{}", want: 0, why: "no controlPlane.replicas"},
+	} {
+		objects := []client.Object{&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: machineapi.RecordsName}, Data: map[string]string{"install-config": c.recorded},
+		}}
+		if c.installConfig != "" {
+			objects = append(objects, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: installConfig().Namespace, Name: installConfig().Name}, Data: map[string]string{"install-config": c.installConfig},
+			})
+		}
+		o := &Observer{API: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), Namespace: "n", Desired: c.flag}
+		s := &quorum.Snapshot{}
+		must(t, o.records(t.Context(), s))
+		var err error
+		s.Configured, s.DesiredWhy, err = o.configured(t.Context())
+		must(t, err)
+		o.want(s)
+		if s.Desired != c.want || s.RecordsWhy != "" || (s.DesiredWhy == "") != (c.why == "") || !strings.Contains(s.DesiredWhy, c.why) {
+			t.Errorf("%+v: %d wanted, %q; records %q", c, s.Desired, s.DesiredWhy, s.RecordsWhy)
+		}
+	}
+}

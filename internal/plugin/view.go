@@ -152,6 +152,9 @@ func (v *view) etcdLine() string {
 	wanted := "how many are wanted is not known (" + v.DesiredWhy + ")"
 	if v.Desired > 0 {
 		wanted = fmt.Sprintf("%d wanted", v.Desired)
+		if v.DesiredWhy != "" {
+			wanted += " (" + v.DesiredWhy + ")"
+		}
 	}
 	line := fmt.Sprintf("%d of %d voters healthy, %s; quorum is %d, ", healthy, voters, wanted, quorum.Size(voters))
 	if spare := healthy - quorum.Size(voters); spare >= 0 {

@@ -54,7 +54,13 @@ type Snapshot struct {
 	// BootstrapWaits is what has to happen before that member may go, "" if nothing has (full mode).
 	BootstrapWaits string `json:"bootstrapWaits,omitzero"`
 
-	// Desired is the number of voters wanted: odd, or 0 when unknown, DesiredWhy then says why.
+	// Configured is how many voters the install-config asks for, 0 when unknown; Installed is the greatest number that it asked for, as
+	// the records have it. Many may write the install-config, so the greater one counts.
+	Configured int `json:"configured,omitzero"`
+	Installed  int `json:"installed,omitzero"`
+
+	// Desired is the number of voters wanted: odd, or 0 when unknown. DesiredWhy says why it is unknown, or not what the install-config
+	// asks for.
 	Desired    int    `json:"desired,omitzero"`
 	DesiredWhy string `json:"desiredWhy,omitzero"`
 

@@ -144,7 +144,10 @@ func (c *cluster) needsPerson(t *testing.T) {
 		do, undo func()
 	}{
 		{"LockForeign", func() { c.mustEtcdctl(t, "put /holdfast/membership/0 somebody") }, func() { c.mustEtcdctl(t, "del /holdfast/membership/0") }},
-		{"DesiredReplicasUnknown", func() { replicas("{}") }, func() { replicas(before) }},
+		{"DesiredReplicasUnknown", func() {
+			replicas("{}")
+			c.must(t, admin, "", "delete", "configmap", "holdfast-members", "--namespace="+namespace) // which has the number on record
+		}, func() { replicas(before) }},
 		{"EtcdOperatorPresent", func() {
 			c.must(t, admin, `{"apiVersion": "config.openshift.io/v1", "kind": "ClusterOperator", "metadata": {"name": "etcd"}, "spec": {}}`, "create", "-f", "-")
 		}, func() { c.must(t, admin, "", "delete", "clusteroperator", "etcd") }},

@@ -69,6 +69,9 @@ func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, 
 	}, nil
 }
 
+// SetHoldfastArgs replaces HoldfastArgs for replicas that are started from now on.
+func (s *Sandbox) SetHoldfastArgs(args ...string) { s.options.HoldfastArgs = args }
+
 // StartHoldfast starts the manager and, when it is ready to answer, registers
 // its webhooks: the other way round its own first requests would fail closed.
 // One that is told a --webhook-url in HoldfastArgs keeps its registrations itself.

@@ -1,9 +1,7 @@
 package scenario_test
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
-// TestScale changes the desired count, from one to five and back: one vote at a time, and none goes before its Machine is deleted. Two
+// TestScale changes the desired count, from one to five by the install-config, and back by the flag: one vote at a time, and none goes before its Machine is deleted. Two
 // learners at a time get their data.
 func TestScale(t *testing.T) {
 	tier.Long(t)
@@ -65,8 +63,21 @@ func TestScale(t *testing.T) {
 		c.atRest(t)
 		twoLearners(t)
 	})
+	fewer := func(replicas int) { // only the flag lowers the number; what people write into the install-config does not
+		t.Helper()
+		c.SetHoldfastArgs(two, fmt.Sprintf("--desired-replicas=%d", replicas))
+		c.desired.Store(int64(replicas))
+		for _, holdfast := range c.Holdfasts() {
+			must(t, holdfast.Restart())
+		}
+		must(t, c.WaitHoldfast(t.Context()))
+	}
 	t.Run("5 to 3", func(t *testing.T) {
 		c.want(t, 3)
+		c.comesToSay(t, []string{"5 wanted (as it was installed", "asks for 3"}, "status")
+		history.atLeast(5)
+		c.want(t, 5)
+		fewer(3)
 		history.atLeast(3)
 		must(t, c.remove(t.Context(), "sixth"))
 		must(t, c.remove(t.Context(), "seventh"))
@@ -75,17 +86,9 @@ func TestScale(t *testing.T) {
 		c.atRest(t)
 	})
 	t.Run("3 to 1", func(t *testing.T) {
+		must(t, c.remove(t.Context(), "second")) // it is held while 3 are wanted
 		history.atLeast(1)
-		// It is held while 3 are wanted; who deleted it learns that fewer are by now.
-		must(t, c.remove(t.Context(), "second"))
-		c.want(t, 1)
-		eventually(t, slowly, "the Event of another number of voters", func(ctx context.Context) error {
-			said, err := c.events(ctx, "second")
-			if err == nil && !slices.Contains(said, "VotersWantedChanged") {
-				err = fmt.Errorf("there are %q", said)
-			}
-			return err
-		})
+		fewer(1)
 		c.gone(t, slowly, "second")
 		must(t, c.remove(t.Context(), "fourth"))
 		c.gone(t, slowly, "fourth")
@@ -93,13 +96,13 @@ func TestScale(t *testing.T) {
 	})
 }
 
-// want writes a number of control-plane replicas into the install-config.
+// want writes a number of control-plane replicas into the install-config. If it is greater than all before, so many voters are wanted.
 func (c *cluster) want(t *testing.T, replicas int) {
 	t.Helper()
 	var cm corev1.ConfigMap
 	key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-config-v1"}
 	must(t, c.as(sandbox.Admin).Get(t.Context(), key, &cm))
 	cm.Data = map[string]string{"install-config": fmt.Sprintf("controlPlane:\n  name: master\n  replicas: %d\n", replicas)}
-	c.desired.Store(int64(replicas))
+	c.desired.Store(max(c.desired.Load(), int64(replicas)))
 	must(t, c.as(sandbox.Admin).Update(t.Context(), &cm))
 }
