@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	admissionv1 "k8s.io/api/admission/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,20 +26,24 @@ import (
 // trialTimeout is how long the trial of a set's Machines may take, well below what the API server waits for an answer.
 const trialTimeout = 2 * time.Second
 
-// ControlPlaneSet is the handler for ControlPlaneSetPath: the rule control-plane-set, about the ControlPlaneMachineSet that Holdfast
-// reconciles in full mode. api is without a cache; the Machines that the set would create are tried with it in a dry run, so that the
+// ControlPlaneSet is the handler for ControlPlaneSetPath: the rules control-plane-set and scale-in, about the ControlPlaneMachineSet that
+// Holdfast reconciles in full mode. api is without a cache; the Machines that the set would create are tried with it in a dry run, so that the
 // platform's own checks of a provider spec have their say.
 func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(controlPlaneSet, req.Operation, received)
-		if req.Kind.Group != machinev1.GroupName || req.Kind.Kind != "ControlPlaneMachineSet" {
+		scale := req.SubResource == "scale" && req.Operation == admissionv1.Update
+		if !scale && (req.Kind.Group != machinev1.GroupName || req.Kind.Kind != "ControlPlaneMachineSet") {
 			return refused(fmt.Errorf("Holdfast answers for ControlPlaneMachineSets here, and this AdmissionReview is about %s", about(&req)))
 		}
-		if req.Namespace != g.MachineNamespace || req.SubResource != "" {
+		if req.Namespace != g.MachineNamespace || req.SubResource != "" && !scale {
 			return ctrladmission.Allowed("")
 		}
 		old, set, err := setsOf(&req)
+		if scale {
+			old, set, err = scaled(ctx, api, &req)
+		}
 		if err != nil {
 			return refused(err)
 		}
@@ -53,9 +59,14 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 			if old == nil {
 				operation = admission.OperationCreate
 			}
-			asked = trySet(ctx, api, old, set)
+			if asked = new(admission.ControlPlaneSetRequest); !scale {
+				asked = trySet(ctx, api, old, set)
+			}
 		}
 		d := admission.AdmitControlPlaneSet(asked)
+		if set != nil && d.Denial() == nil {
+			g.admitScale(ctx, &d, &req, old, set)
+		}
 		if len(d.Findings) == 0 {
 			return ctrladmission.Allowed("")
 		}
@@ -70,6 +81,44 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		response.AuditAnnotations = annotations(&req, &d)
 		return response
 	})
+}
+
+// admitScale asks the rule scale-in where Holdfast reconciles a set by the request. One that is about to be reconciled takes Machines away
+// where it wants fewer than there are.
+func (g *Handlers) admitScale(ctx context.Context, d *admission.Decision, req *ctrladmission.Request, old, set *machinev1.ControlPlaneMachineSet) {
+	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
+		return
+	}
+	r := &admission.ScaleRequest{
+		Namespace: set.Namespace, Name: set.Name, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, To: cpms.Replicas(set),
+	}
+	if r.Starts = old == nil || !cpms.Acts(old); !r.Starts {
+		r.From = cpms.Replicas(old)
+	} else if machines, err := g.Observer.Machines(ctx); err != nil {
+		r.FromWhy = err.Error()
+	} else {
+		for i := range machines {
+			if machines[i].ControlPlane() && !machines[i].Deleting() {
+				r.From++
+			}
+		}
+	}
+	g.Identities.AdmitScale(d, r)
+}
+
+// scaled are the stored set and the new one of a request for the subresource scale. They differ in the replicas alone.
+func scaled(ctx context.Context, api client.Client, req *ctrladmission.Request) (old, set *machinev1.ControlPlaneMachineSet, err error) {
+	var was, is autoscalingv1.Scale
+	if err := errors.Join(utiljson.Unmarshal(req.OldObject.Raw, &was), utiljson.Unmarshal(req.Object.Raw, &is)); err != nil {
+		return nil, nil, fmt.Errorf("the Scale of the ControlPlaneMachineSet cannot be read: %w", err)
+	}
+	old = &machinev1.ControlPlaneMachineSet{}
+	if err := api.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: was.Name}, old); err != nil {
+		return nil, nil, fmt.Errorf("read ControlPlaneMachineSet %s: %w", was.Name, err)
+	}
+	set = old.DeepCopy()
+	old.Spec.Replicas, set.Spec.Replicas = &was.Spec.Replicas, &is.Spec.Replicas
+	return old, set, nil
 }
 
 // inForeground says whether a DELETE is with foreground propagation: the request says so, or says nothing, and the set has been prepared for

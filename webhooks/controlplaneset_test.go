@@ -2,6 +2,7 @@ package webhooks_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 				t.Errorf("refused with %v, want %q", err, c.want)
 			}
 			for _, r := range f.guard.records() {
-				if !r.dryRun || r.Rule != quorum.RuleControlPlaneSet {
+				if !r.dryRun || r.Rule != quorum.RuleControlPlaneSet && r.Rule != quorum.RuleScaleIn {
 					t.Errorf("recorded: %v, dry run %t", r, r.dryRun)
 				}
 			}
@@ -127,6 +128,64 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		if err := scale("4"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be odd") {
 			t.Errorf("scaled to 4: %v", err)
 		}
+	})
+	t.Run("automation takes no Machines away", func(t *testing.T) {
+		const replicas = `{"spec":{"replicas":%d}}`
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cpms.Finalizer+`"]}}`))))
+		f.caughtUp(t, set)
+		for _, user := range []string{gitops, deployer, holdfast, person} {
+			var said warnings
+			c := f.client(t, user, &said)
+			write := func(body string, subresource bool, old *machinev1.ControlPlaneMachineSet) error {
+				f.guard.set(ring())
+				patch := client.RawPatch(types.MergePatchType, []byte(body))
+				if subresource {
+					return c.SubResource("scale").Patch(ctx, old.DeepCopy(), patch, client.DryRunAll)
+				}
+				return c.Patch(ctx, old.DeepCopy(), patch, client.DryRunAll)
+			}
+			for name, err := range map[string]error{
+				"scale":             write(fmt.Sprintf(replicas, 3), true, set),
+				"update":            write(fmt.Sprintf(replicas, 3), false, set),
+				"without a number":  write(`{"spec":{"replicas":null}}`, false, set), // 3 by default
+				"beside other work": write(`{"spec":{"replicas":1,"strategy":{"type":"OnDelete"}}}`, false, set),
+			} {
+				if user == person {
+					must(t, err)
+				} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (scale-in): only a person takes ControlPlaneMachineSet cluster from 5 Machines to ") {
+					t.Errorf("%s by %s: %v", name, user, err)
+				}
+			}
+			if user == person && (len(said.lines) != 4 || !strings.Contains(strings.Join(said.lines, ""), "tolerates the loss of 1 (now 2)")) {
+				t.Errorf("a person is warned: %q", said.lines)
+			}
+			for _, subresource := range []bool{true, false} {
+				must(t, write(fmt.Sprintf(replicas, 7), subresource, set))
+			}
+		}
+		tool := f.client(t, gitops, nil)
+		f.guard.set(ring()) // two other live Machines
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		f.caughtUp(t, set)
+		for n, want := range map[int]bool{1: false, 3: true} { // it begins with these
+			err := tool.Patch(ctx, set.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, replicas, n)), client.DryRunAll)
+			if (err == nil) != want {
+				t.Errorf("%d replicas of a set that Holdfast does not reconcile yet: %v", n, err)
+			}
+		}
+		must(t, alice.Delete(ctx, set))
+		for n, want := range map[string]bool{"1": false, "3": true} {
+			if err := tool.Create(ctx, edit(t, "replicas: 3", "replicas: "+n), client.DryRunAll); (err == nil) != want {
+				t.Errorf("a new set of %s: %v", n, err)
+			}
+		}
+		must(t, tool.Create(ctx, edit(t, "replicas: 3", "replicas: 1", "state: Active", "state: Inactive")))
+		set = edit(t)
+		must(t, f.direct.Get(ctx, client.ObjectKeyFromObject(set), set))
+		if err := tool.Patch(ctx, set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"Active"}}`))); !apierrors.IsForbidden(err) {
+			t.Errorf("a set of one is activated: %v", err)
+		}
+		must(t, alice.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"Active","replicas":3}}`))))
 	})
 	t.Run("the garbage collector does not delete its Machines", func(t *testing.T) {
 		foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)

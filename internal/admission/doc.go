@@ -21,6 +21,7 @@
 //	home                namespace and CRD of the Machines stay as they are while any Machine carries the hook
 //	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
 //	control-plane-set   a ControlPlaneMachineSet that Holdfast could not act by is not stored (full mode)
+//	scale-in            only a person has a ControlPlaneMachineSet take Machines away (full mode)
 //	override            an override is a person's, and says whose
 //
 // The file of each rule, with its texts below its conditions:
@@ -37,6 +38,7 @@
 //	home.go             home
 //	healthcheck.go      health-check
 //	controlplaneset.go  control-plane-set
+//	scalein.go          scale-in
 //	override.go         override
 //
 // Two more rules are not here, because the API server decides them alone: keep-status and own-records (internal/registrations/policy.go).

@@ -39,7 +39,7 @@ const mostReplicas = 7
 func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machine, infra *configv1.Infrastructure) *machineset.Set {
 	s := &machineset.Set{
 		Name: set.Name, UID: string(set.UID), Active: set.Spec.State == machinev1.ControlPlaneMachineSetStateActive,
-		Deleting: set.DeletionTimestamp != nil, Replicas: replicas(set), Strategy: machineset.StrategyRollingUpdate,
+		Deleting: set.DeletionTimestamp != nil, Replicas: Replicas(set), Strategy: machineset.StrategyRollingUpdate,
 		Taken: taken(set), AutoRepair: set.Annotations[AutoRepairAnnotation] != "false",
 		Places: make(map[string]machineset.Place, len(machines)),
 	}
@@ -114,20 +114,26 @@ func selectsControlPlane(selector labels.Selector) bool {
 // Wanted is what a set says of etcd's voters: its UID and its replicas alone. nil where Holdfast does not reconcile it. An error says why
 // its replicas cannot be acted by.
 func Wanted(set *machinev1.ControlPlaneMachineSet) (*machineset.Set, error) {
-	if !taken(set) || set.DeletionTimestamp != nil || set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
+	if !Acts(set) {
 		return nil, nil
 	}
-	return &machineset.Set{UID: string(set.UID), Replicas: replicas(set)}, checkReplicas(set)
+	return &machineset.Set{UID: string(set.UID), Replicas: Replicas(set)}, checkReplicas(set)
+}
+
+// Acts says whether Holdfast reconciles a set.
+func Acts(set *machinev1.ControlPlaneMachineSet) bool {
+	return taken(set) && set.DeletionTimestamp == nil && set.Spec.State == machinev1.ControlPlaneMachineSetStateActive
 }
 
 func taken(set *machinev1.ControlPlaneMachineSet) bool {
 	return slices.Contains(set.Finalizers, Finalizer)
 }
 
-func replicas(set *machinev1.ControlPlaneMachineSet) int { return int(ptr.Deref(set.Spec.Replicas, 3)) }
+// Replicas are how many Machines a set wants.
+func Replicas(set *machinev1.ControlPlaneMachineSet) int { return int(ptr.Deref(set.Spec.Replicas, 3)) }
 
 func checkReplicas(set *machinev1.ControlPlaneMachineSet) error {
-	if n := replicas(set); n < 1 || n > mostReplicas || n%2 == 0 {
+	if n := Replicas(set); n < 1 || n > mostReplicas || n%2 == 0 {
 		return fmt.Errorf("spec.replicas is %d; etcd wants 1, 3, 5 or 7", n)
 	}
 	return nil

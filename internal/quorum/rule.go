@@ -26,6 +26,7 @@ const (
 	RuleHome              Rule = "home"
 	RuleHealthCheck       Rule = "health-check"
 	RuleControlPlaneSet   Rule = "control-plane-set"
+	RuleScaleIn           Rule = "scale-in"
 	// RuleOverride keeps the override annotation a person's own: what automation writes there is
 	// taken out, and the stamp says who set it.
 	RuleOverride Rule = "override"
@@ -34,7 +35,8 @@ const (
 // Rules are all admission rules, in the order of internal/admission/doc.go.
 var Rules = [...]Rule{
 	RuleClaim, RuleAdopt, RuleKeepHook, RuleNoRegain, RuleEarlyRelease, RuleAutomationRelease, RuleEscapeHatch, RuleKeepFinalizer,
-	RuleKeepRole, RuleKeepHost, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet, RuleOverride,
+	RuleKeepRole, RuleKeepHost, RuleUnprotectedDelete, RuleOneTooMany, RuleDegradedDelete, RuleHeld, RuleHome, RuleHealthCheck, RuleControlPlaneSet,
+	RuleScaleIn, RuleOverride,
 }
 
 // Overridable are the rules that an override lifts; claim for DELETE, and to take the name of an instance off a Machine.

@@ -35,6 +35,7 @@ func TestEventReasons(t *testing.T) {
 		"home allowed": "", "home denied": "",
 		"health-check allowed": "", "health-check denied": "",
 		"control-plane-set allowed": "", "control-plane-set denied": "",
+		"scale-in allowed": "", "scale-in denied": "",
 		"override allowed": "", "override denied": "",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -83,7 +83,7 @@ func eventReason(f admission.Finding) string {
 			return "ChangeBlocked"
 		}
 		return "OwnerAdded"
-	case quorum.RuleOverride, quorum.RuleHome, quorum.RuleHealthCheck, quorum.RuleControlPlaneSet: // the first lasts only until it is used, the others are about no Machine
+	case quorum.RuleOverride, quorum.RuleHome, quorum.RuleHealthCheck, quorum.RuleControlPlaneSet, quorum.RuleScaleIn: // the first lasts only until it is used, the others are about no Machine
 	}
 	return ""
 }

@@ -309,6 +309,14 @@ func keeps() string {
 	)
 }
 
+// shrinks says whether a request may leave the ControlPlaneMachineSet with fewer Machines than there are: it lowers the replicas of the set or
+// of its Scale, or has a set begin.
+func shrinks() string {
+	const replicas = ".?spec.?replicas.orValue(0)"
+	begins := all("(object.?spec.?state.orValue('') == 'Active')", some(operation("CREATE"), "(oldObject.?spec.?state.orValue('') != 'Active')"))
+	return some(all(operation("UPDATE"), "(object"+replicas+" < oldObject"+replicas+")"), all(some(operation("CREATE"), operation("UPDATE")), begins))
+}
+
 // in says whether the requester is one of the entries: by name, by pattern, or by group.
 func in(entries []string) string {
 	if len(entries) == 0 {

@@ -45,6 +45,7 @@ const (
 	HomeWebhook   = "guard-home.machines.holdfast.dev"   // validating; the rule home, refused while it is down
 	KeeperWebhook = "warn-keepers.machines.holdfast.dev" // validating; MachineSets and MachineHealthChecks, which it never refuses
 	SetWebhook    = "check-set.machines.holdfast.dev"    // validating; full mode: the ControlPlaneMachineSet
+	ScaleWebhook  = "guard-scale.machines.holdfast.dev"  // validating; full mode: the rule scale-in, refused while it is down
 )
 
 // Service is where the API server finds the webhooks in a cluster.
@@ -70,7 +71,7 @@ type Options struct {
 // Registrations are the webhook configurations. The validating one has two entries for Machines, and a
 // request that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for
 // what the hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is
-// down. A third is for what the Machines live in, a fourth for what creates and deletes them; in full mode a fifth is for the set that
+// down. A third is for what the Machines live in, a fourth for what creates and deletes them; in full mode two more are for the set that
 // Holdfast keeps them as.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
@@ -125,10 +126,15 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		},
 	}
 	if o.EtcdNamespace != "" {
-		set := entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)")))
-		set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
-		set.Rules[0].APIVersions, set.Rules[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets"}
-		validating.Webhooks = append(validating.Webhooks, set)
+		shrinks := all(shrinks(), not(person(&o.Identities)))
+		for _, set := range [...]admissionregistrationv1.ValidatingWebhook{
+			entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(shrinks)))),
+			entry(ScaleWebhook, admissionregistrationv1.Fail, conditions("may-take-machines-away", shrinks)),
+		} {
+			set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
+			set.Rules[0].APIVersions, set.Rules[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}
+			validating.Webhooks = append(validating.Webhooks, set)
+		}
 	}
 	return mutating, validating
 }

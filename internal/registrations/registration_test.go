@@ -543,12 +543,16 @@ func TestRegistrations(t *testing.T) {
 		t.Errorf("MachineSets' and MachineHealthChecks':\n%s", docs[1])
 	}
 	_, validating = registrations.Registrations(registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "machines", EtcdNamespace: "openshift-etcd", Identities: identities()})
-	if len(validating.Webhooks) != 5 {
+	if len(validating.Webhooks) != 6 {
 		t.Fatalf("full mode has %d validating webhooks", len(validating.Webhooks))
 	}
 	if set := validating.Webhooks[4]; *set.FailurePolicy != admissionregistrationv1.Ignore || *set.ClientConfig.URL != "https://127.0.0.1:9443/validate-control-plane-set" ||
 		set.Rules[0].APIVersions[0] != "v1" || set.Rules[0].Resources[0] != "controlplanemachinesets" || set.NamespaceSelector == nil {
 		t.Errorf("the set's: %+v", set)
+	}
+	if scale := validating.Webhooks[5]; *scale.FailurePolicy != admissionregistrationv1.Fail || *scale.ClientConfig.URL != "https://127.0.0.1:9443/validate-control-plane-set" ||
+		fmt.Sprint(scale.Rules[0].Resources) != "[controlplanemachinesets controlplanemachinesets/scale]" {
+		t.Errorf("the rule scale-in's: %+v", scale)
 	}
 	if strings.Contains(out.String(), "creationTimestamp") {
 		t.Error("the YAML holds a creationTimestamp")

@@ -64,6 +64,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.home(t, d)
 	case "machineset", "healthcheck":
 		return w.keeper(t, d)
+	case "scale":
+		return w.scale(t, d)
 	case "controlplaneset":
 		return w.controlPlaneSet(t, d)
 	}
@@ -343,6 +345,23 @@ func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
 		r.Unknown = "create a Machine in a dry run: context deadline exceeded"
 	}
 	decision := admission.AdmitControlPlaneSet(r)
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	return decision.Describe()
+}
+
+// scale changes how many Machines the ControlPlaneMachineSet wants.
+func (w *world) scale(t *testing.T, d *datadriven.TestData) string {
+	r := &admission.ScaleRequest{Namespace: "openshift-machine-api", Name: "cluster", Starts: d.HasArg("starts")}
+	d.ScanArgs(t, "by", &r.User.Name)
+	d.ScanArgs(t, "to", &r.To)
+	d.MaybeScanArgs(t, "from", &r.From)
+	if d.HasArg("unknown") {
+		r.FromWhy = "list Machines in namespace openshift-machine-api: context deadline exceeded"
+	}
+	var decision admission.Decision
+	admission.DefaultIdentities(people()["holdfast"].Name).AdmitScale(&decision, r)
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}
