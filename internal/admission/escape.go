@@ -50,6 +50,9 @@ func lossOf(r *Request, s *quorum.Snapshot) loss {
 	if s == nil || !s.Ring.Known {
 		return loss{why: r.ringWhy(s), held: true}
 	}
+	if member := s.Mislisted(); member != nil {
+		return loss{why: member.MislistedWhy(), held: true}
+	}
 	m, j := s.Machine(r.Old.Name), quorum.NewJoin(s)
 	is, why := j.Hosting(m)
 	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(m)}

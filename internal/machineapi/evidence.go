@@ -18,6 +18,7 @@ type evidence struct {
 	Machine       string            `json:"machine"`
 	MemberIDs     []quorum.MemberID `json:"memberIDs"`
 	PeerAddresses []string          `json:"peerAddresses"`
+	Voted         bool              `json:"voted,omitempty"`
 }
 
 // ParseEvidence reads the value of the annotation quorum.EvidenceAnnotation. The Evidence is zero
@@ -27,7 +28,7 @@ func ParseEvidence(value string) (quorum.Evidence, error) {
 	if err := json.Unmarshal([]byte(value), &in); err != nil {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q: %w", value, err)
 	}
-	out := quorum.Evidence{MachineUID: in.MachineUID, Machine: in.Machine, MemberIDs: in.MemberIDs}
+	out := quorum.Evidence{MachineUID: in.MachineUID, Machine: in.Machine, MemberIDs: in.MemberIDs, Voted: in.Voted}
 	if in.MachineUID == "" || len(in.MemberIDs) == 0 {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q names no Machine UID or no member", value)
 	}
@@ -43,7 +44,7 @@ func ParseEvidence(value string) (quorum.Evidence, error) {
 
 // FormatEvidence is the value of the annotation quorum.EvidenceAnnotation.
 func FormatEvidence(e quorum.Evidence) string {
-	out := evidence{MachineUID: e.MachineUID, Machine: e.Machine, MemberIDs: append([]quorum.MemberID{}, e.MemberIDs...), PeerAddresses: []string{}}
+	out := evidence{MachineUID: e.MachineUID, Machine: e.Machine, MemberIDs: append([]quorum.MemberID{}, e.MemberIDs...), PeerAddresses: []string{}, Voted: e.Voted}
 	for _, addr := range e.Addresses {
 		out.PeerAddresses = append(out.PeerAddresses, addr.String())
 	}

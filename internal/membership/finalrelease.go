@@ -93,6 +93,8 @@ func (p *planner) noteHeld(m *quorum.Machine) {
 	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.RingWhy()
+	} else if member := p.s.Mislisted(); member != nil {
+		why = member.MislistedWhy()
 	}
 	p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. "+
 		"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, why, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)

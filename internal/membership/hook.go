@@ -61,18 +61,18 @@ func (p *planner) runsOn(m *quorum.Machine, member *quorum.Member) bool {
 }
 
 // recordsToKeep are the evidence of every listed member, by the Machine that hosts it now, else as it was
-// recorded before.
+// recorded before, and whether it votes. A voter is never listed as a learner later: see [quorum.Snapshot.Mislisted].
 func (p *planner) recordsToKeep() []quorum.Evidence {
 	out := []quorum.Evidence{}
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
 		if m := p.join.Host(member).Machine(); p.runsOn(m, member) && m.UID != "" {
-			out = append(out, quorum.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []quorum.MemberID{member.ID}, Addresses: member.PeerAddresses()})
+			out = append(out, quorum.Evidence{MachineUID: m.UID, Machine: m.Name, MemberIDs: []quorum.MemberID{member.ID}, Addresses: member.PeerAddresses(), Voted: !member.Learner})
 			continue
 		}
 		if r := slices.IndexFunc(p.s.Records, func(r quorum.Evidence) bool { return r.Names(member.ID) }); r >= 0 {
 			kept := p.s.Records[r]
-			kept.MemberIDs = []quorum.MemberID{member.ID}
+			kept.MemberIDs, kept.Voted = []quorum.MemberID{member.ID}, !member.Learner
 			out = append(out, kept)
 		}
 	}

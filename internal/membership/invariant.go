@@ -62,7 +62,7 @@ func check(s *quorum.Snapshot, a Action) error {
 	switch {
 	case !a.Kind().Membership():
 		i, what = checkMachine(s, a, m)
-	case !s.Ring.Known:
+	case !s.Ring.Known, s.Mislisted() != nil:
 		i, what = InvariantQuorum, "etcd's members are not known"
 	case a.Kind() != KindAddLearner && s.Ring.Member(a.MemberID()) == nil:
 		i, what = InvariantOneChange, fmt.Sprintf("member %x is not listed", a.MemberID())
@@ -95,7 +95,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 			return InvariantRelease, "it may host a member: " + why
 		case !s.Ledger.Has(m.UID):
 			return InvariantRelease, "it may host a member, and the ledger does not say that it is let go: " + why
-		case (!s.Ring.Known || surelyHosted(s, m) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):
+		case (!s.Ring.Known || s.Mislisted() != nil || surelyHosted(s, m) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):
 			return InvariantRelease, fmt.Sprintf("%d of %d voters are healthy for certain without this Machine, which is less than quorum", surelyHosted(s, m), voters)
 		}
 	case RecordRelease:

@@ -31,6 +31,7 @@ const (
 	ReasonQuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
 	ReasonEtcdOperatorPresent     Reason = "EtcdOperatorPresent"
 	ReasonLockForeign             Reason = "LockForeign"
+	ReasonVoterListedAsLearner    Reason = "VoterListedAsLearner"
 	ReasonVoterNotStarted         Reason = "VoterNotStarted"
 	ReasonReleaseHeld             Reason = "ReleaseHeld"
 	ReasonLedgerGarbled           Reason = "LedgerGarbled"

@@ -51,9 +51,14 @@ func (p *planner) decide() {
 	s := p.s
 	p.plan.Notes = AlarmNotes(&s.Ring)
 	p.noteFailures()
+	wrong := s.Mislisted()
 	switch {
-	case !s.Ring.Known:
-		p.note(ReasonEtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.RingWhy())
+	case !s.Ring.Known || wrong != nil:
+		if s.Ring.Known {
+			p.note(ReasonVoterListedAsLearner, p.machineOf(wrong), "no member is changed and no Machine is released: %s", wrong.MislistedWhy())
+		} else {
+			p.note(ReasonEtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.RingWhy())
+		}
 		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
 			p.plan.Actions = nil
 		}

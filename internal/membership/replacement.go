@@ -48,9 +48,9 @@ type Replacement struct {
 
 // Replacements are those under way, in the order in which the Machines were deleted. Nothing says
 // which new member replaces which old one, so the one that has got furthest counts for the Machine that was deleted first. None if
-// etcd is unknown.
+// etcd is unknown, or its list is wrong.
 func Replacements(s *quorum.Snapshot) []Replacement {
-	if !s.Ring.Known {
+	if !s.Ring.Known || s.Mislisted() != nil {
 		return nil
 	}
 	join := quorum.NewJoin(s)

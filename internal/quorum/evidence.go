@@ -13,6 +13,7 @@ type Evidence struct {
 	Machine    string // name of the Machine, for people
 	MemberIDs  []MemberID
 	Addresses  []netip.Addr // of the peer URLs
+	Voted      bool         // of a record: etcd has listed the member as a voter
 }
 
 // Names says whether the evidence names the member.

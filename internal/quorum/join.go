@@ -42,8 +42,13 @@ type Join struct {
 	nodes []*Node // of each of Machines, nil without one
 }
 
-// NewJoin joins every member of the Snapshot to its host.
+// NewJoin joins every member of the Snapshot to its host. Where etcd's list is wrong, nothing is known.
 func NewJoin(s *Snapshot) *Join {
+	if member := s.Mislisted(); member != nil {
+		doubted := *s // with the same members, Machines and Nodes
+		doubted.Ring.Known, doubted.Ring.Why = false, member.MislistedWhy()
+		s = &doubted
+	}
 	j := &Join{s: s, hosts: make([]Host, len(s.Ring.Members)), nodes: make([]*Node, len(s.Machines))}
 	for i := range s.Machines {
 		j.nodes[i] = nodeOf(s, &s.Machines[i])

@@ -146,6 +146,23 @@ func (s *Snapshot) WhyNotFunctional() string {
 	return fmt.Sprintf("none of %d control-plane Machines is or was Running (%s)", n, strings.Join(slices.Compact(phases), ", "))
 }
 
+// Mislisted is a member that voted, by the records, and that etcd lists as a learner; nil without one. etcd never takes a vote away: the
+// list is wrong, and nobody knows who votes.
+func (s *Snapshot) Mislisted() *Member {
+	for k := range s.Ring.Members {
+		if m := &s.Ring.Members[k]; m.Learner && slices.ContainsFunc(s.Records, func(r Evidence) bool { return r.Voted && r.Names(m.ID) }) {
+			return m
+		}
+	}
+	return nil
+}
+
+// MislistedWhy says what is wrong with a list that has a voter as a learner, and what to type. For raft it is a voter all the
+// time: another promotion mends the list alone.
+func (m *Member) MislistedWhy() string {
+	return fmt.Sprintf("etcd lists %s as a learner, and it votes (etcd issues 19557, 20793): etcdctl member promote %x", m, m.ID)
+}
+
 // RingWhy says why the ring is not known, for people.
 func (s *Snapshot) RingWhy() string {
 	return cmp.Or(s.Ring.Why, "etcd's members could not be read")

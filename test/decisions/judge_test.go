@@ -57,7 +57,7 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	}
 	etcd := a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease && a.Kind() != membership.KindSizeGuard && a.Kind() != membership.KindCreateGuardPod && a.Kind() != membership.KindDeleteGuardPod
 	switch {
-	case etcd && !s.Ring.Known:
+	case etcd && (!s.Ring.Known || dumbMislists(s)):
 		return "etcd is changed although it is not known"
 	case etcd && answer*2 <= voters:
 		return "I1: no quorum is left"
@@ -123,7 +123,7 @@ func dumbMeet(a, b q.Member) bool {
 
 // dumbMayHost says whether a member may run on a Machine, by strings alone.
 func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
-	if !s.Ring.Known || m.Unread != "" {
+	if !s.Ring.Known || m.Unread != "" || dumbMislists(s) {
 		return true
 	}
 	hint := m.ProviderID != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
@@ -375,7 +375,25 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 			left++
 		}
 	}
-	return !s.Ring.Known || left <= voters/2
+	return !s.Ring.Known || dumbMislists(s) || left <= voters/2
+}
+
+// dumbMislists says whether a learner has a record of a vote.
+func dumbMislists(s *q.Snapshot) bool {
+	voted := " "
+	for _, r := range s.Records {
+		for _, id := range r.MemberIDs {
+			if r.Voted {
+				voted += id.Hex() + " "
+			}
+		}
+	}
+	for _, m := range s.Ring.Members {
+		if m.Learner && strings.Contains(voted, " "+m.ID.Hex()+" ") {
+			return true
+		}
+	}
+	return false
 }
 
 // dumbListsWrongly is what is wrong with another peer URL for a member.

@@ -104,7 +104,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		}
 		if chance(t, 25, "recorded") {
 			s.Records = append(s.Records, q.Evidence{
-				MachineUID: one(t, "recorded UID", fmt.Sprintf("uid-%d", i), "gone", ""), Machine: "recorded", MemberIDs: []q.MemberID{m.ID},
+				MachineUID: one(t, "recorded UID", fmt.Sprintf("uid-%d", i), "gone", ""), Machine: "recorded", MemberIDs: []q.MemberID{m.ID}, Voted: chance(t, 20, "voted"),
 			})
 		}
 	}
@@ -230,6 +230,12 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 	}
 	if !s.Ring.Known && len(p.Records)+len(p.Ledger) > 0 {
 		t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
+	}
+	for _, r := range p.Records {
+		voted := slices.ContainsFunc(s.Records, func(was q.Evidence) bool { return was.Voted && slices.Contains(was.MemberIDs, r.MemberIDs[0]) })
+		if m := s.Ring.Member(r.MemberIDs[0]); m == nil || r.Voted != (voted || !m.Learner) {
+			t.Errorf("the record %+v is wrong about who voted", r)
+		}
 	}
 	changes := 0
 	for _, a := range p.Actions {

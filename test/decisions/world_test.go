@@ -507,7 +507,7 @@ func (w *world) set(line string) error {
 	case "records-garbled":
 		w.s.RecordsWhy = rest
 	case "record":
-		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []q.MemberID{hex(f[1])}, Machine: f[2], MachineUID: f[3]})
+		w.s.Records = append(w.s.Records, q.Evidence{MemberIDs: []q.MemberID{hex(f[1])}, Machine: f[2], MachineUID: f[3], Voted: slices.Contains(f, "voted")})
 	case "broken":
 		w.broken[f[1]] = true
 	case "mended":

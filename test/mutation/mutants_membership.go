@@ -2,7 +2,7 @@ package main
 
 func plan() []mutant {
 	return []mutant{
-		{"etcd unknown", "membership/plan.go", "	case !s.Ring.Known:", "	case false:"},
+		{"etcd unknown", "membership/plan.go", "	case !s.Ring.Known || wrong != nil:", "	case false:"},
 		{"no leader", "membership/plan.go", "	case s.Ring.Leader == 0:", "	case false:"},
 		{"no quorum", "membership/plan.go", "\t\tcase healthy < quorum.Size(voters):\n\t\t\tp.note", "\t\tcase false:\n\t\t\tp.note"},
 		{"another driver", "membership/plan.go", "		case s.OtherDriver != \"\":\n			p.note", "		case false:\n			p.note"},
@@ -278,7 +278,7 @@ func invariants() []mutant {
 		{"I2", "membership/invariant.go", "case m == nil || m.Hook != quorum.EntryOurs:", "case m == nil:"},
 		{"I3", "membership/invariant.go", "\t\tcase m.Hook != quorum.EntryAbsent:\n", "		case false:\n"},
 		{"I3: recorded", "membership/invariant.go", "case !s.Ledger.Has(m.UID):", "case false:"},
-		{"I3: quorum", "membership/invariant.go", "case (!s.Ring.Known || surelyHosted(s, m) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):", "case false:"},
+		{"I3: quorum", "membership/invariant.go", "case (!s.Ring.Known || s.Mislisted() != nil || surelyHosted(s, m) < quorum.Size(voters)) && !m.Lifts(quorum.RuleEscapeHatch, s.Now):", "case false:"},
 		{"I3: who is hooked", "membership/invariant.go", "m == nil || !m.Deleting() || m.Hook != quorum.EntryAbsent {", "m == nil || !m.Deleting() {"},
 		{"I4: too many", "membership/invariant.go", "case voters > s.Desired:", "case false:"},
 		{"I4: too few", "membership/invariant.go", "!quorum.NewJoin(s).Released(member) && n < s.Desired {", "!quorum.NewJoin(s).Released(member) && n < 0 {"},
