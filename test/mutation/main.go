@@ -3,7 +3,6 @@
 //
 //	go run ./test/mutation          all of them
 //	go run ./test/mutation -run dead  those whose name holds "dead"
-//	go run ./test/mutation -table docs/proof/mutation.md  and writes what it saw into the page's tables
 //
 // A mutant is compiled with an overlay, so the tree is never changed.
 package main
@@ -41,9 +40,8 @@ func (m mutant) tests() (pkg string, flags []string) {
 
 func main() {
 	only := flag.String("run", "", "only the mutants whose name holds this")
-	table := flag.String("table", "", "page whose tables get what was seen; none if empty")
 	flag.Parse()
-	survived, err := run(*only, *table)
+	survived, err := run(*only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(2)
@@ -54,7 +52,7 @@ func main() {
 	}
 }
 
-func run(only, table string) (survived int, err error) {
+func run(only string) (survived int, err error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return 0, fmt.Errorf("find the module: %w", err)
@@ -66,7 +64,6 @@ func run(only, table string) (survived int, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	start, tried := time.Now(), 0
-	caughtBy := map[string][]string{}
 	var stale []error // mutants that do not fit the code any more
 	sound := map[string]bool{}
 	for _, m := range mutants() {
@@ -93,17 +90,12 @@ func run(only, table string) (survived int, err error) {
 			stale = append(stale, fmt.Errorf("%s does not compile:\n%s", m.name, text))
 		case len(caught) == 0:
 			survived++
-			caughtBy[m.name] = []string{byNothing}
 			fmt.Printf("%-40s SURVIVED\n", m.name)
 		default:
-			caughtBy[m.name] = caught
 			fmt.Printf("%-40s %4.1f s, caught by %s\n", m.name, time.Since(began).Seconds(), strings.Join(caught, ", "))
 		}
 	}
 	fmt.Printf("%d mutants in %s\n", tried, time.Since(start).Round(time.Second))
-	if table != "" {
-		stale = append(stale, write(table, caughtBy))
-	}
 	return survived, errors.Join(stale...)
 }
 
