@@ -30,10 +30,11 @@ const (
 	migration  = "system:serviceaccount:openshift-cluster-api:machine-api-migration"
 )
 
-// TestPolicy has the policies at work, first with every Holdfast process stopped, then with Holdfast up.
+// TestPolicy has the policies at work, on a CRD whose hooks have got a field with a default, first with every Holdfast process stopped, then with Holdfast up.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	f := start(t)
+	f.note(t)
 	cases := stopped()
 	for i, c := range cases { // what they start from is made while Holdfast is there
 		f.machine(t, stoppedName(i), c.state)
@@ -62,6 +63,30 @@ func TestPolicy(t *testing.T) {
 		}
 	})
 }
+
+// note gives hooks a field with a default, as a newer version of the platform may: each entry then carries more than name and owner.
+func (f *fixture) note(t *testing.T) {
+	t.Helper()
+	var patch []string
+	for _, list := range []string{"preDrain", "preTerminate"} {
+		patch = append(patch, fmt.Sprintf(inHooks, list, "note"))
+	}
+	operator := f.client(t, "system:serviceaccount:openshift-cluster-version:default", nil)
+	must(t, operator.Patch(t.Context(), f.crd(t), client.RawPatch(types.JSONPatchType, []byte("["+strings.Join(patch, ",")+"]"))))
+	gomega.NewWithT(t).Eventually(func() (string, error) {
+		m := &unstructured.Unstructured{}
+		m.SetAPIVersion(machinev1beta1.GroupVersion.String())
+		m.SetKind("Machine")
+		m.SetNamespace(namespace)
+		m.SetName("noted")
+		m.Object["spec"] = map[string]any{"lifecycleHooks": map[string]any{"preDrain": []any{map[string]any{"name": "other", "owner": "another"}}}}
+		err := f.direct.Create(t.Context(), m, client.DryRunAll)
+		return fmt.Sprint(m.Object["spec"]), err
+	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(gomega.ContainSubstring("note:"))
+}
+
+// inHooks is a JSON patch of the CRD, of a list of hooks and the name of a new field with a default.
+const inHooks = `{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/lifecycleHooks/properties/%s/items/properties/%s","value":{"type":"string","default":"x"}}`
 
 // enact creates the policies and waits until both are at work. Holdfast's account, which makes the
 // cases' Machines, may write where they run.
@@ -368,6 +393,7 @@ func (f *fixture) crd(t *testing.T) *unstructured.Unstructured {
 const (
 	prunes   = `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/lifecycleHooks"}]`
 	harmless = `[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/new","value":{"type":"string"}}]`
+	mirrors  = `[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/authoritativeAPI","value":{"type":"string","default":"ClusterAPI"}}]`
 	labels   = `[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`
 )
 
@@ -387,6 +413,13 @@ func (f *fixture) homeRequests(t *testing.T) map[string]func(c client.Client, dr
 		},
 		"CRD deletecollection": func(c client.Client, dryRun ...string) error {
 			return c.DeleteAllOf(ctx, f.crd(t), client.MatchingFields{"metadata.name": webhooks.MachineCRD}, &client.DeleteAllOfOptions{DeleteOptions: client.DeleteOptions{DryRun: dryRun}})
+		},
+		"CRD update that gives hooks a default": func(c client.Client, dryRun ...string) error {
+			patch := fmt.Sprintf("["+inHooks+"]", "preDrain", "remark")
+			return c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(patch)), &client.PatchOptions{DryRun: dryRun})
+		},
+		"CRD update that gives the status a default": func(c client.Client, dryRun ...string) error {
+			return c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(mirrors)), &client.PatchOptions{DryRun: dryRun})
 		},
 		"CRD update that prunes": func(c client.Client, dryRun ...string) error {
 			return c.Patch(ctx, f.crd(t), client.RawPatch(types.JSONPatchType, []byte(prunes)), &client.PatchOptions{DryRun: dryRun})

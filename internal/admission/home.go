@@ -51,7 +51,7 @@ func homeDenied(r *HomeRequest, hooked []string, known bool) []string {
 	if r.Operation != OperationDelete {
 		verb = "must be served, take etcd's hook in spec.lifecycleHooks and keep its status subresource"
 		if !r.Prunes {
-			verb = "may not change (" + quorum.Clip(r.Changes, 120) + ") other than in descriptions, printer columns, short names, categories and new optional fields, unless by --crd-custodians,"
+			verb = "may not change (" + quorum.Clip(r.Changes, 120) + ") other than in descriptions, printer columns, short names, categories and new optional fields without a default, unless by --crd-custodians,"
 		}
 	}
 	lines := []string{fmt.Sprintf("Refused (%s): %s %s while Machines carry etcd's hook.", quorum.RuleHome, r.What, verb)}

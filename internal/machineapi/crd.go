@@ -45,7 +45,8 @@ func LosesHooks(raw []byte) (bool, error) {
 }
 
 // Changes says what a new Machine CRD, as JSON, changes beyond what cannot matter to the guard, "" for nothing: descriptions,
-// printer columns, short names, categories, and new fields that nobody has to set may change.
+// printer columns, short names, categories, and new fields that nobody has to set and that have no default may change. A default
+// changes every Machine that is stored as soon as it is read.
 func Changes(old, next []byte) (string, error) {
 	var crds [2]apiextensionsv1.CustomResourceDefinition
 	for i, raw := range [...][]byte{old, next} {
@@ -93,6 +94,11 @@ func differs(old, next *apiextensionsv1.JSONSchemaProps) string {
 			return " ." + name + strings.TrimPrefix(at, " ")
 		}
 	}
+	for name, is := range next.Properties {
+		if _, known := old.Properties[name]; !known && defaults(&is) {
+			return " ." + name
+		}
+	}
 	if old.Items != nil && next.Items != nil && old.Items.Schema != nil && next.Items.Schema != nil {
 		if at := differs(old.Items.Schema, next.Items.Schema); at != "" {
 			return " []" + strings.TrimPrefix(at, " ")
@@ -107,6 +113,20 @@ func differs(old, next *apiextensionsv1.JSONSchemaProps) string {
 		return " ."
 	}
 	return ""
+}
+
+// defaults says whether a schema has a default anywhere.
+func defaults(s *apiextensionsv1.JSONSchemaProps) bool {
+	if s.Default != nil || s.Items != nil && s.Items.Schema != nil && defaults(s.Items.Schema) ||
+		s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil && defaults(s.AdditionalProperties.Schema) {
+		return true
+	}
+	for _, property := range s.Properties {
+		if defaults(&property) {
+			return true
+		}
+	}
+	return false
 }
 
 // items stands in a path for the elements of a list.

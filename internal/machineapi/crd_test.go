@@ -171,6 +171,29 @@ func TestChanges(t *testing.T) {
 		"a new field needed": {func(d *crd) {
 			within(d, func(s *schema) { s.Properties["fresh"], s.Required = schema{Type: "string"}, []string{"fresh"} }, "spec")
 		}, true},
+		"a new default in the status": {func(d *crd) {
+			within(d, func(s *schema) {
+				s.Properties["authoritativeAPI"] = schema{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"ClusterAPI"`)}}
+			}, "status")
+		}, true},
+		"a new default in a new object": {func(d *crd) {
+			within(d, func(s *schema) {
+				s.Properties["fresh"] = schema{Type: "object", Properties: map[string]schema{"a": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+					Schema: &schema{Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Schema: &schema{Default: &apiextensionsv1.JSON{Raw: []byte(`1`)}}}},
+				}}}}
+			}, "spec")
+		}, true},
+		"a new default in a hook": {func(d *crd) {
+			within(d, func(s *schema) {
+				s.Items.Schema.Properties["note"] = schema{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"x"`)}}
+			}, "spec", "lifecycleHooks", "preDrain")
+		}, true},
+		"a new field in a hook": {func(d *crd) {
+			within(d, func(s *schema) { s.Items.Schema.Properties["note"] = schema{Type: "string"} }, "spec", "lifecycleHooks", "preDrain")
+		}, false},
+		"a default for an old field": {func(d *crd) {
+			within(d, func(s *schema) { s.Default = &apiextensionsv1.JSON{Raw: []byte(`"Running"`)} }, "status", "phase")
+		}, true},
 		"a field gone":    {func(d *crd) { within(d, func(s *schema) { delete(s.Properties, "nodeRef") }, "status") }, true},
 		"all fields gone": {func(d *crd) { within(d, func(s *schema) { s.Properties = nil }, "spec", "lifecycleHooks") }, true},
 		"maxProperties":   {func(d *crd) { within(d, func(s *schema) { s.MaxProperties = new(int64(1)) }, "spec", "lifecycleHooks") }, true},

@@ -62,10 +62,20 @@ func adopts() string {
 // owners are the owner references.
 func owners(object string) string { return object + ".metadata.?ownerReferences.orValue([])" }
 
-// entry says whether an object has the hook or latch under its name with its owner, which is all that an entry can hold. It is no
-// exists(): the time that takes grows with the square of the list, to seconds for one that fills a Machine.
+// entry says whether an object has the hook or latch under its name with its owner, whatever else the entry carries: the CRD may have got
+// a field with a default. In a list that is longer than any in use it compares whole entries: the time that exists() takes grows with the
+// square of the list, to seconds for one that fills a Machine. See crowded.
 func entry(object, list, name, owner string) string {
-	return fmt.Sprintf("({'name': %s, 'owner': %s} in %s)", quote(name), quote(owner), hooks(object, list))
+	return fmt.Sprintf("(%[1]s.size() > %[4]d ? {'name': %[2]s, 'owner': %[3]s} in %[1]s : %[1]s.exists(h, h.?name.orValue('') == %[2]s && h.?owner.orValue('') == %[3]s))",
+		hooks(object, list), quote(name), quote(owner), mostHooks)
+}
+
+// mostHooks is more than the hooks of any list in use.
+const mostHooks = 100
+
+// crowded says whether an object has more hooks than any in use: then the webhooks look.
+func crowded(object string) string {
+	return fmt.Sprintf("(%s.size() > %d || %s.size() > %d)", hooks(object, "preDrain"), mostHooks, hooks(object, "preTerminate"), mostHooks)
 }
 
 func hooks(object, list string) string {
@@ -84,7 +94,7 @@ func latched(object string) string {
 // there: see entry.
 func named(object string) string {
 	list := hooks(object, "preDrain")
-	return fmt.Sprintf("(%s.size() > 100 || %s.exists(h, h.?name.orValue('') == %s))", list, list, quote(quorum.HookName))
+	return fmt.Sprintf("(%s.size() > %d || %s.exists(h, h.?name.orValue('') == %s))", list, mostHooks, list, quote(quorum.HookName))
 }
 
 func finalized(object string) string {
@@ -204,7 +214,7 @@ func changed() string {
 	}
 	return some(
 		differ(owners),
-		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched)),
+		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched), crowded("object"), crowded("oldObject")),
 		within(".metadata.?finalizers", differ(finalized)),
 		within(".metadata.?labels", differs(label, quorum.RoleLabel), differs(label, quorum.TypeLabel)),
 		within(".metadata.?annotations", append(annotated, remediates())...),
