@@ -677,7 +677,7 @@ func checkDeleted(t *rapid.T, r *admission.Request, s *q.Snapshot, d *admission.
 	if d.Repairs != (admission.Repairs{}) {
 		t.Error("a DELETE has nothing to repair")
 	}
-	if r.Old.Deleting() || r.Old.Mirrored || r.Old.Override != "" || !s.Ring.Known {
+	if r.Old.Deleting() || r.Old.Mirrored || r.Old.Override != "" || !s.Ring.Known || dumbMislists(s) {
 		return
 	}
 	if r.Old.ControlPlane() && !r.Old.Finalizer && s.Now.Sub(r.Old.CreatedAt) < time.Minute {
