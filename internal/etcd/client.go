@@ -42,8 +42,7 @@ type Config struct {
 	ReadTimeout   time.Duration // for a whole Read, default 1 s
 	ChangeTimeout time.Duration // for taking the lock, and for each change, default 5 s
 
-	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners), and the leader for how far the
-	// members are while one does not answer (Member.Match).
+	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners).
 	Limits bool
 
 	// LookupHost asks DNS for the addresses of a host name in a peer URL; nil for net.DefaultResolver's.

@@ -16,7 +16,6 @@ func TestLost(t *testing.T) {
 	g := NewWithT(t)
 	r := startRing(t, 3)
 	cfg := configFor(r, r.Members[1:]...)
-	cfg.Limits = true
 	c, err := New(cfg)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(c.Close)
@@ -37,12 +36,12 @@ func TestLost(t *testing.T) {
 	spec := r.Members[0].Spec()
 	g.Expect(r.Members[0].Stop()).To(Succeed())
 	var stopped quorum.Member
-	g.Eventually(func(g Gomega) { stopped = read(g) }, "20s", "50ms").Should(Succeed())
+	g.Eventually(func(g Gomega) { stopped = read(g) }, "2m", "50ms").Should(Succeed())
 	g.Eventually(func(g Gomega) {
 		m := read(g)
 		g.Expect(m.Match).To(Equal(stopped.Match))
 		g.Expect(m.Behind).To(BeNumerically(">", stopped.Behind))
-	}, "20s", "50ms").Should(Succeed())
+	}, "2m", "50ms").Should(Succeed())
 
 	spec.Existing, spec.InitialCluster = true, nil
 	spec.Extra = append(spec.Extra, fmt.Sprintf("--advertise-client-urls=https://%s:1", spec.Address))
@@ -51,6 +50,6 @@ func TestLost(t *testing.T) {
 	r.Members[0] = silent
 	for range 2 { // it gets what is written
 		before := stopped.Match
-		g.Eventually(func(g Gomega) { stopped = read(g); g.Expect(stopped.Match).To(BeNumerically(">", before)) }, "20s", "50ms").Should(Succeed())
+		g.Eventually(func(g Gomega) { stopped = read(g); g.Expect(stopped.Match).To(BeNumerically(">", before)) }, "2m", "50ms").Should(Succeed())
 	}
 }

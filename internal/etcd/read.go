@@ -268,7 +268,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	m.Healthy = true
-	if c.cfg.Limits && c.wasUnwell() && m.Leader == m.ID {
+	if c.wasUnwell() && m.Leader == m.ID {
 		said, err := c.vars(ctx, at)
 		if err == nil {
 			out.vars = &said
