@@ -231,7 +231,7 @@ func TestRotationAndCompression(t *testing.T) {
 			t.Fatal(err)
 		}
 		return len(files) > 3 && !slices.ContainsFunc(files[:len(files)-1], func(f string) bool { return !strings.HasSuffix(f, ".log.gz") })
-	}).WithTimeout(2 * time.Minute).Should(gomega.BeTrue(), "rotated files are compressed")
+	}).WithTimeout(2*time.Minute).Should(gomega.BeTrue(), "rotated files are compressed")
 	for _, from := range []string{path, dir} {
 		files, err := Files(from)
 		if err != nil {
