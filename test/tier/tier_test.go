@@ -25,7 +25,7 @@ func TestTiers(t *testing.T) {
 	}
 	var long, packages []string
 	first := map[string][]string{} // the names of the other tests, by package
-	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}

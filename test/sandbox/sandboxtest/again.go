@@ -18,7 +18,7 @@ func Again(config *rest.Config) {
 type again struct{ next http.RoundTripper }
 
 // dropped is what the API server passes on of such an answer.
-var dropped = []byte("etcdserver: request timed out")
+const dropped = "etcdserver: request timed out"
 
 // RoundTrip sends the request up to three times.
 func (a again) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +34,7 @@ func (a again) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !bytes.Contains(body, dropped) {
+		if !bytes.Contains(body, []byte(dropped)) {
 			response.Body = io.NopCloser(bytes.NewReader(body))
 			return response, nil
 		}

@@ -42,6 +42,7 @@ func TestAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() { _ = response.Body.Close() }()
 			body, err := io.ReadAll(response.Body)
 			if err != nil || string(body) != c.body || response.StatusCode != c.code {
 				t.Errorf("%d %s, %v", response.StatusCode, body, err)
