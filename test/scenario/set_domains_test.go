@@ -202,7 +202,9 @@ func TestSetFailures(t *testing.T) {
 	t.Run("etcd is down on a host whose Node is ready: the set waits, and says for what", func(t *testing.T) {
 		now := c.machineNames(t)
 		must(t, c.SetEnvironment(now[0], "no environment"))
-		must(t, c.hostProcess(t, now[0]).Signal(syscall.SIGKILL))
+		etcd := c.hostProcess(t, now[0])
+		must(t, etcd.Signal(syscall.SIGKILL))
+		<-etcd.Done() // else the set may begin while it still answers
 		must(t, c.template(t.Context(), "m5.2xlarge"))
 		c.setSays(t, machineset.ConditionProgressing, metav1.ConditionTrue, "etcd member "+now[0])
 		c.nodeReady(t, now[0])
