@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
@@ -299,11 +298,9 @@ func (j *Join) Stale(member *Member) bool {
 	return !member.Learner && j.s.Dead(member) && j.Host(member).Departed != nil
 }
 
-// Dead says whether a member is lost by the account of etcd's leader, and has answered nobody else, for Limits.DeadAfter. One that does
-// not answer Holdfast may vote all the same.
+// Dead says whether a member has not answered for longer than a flap lasts.
 func (s *Snapshot) Dead(m *Member) bool {
-	long := func(since time.Time) bool { return !since.IsZero() && s.Now.Sub(since) >= s.Limits.DeadAfter }
-	return !m.Healthy && long(m.Since) && long(m.LostSince)
+	return !m.Healthy && !m.Since.IsZero() && s.Now.Sub(m.Since) >= s.Limits.DeadAfter
 }
 
 // PeerHosts are the addresses and host names of URLs.

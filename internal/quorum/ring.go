@@ -34,13 +34,6 @@ type Member struct {
 	// Why is the reason for an unhealthy member, for people.
 	Why string `json:"why,omitzero"`
 
-	// Match is up to which raft index the member has the log, and Behind how many entries it lacks, by the leader's own account. Both are 0
-	// if that is not known: the leader is asked only while a member does not answer.
-	Match  uint64 `json:"match,omitzero"`
-	Behind uint64 `json:"behind,omitzero"`
-	// LostSince is since when, by that account, the member has lacked entries and got none; zero if it gets on, or if that is not known.
-	LostSince time.Time `json:"lostSince,omitzero"`
-
 	Leader     MemberID  `json:"leader,omitzero"`     // the leader as the member sees it, 0 without one or without an answer
 	Applied    uint64    `json:"applied,omitzero"`    // raft index applied by the member, 0 if it did not answer
 	ProgressAt time.Time `json:"progressAt,omitzero"` // when Applied last rose, or when the learner was first seen; zero is unknown: just now
@@ -125,25 +118,18 @@ func (r *Ring) Twins(m *Member) (twins []*Member) {
 	return twins
 }
 
-// Accepts says whether etcd may add a member: from 3.7 on, if a quorum of one voter more than now
-// is connected to the leader (a single voter always accepts), before that if all voters are. A voter that only Holdfast does not reach is
-// connected.
+// Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now
+// is connected to the leader (a single voter always accepts), before that if all voters are.
 func (r *Ring) Accepts() (bool, string) {
-	voters, _ := r.Voters()
-	connected := voters
-	for i := range r.Members {
-		if m := &r.Members[i]; !m.Learner && !m.Healthy && (!m.LostSince.IsZero() || !m.Started()) {
-			connected--
-		}
-	}
+	voters, healthy := r.Voters()
 	want := voters
 	if atLeast(r.Version, 3, 7) && voters > 1 {
 		want = Size(voters + 1)
 	}
-	if connected >= want {
+	if healthy >= want {
 		return true, ""
 	}
-	return false, fmt.Sprintf("etcd adds no member while %d of %s are connected to its leader; it wants %d", connected, NVoters(voters), want)
+	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, NVoters(voters), want)
 }
 
 // atLeast compares the major and minor numbers of a version such as "3.7.3". One that cannot be read

@@ -179,7 +179,6 @@ type failing interface {
 
 // round looks and acts once, and says whether nothing happened.
 func (w *world) round(t failing, b *strings.Builder) (notes []membership.Note, rests bool) {
-	w.account()
 	b.WriteString(w.actSet(t))
 	p := membership.Decide(&w.s)
 	for _, a := range p.Actions {

@@ -20,8 +20,7 @@ import (
 // this package.
 type world struct {
 	s      q.Snapshot
-	broken map[string]bool     // Nodes whose etcd never starts
-	silent map[q.MemberID]bool // members that do not answer Holdfast, and vote
+	broken map[string]bool // Nodes whose etcd never starts
 	nextID q.MemberID
 	told   []membership.Condition // what was told last
 
@@ -35,9 +34,8 @@ func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 const index = 10000 // the leader's raft index; learners begin at 0
 
 func newWorld() *world {
-	w := &world{broken: map[string]bool{}, silent: map[q.MemberID]bool{}, nextID: 0xb0}
+	w := &world{broken: map[string]bool{}, nextID: 0xb0}
 	w.s = q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: 3, Limits: q.DefaultLimits()}
-	w.s.Limits.DeadAfter = round
 	w.s.Ledger = q.Ledger{Version: "1", CreatedAt: noon().Add(-time.Hour)}
 	w.s.Ring = q.Ring{Known: true, Index: index, Version: "3.7.3"}
 	return w
@@ -64,13 +62,7 @@ func (w *world) apply(a membership.Action) error {
 	if a.MemberID() != 0 && member == nil {
 		return errors.New("etcdserver: member not found")
 	}
-	voters, _ := ring.Voters()
-	healthy := 0
-	for k := range ring.Members {
-		if w.votes(&ring.Members[k]) {
-			healthy++
-		}
-	}
+	voters, healthy := ring.Voters()
 	switch c := a.Change.(type) {
 	case membership.AddHook:
 		if c.Hook {
@@ -121,7 +113,7 @@ func (w *world) apply(a membership.Action) error {
 		})
 		w.nextID++
 	case membership.RemoveLearner, membership.RemoveVoter:
-		if w.votes(member) && healthy-1 < (voters-1)/2+1 {
+		if !member.Learner && member.Healthy && healthy-1 < (voters-1)/2+1 {
 			return errors.New("etcdserver: unhealthy cluster")
 		}
 		if learner, ok := c.(membership.RemoveLearner); ok && learner.GivesWay {
@@ -195,7 +187,6 @@ func (w *world) pass() (news []string) {
 	}
 	w.probe()
 	w.elect()
-	w.account()
 	return news
 }
 
@@ -213,19 +204,6 @@ func (w *world) drain(n *q.Node) bool {
 	w.s.QuorumGuard.Pods = slices.Delete(w.s.QuorumGuard.Pods, here, here+1)
 	return true
 }
-
-// account is what etcd's leader knows of the members: it gets nothing to one whose etcd is down.
-func (w *world) account() {
-	for k := range w.s.Ring.Members {
-		m := &w.s.Ring.Members[k]
-		if m.LostSince = m.Since; m.Healthy || w.silent[m.ID] {
-			m.LostSince = time.Time{}
-		}
-	}
-}
-
-// votes says whether a voter takes part, by etcd's account.
-func (w *world) votes(m *q.Member) bool { return !m.Learner && (m.Healthy || w.silent[m.ID]) }
 
 // disruptions is how many ready pods the budget lets go.
 func (w *world) disruptions() int {
@@ -270,9 +248,8 @@ func (w *world) kill(addrs []netip.Addr) {
 	for k := range w.s.Ring.Members {
 		m := &w.s.Ring.Members[k]
 		for _, a := range addrs {
-			if (m.Healthy || w.silent[m.ID]) && slices.Contains(m.PeerURLs, peerURL(a.String())) {
+			if m.Healthy && slices.Contains(m.PeerURLs, peerURL(a.String())) {
 				m.Healthy, m.Since, m.Why = false, w.s.Now, "connection refused"
-				delete(w.silent, m.ID)
 			}
 		}
 	}
@@ -289,7 +266,7 @@ func (w *world) elect() {
 			continue
 		}
 		voters++
-		if w.votes(&m) {
+		if m.Healthy {
 			healthy++
 			able = cmp.Or(able, m.ID)
 			leads = leads || m.ID == ring.Leader
@@ -809,19 +786,12 @@ func (w *world) setMember(id string, opts []string) error {
 				return err
 			}
 			m.Healthy, m.Since, m.Why = false, w.s.Now.Add(-ago), "connection refused"
-			delete(w.silent, m.ID)
-		case "silent": // its client port does not answer, and it votes
-			if err != nil {
-				return err
-			}
-			m.Healthy, m.Since, m.Why, w.silent[m.ID] = false, w.s.Now.Add(-ago), "no answer in time", true
 		case "no-address": // DNS has none for that name
 			m.NoAddress = value
 		case "waits-at": // its host says that its etcd waits there
 			m.WaitsAt = peerURL(value)
 		case "healthy":
 			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
-			delete(w.silent, m.ID)
 		case "name":
 			m.Name = value
 		case "no-peer-url":
@@ -859,7 +829,6 @@ func (w *world) witness() {
 			m.Evidence, m.EvidenceRaw = e, "{}"
 		}
 	}
-	w.account()
 }
 
 func entry(s string) q.Entry {

@@ -150,9 +150,6 @@ func (c *config) member(o slot, h *host) q.Member {
 	if o.get(answers) != down {
 		m.Since = longAgo()
 	}
-	if !m.Healthy {
-		m.LostSince = m.Since
-	}
 	if o.is(stalled) {
 		m.ProgressAt = longAgo()
 	}

@@ -65,7 +65,6 @@ func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, 
 			"--health-probe-bind-address=" + joinPort(s.holdfastHost, ports.probe),
 			"--leader-elect=" + strconv.FormatBool(len(s.holdfasts) > 1), "--audit-log-path=" + s.auditLog(name),
 			"--quorum-guard-image=holdfast",
-			"--member-dead-timeout=10s", // two minutes otherwise
 		}, args...),
 	}, nil
 }
