@@ -293,7 +293,7 @@ func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
 	return s.Machines, nil
 }
 
-func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine, adopts bool) (*quorum.Snapshot, error) {
+func (g *guard) Hosts(ctx context.Context, _ *quorum.Machine, _, adopts bool) (*quorum.Snapshot, error) {
 	s, err := g.Snapshot(ctx)
 	if err != nil || adopts {
 		return s, err
@@ -372,11 +372,7 @@ func going(s *quorum.Snapshot) { s.Machines[0].DeletedAt = s.Now }
 
 func restarting(s *quorum.Snapshot) { s.Machines[0].Remediating = true }
 
-func early(s *quorum.Snapshot) { // a worker claims an instance that no Machine has yet
-	s.Claimants = []quorum.Machine{{Name: "early", UID: "early", Role: "worker", ProviderID: "process:///early"}}
-}
-
-func late(s *quorum.Snapshot) { s.Machines[1].ProviderID = "process:///first" } // and a control-plane Machine gets it
+func late(s *quorum.Snapshot) { s.Machines[1].ProviderID = "process:///first" } // what a worker has
 
 func elsewhere(s *quorum.Snapshot) { // the case's Machine hosts nothing
 	s.Ring.Members = s.Ring.Members[1:]
@@ -458,12 +454,12 @@ func (f *fixture) machine(t *testing.T, name string, s state) *machinev1beta1.Ma
 	if s.host != "" {
 		patch := client.MergeFrom(m.DeepCopy())
 		m.Annotations[quorum.InstanceAnnotations[0].Key] = s.host
-		must(t, f.admin.Patch(ctx, m, patch))
+		must(t, f.client(t, controllers, nil).Patch(ctx, m, patch))
 	}
 	if s.provider != "" {
 		patch := client.MergeFrom(m.DeepCopy())
 		m.Spec.ProviderID = &s.provider
-		must(t, f.admin.Patch(ctx, m, patch))
+		must(t, f.client(t, controllers, nil).Patch(ctx, m, patch))
 	}
 	if s.override != "" {
 		patch := client.MergeFrom(m.DeepCopy())

@@ -128,7 +128,6 @@ func etcdCases() []etcdCase {
 		always("keep-finalizer", state{deleting: true}, person, merge(`{"metadata":{"finalizers":null}}`), hooked+going, "keep-finalizer denied"),
 		always("keep-role", state{}, gitops, merge(`{"metadata":{"labels":null}}`), hooked, "keep-role denied"),
 		always("keep-host: automation", state{}, gitops, remediate, hooked, "keep-host denied"),
-		always("claim", state{worker: true}, gitops, merge(`{"spec":{"providerID":"process:///host-1"}}`), "", "claim denied"),
 	}
 }
 

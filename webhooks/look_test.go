@@ -56,19 +56,19 @@ func TestOneLook(t *testing.T) {
 	}
 }
 
-// TestLookWithoutClaims: if another webhook adds an instance after the mutating handler's look, the validating one looks itself, since
-// that look does not say who else claims the instance.
-func TestLookWithoutClaims(t *testing.T) {
-	deleting := strings.Replace(stored, `"name":"m"`, `"name":"m","resourceVersion":"7","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)
-	released := strings.Replace(stripped, `"name":"m"`, `"name":"m","resourceVersion":"7","deletionTimestamp":"2026-01-01T00:00:00Z"`, 1)
-	claims := strings.Replace(released, `"name":"m"`, `"name":"m","annotations":{"metal3.io/BareMetalHost":"machines/added"}`, 1)
+// TestLookWithoutOwners: if another webhook adds an owner after the mutating handler's look, the validating one looks itself, since
+// that look does not say which MachineSets there are.
+func TestLookWithoutOwners(t *testing.T) {
+	live := strings.Replace(stored, `"name":"m"`, `"name":"m","resourceVersion":"7"`, 1)
+	released := strings.Replace(stripped, `"name":"m"`, `"name":"m","resourceVersion":"7"`, 1)
+	owned := strings.Replace(released, `"name":"m"`, `"name":"m","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"c","uid":"c","controller":true}]`, 1)
 	by := func(r *admissionv1.AdmissionRequest) { r.UserInfo.Username = operator }
 	synctest.Test(t, func(t *testing.T) {
 		g := &guard{calls: map[string]int{}, snapshot: ring()}
 		mutates, validates, _ := local(t, g)
-		ask(t, mutates, "application/json", review(t, admissionv1.Update, deleting, released, by))
+		ask(t, mutates, "application/json", review(t, admissionv1.Update, live, released, by))
 		before := g.looks
-		ask(t, validates, "application/json", review(t, admissionv1.Update, deleting, claims, by))
+		ask(t, validates, "application/json", review(t, admissionv1.Update, live, owned, by))
 		if before != 1 || g.looks == before {
 			t.Errorf("%d looks of the mutating handler, %d of both", before, g.looks)
 		}

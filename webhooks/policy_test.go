@@ -48,6 +48,7 @@ func TestPolicy(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) { f.checkStopped(t, stoppedName(i), c) })
 		}
 		t.Run("home", f.testHomeStopped)
+		t.Run("claim", f.testInstance)
 	})
 
 	mutating, validating := registrations.Registrations(registrations.Options{MachineNamespace: namespace})
@@ -55,6 +56,11 @@ func TestPolicy(t *testing.T) {
 	must(t, f.direct.Delete(t.Context(), validating))
 	f.serve(t)
 	t.Run("keep-status", f.testStatus)
+	f.guard.set(ring())
+	t.Run("claim", f.testInstance)
+	if n := f.guard.calls[webhooks.ValidatePath]; n != 1 { // of the creation by the Machine API
+		t.Errorf("what only says which instance a Machine has was answered with %d calls", n)
+	}
 	t.Run("own-records", f.testRecords)
 	t.Run("home", f.testHome)
 	t.Run("up", func(t *testing.T) {
@@ -170,7 +176,7 @@ func stopped() []stoppedCase {
 		{"keep-finalizer: together with the hook", state{deleting: true}, person, put(func(m *machinev1beta1.Machine) { unhook(m); m.Finalizers = nil }), going, "keep-finalizer"},
 		{"keep-finalizer: the latch alone", state{escaped: true}, gitops, unbound, "latch evidence deleting", "keep-finalizer"},
 		{"keep-finalizer: let go, a tool", state{freed: true, provider: "process:///own"}, gitops, unbound, "evidence provider process:///own deleting", "keep-finalizer"},
-		{"keep-finalizer: let go, a tool drops the provider ID", state{freed: true, provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":null}}`), "evidence provider process:///own deleting", "keep-finalizer"},
+		{"keep-finalizer: let go, a tool drops the provider ID", state{freed: true, provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":null}}`), "evidence provider process:///own deleting", "claim"},
 		{"keep-finalizer: let go, a person", state{freed: true, provider: "process:///own"}, person, unbound, "gone", ""},
 		{"keep-finalizer: let go, the machine controller is done", state{freed: true, provider: "process:///own"}, machineAPI, unbound, "gone", ""},
 
@@ -190,7 +196,17 @@ func stopped() []stoppedCase {
 		{"claim: no provider ID, by a person", state{provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), protected + " provider process:///own", "claim"},
 		{"claim: a first provider ID", state{}, controllers, merge(`{"spec":{"providerID":"process:///own"}}`), protected + " provider process:///own", ""},
 		{"claim: another host", state{host: "machines/own"}, gitops, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/own", "claim"},
-		{"claim: another host, by the Machine API", state{host: "machines/own"}, machineAPI, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/another", ""},
+		{"claim: another host, by the Machine API", state{host: "machines/own"}, machineAPI, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/another"}}}`), protected + " host machines/own", "claim"},
+		{"claim: another provider ID, by the Machine API", state{provider: "process:///own"}, machineAPI, merge(`{"spec":{"providerID":"process:///another"}}`), protected + " provider process:///own", "claim"},
+		{"claim: the host's UID", state{provider: "baremetalhost:///machines/own"}, machineAPI, merge(`{"spec":{"providerID":"baremetalhost:///machines/own/1"}}`), protected + " provider baremetalhost:///machines/own/1", ""},
+		{"claim: none, by the Machine API", state{provider: "process:///own"}, machineAPI, merge(`{"spec":{"providerID":null}}`), protected + " provider process:///own", "claim"},
+		{"claim: none, by a person who lifted the rule", state{provider: "process:///own", override: "claim: it is a twin"}, person, merge(`{"spec":{"providerID":null}}`), protected + ` override "claim: it is a twin" by system:admin provider process:///own`, registrations.ClosedWebhook},
+		{"claim: a worker's, by a tool", state{worker: true}, gitops, merge(`{"spec":{"providerID":"process:///master"}}`), "", "claim"},
+		{"claim: a worker's, by a person", state{worker: true}, person, merge(`{"metadata":{"annotations":{"openstack-resourceId":"master"}}}`), "", "claim"},
+		{"claim: a worker's, by a custodian", state{worker: true}, operator, merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/master"}}}`), "", "claim"},
+		{"claim: a worker's, by the Machine API", state{worker: true, provider: "process:///own"}, machineAPI, merge(`{"spec":{"providerID":"process:///another"}}`), "provider process:///another", ""},
+		{"claim: none of a worker, by a tool", state{worker: true, provider: "process:///own"}, gitops, merge(`{"spec":{"providerID":null}}`), "provider process:///own", "claim"},
+		{"claim: none of a worker, by a person", state{worker: true, provider: "process:///own"}, person, merge(`{"spec":{"providerID":null}}`), "", ""},
 
 		{"adopt: a MachineSet", state{}, controllers, merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)), protected, "adopt"},
 		{"adopt: a MachineDeployment, by a person", state{bare: true}, person, merge(owned("cluster.x-k8s.io/v1beta1", "MachineDeployment", true)), "evidence", "adopt"},
@@ -231,7 +247,11 @@ func (f *fixture) checkStopped(t *testing.T, name string, c stoppedCase) {
 			t.Errorf("error is %v", err)
 		}
 	default:
-		if deniedBy(err) != registrations.MachinePolicy || !strings.Contains(err.Error(), "denied request: Refused ("+c.denied+"): ") || !strings.Contains(err.Error(), "Machine "+name) {
+		policy := registrations.MachinePolicy
+		if c.denied == string(quorum.RuleClaim) {
+			policy = registrations.InstancePolicy
+		}
+		if deniedBy(err) != policy || !strings.Contains(err.Error(), "denied request: Refused ("+c.denied+"): ") || !strings.Contains(err.Error(), "Machine "+name) {
 			t.Errorf("error is %v", err)
 		}
 	}
@@ -320,6 +340,29 @@ func (f *fixture) testRecords(t *testing.T) {
 		}
 	}
 	denied("a tool deletes a guard pod", f.client(t, gitops, nil).Delete(t.Context(), pod("guard"), client.GracePeriodSeconds(0)), false)
+}
+
+// testInstance has what the rule claim says without a webhook: of what automation creates, and of a worker's instance.
+func (f *fixture) testInstance(t *testing.T) {
+	named := func(name string) *machinev1beta1.Machine {
+		m := manifest(name)
+		m.Labels, m.Spec.ProviderID = map[string]string{quorum.RoleLabel: "worker"}, new("process:///master-0")
+		return m
+	}
+	for _, user := range []string{gitops, operator, deployer} {
+		if err := f.client(t, user, nil).Create(t.Context(), named("named")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (claim): which instance Machine named has") {
+			t.Errorf("%s creates a Machine with a provider ID: %v", user, err)
+		}
+	}
+	name := "named-" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+	must(t, f.client(t, machineAPI, nil).Create(t.Context(), named(name)))
+	for _, user := range []string{person, admin, gitops, operator, deployer} {
+		err := merge(`{"spec":{"providerID":"process:///master-1"}}`)(t.Context(), f.client(t, user, nil), f.get(t, name), false)
+		if deniedBy(err) != registrations.InstancePolicy {
+			t.Errorf("%s says which instance a worker has: %v", user, err)
+		}
+	}
+	must(t, merge(`{"spec":{"providerID":"process:///master-1"}}`)(t.Context(), f.client(t, machineAPI, nil), f.get(t, name), false))
 }
 
 // testStatus has the rule keep-status, which no webhook is called for.

@@ -117,30 +117,15 @@ func cases() []verdictCase {
 	lost := ring(sick(1))
 	return slices.Concat([]verdictCase{
 		// claim
-		{name: "claim: another's provider ID", user: gitops, send: merge(`{"spec":{"providerID":"process:///cp-2"}}`),
-			stored: protected, recorded: []string{"claim denied"}},
-		{name: "claim: another's provider ID on a worker", state: state{worker: true}, user: holdfast, send: merge(`{"spec":{"providerID":"process:///cp-2"}}`),
-			recorded: []string{"claim denied"}},
-		{name: "claim: a provider ID of its own", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`),
-			stored: "provider process:///own"},
-		{name: "claim: Machines cannot be listed", state: state{worker: true}, blind: true, user: gitops, send: merge(`{"spec":{"providerID":"process:///own"}}`),
-			recorded: []string{"claim denied"}},
-
-		{name: "claim: another's host", user: person, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/host-2"}}}`),
-			stored: protected, recorded: []string{"claim denied"}},
-		{name: "claim: another's host on a worker, as a provider ID", state: state{worker: true}, user: gitops, send: merge(`{"spec":{"providerID":"baremetalhost:///machines/host-2/uid"}}`),
-			recorded: []string{"claim denied"}},
 		{name: "claim: a host of its own", user: controllers, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/host-1"}}}`),
 			stored: protected + " host machines/host-1"},
 		{name: "claim: the host is dropped", state: state{host: "machines/host-1"}, user: gitops, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":null}}}`),
 			stored: protected + " host machines/host-1", recorded: []string{"claim repaired"}},
 		{name: "claim: the host is dropped by the Machine API", state: state{host: "machines/host-1"}, user: controllers, send: merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":null}}}`),
-			stored: protected},
+			stored: protected + " host machines/host-1", recorded: []string{"claim repaired"}},
+		{name: "claim: the provider ID is dropped from a Machine that nothing holds, by a person", state: state{bare: true, provider: "process:///own"}, user: person, send: merge(`{"spec":{"providerID":null}}`),
+			stored: "evidence", recorded: []string{"keep-finalizer allowed"}},
 
-		{name: "claim: who was first, and the Machine API gets there", cluster: ring(early), user: controllers, send: merge(`{"spec":{"providerID":"process:///early"}}`),
-			stored: protected + " provider process:///early", recorded: []string{"claim allowed"}},
-		{name: "claim: who was first, and anybody else", cluster: ring(early), user: person, send: merge(`{"spec":{"providerID":"process:///early"}}`),
-			stored: protected, recorded: []string{"claim denied"}},
 		{name: "claim: who was first is deleted", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: gitops, send: remove,
 			stored: "provider process:///first", recorded: []string{"claim denied"}},
 		{name: "claim: who was first is deleted with others", state: state{worker: true, provider: "process:///first"}, cluster: ring(late), user: person, send: removeAll,
@@ -502,6 +487,20 @@ func (f *fixture) testCreate(t *testing.T) {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (claim)") || f.get(t, "twin") != nil {
 		t.Errorf("another's provider ID: %v", err)
 	}
+
+	named := manifest("named")
+	named.Spec.ProviderID = new("process:///own")
+	err = f.client(t, gitops, nil).Create(ctx, named.DeepCopy())
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (claim)") {
+		t.Errorf("a provider ID by automation: %v", err)
+	}
+	f.guard.set(nil)
+	err = c.Create(ctx, named.DeepCopy())
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "could not be read") {
+		t.Errorf("a provider ID while nothing can be read: %v", err)
+	}
+	f.guard.set(ring())
+	must(t, c.Create(ctx, named.DeepCopy()))
 
 	unnamed := manifest("")
 	unnamed.GenerateName = "unnamed-"

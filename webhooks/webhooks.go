@@ -41,9 +41,9 @@ type Observer interface {
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
-	// Hosts are the Machine's own Node, of a control-plane Machine who else claims its instance, and if it gets a controller the
-	// MachineSets.
-	Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*quorum.Snapshot, error)
+	// Hosts are the Machine's own Node (of one without a Node the control plane's), if it is compared with the others, who has its instance, and if it
+	// gets a controller, the MachineSets.
+	Hosts(ctx context.Context, m *quorum.Machine, compares, adopts bool) (*quorum.Snapshot, error)
 	// Selected is what a selector meets in the Machine namespace.
 	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
@@ -217,9 +217,9 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 	update := r.request.Operation == admission.OperationUpdate // of DELETE the mutating handler is not told
 	switch g.Identities.Needs(&r.request) {
 	case admission.NeedRing:
-		// Another webhook may have added an instance or an owner since: no kept look has what the rules ask about these.
-		wantsHosts := r.request.Claims() || r.request.Adopts()
-		if update && handler == validating && !wantsHosts {
+		// Another webhook may have added an owner since: no kept look has the MachineSets.
+		adopts := r.request.Adopts()
+		if update && handler == validating && !adopts {
 			if s := g.lookCache.take(r.lookKey(), r.received); s != nil {
 				return s
 			}
@@ -229,8 +229,8 @@ func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quoru
 		} else {
 			s, err = g.Observer.Snapshot(ctx)
 		}
-		if update && err == nil && wantsHosts {
-			s, err = g.withHosts(ctx, &r.request, s)
+		if update && err == nil && adopts {
+			s, err = g.withSets(ctx, &r.request, s)
 		}
 		if update && handler == mutating {
 			g.lookCache.keep(r.lookKey(), r.received, s)
@@ -264,7 +264,7 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 		return err
 	})
 	group.Go(func() (err error) {
-		hosts, err = g.Observer.Hosts(within, r.request.Machine(), r.request.Adopts())
+		hosts, err = g.Observer.Hosts(within, r.request.Machine(), g.Identities.Compares(&r.request), r.request.Adopts())
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -275,14 +275,13 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 	return &with, nil
 }
 
-// withHosts is a Snapshot with those who claim the Machine's instance, and the MachineSets.
-func (g *Handlers) withHosts(ctx context.Context, r *admission.Request, s *quorum.Snapshot) (*quorum.Snapshot, error) {
-	hosts, err := g.Observer.Hosts(ctx, r.New, r.Adopts())
+// withSets is a Snapshot with the MachineSets.
+func (g *Handlers) withSets(ctx context.Context, r *admission.Request, s *quorum.Snapshot) (*quorum.Snapshot, error) {
+	hosts, err := g.Observer.Hosts(ctx, r.New, false, true)
 	if err != nil {
 		return nil, err
 	}
 	with := *s
-	with.Claimants, with.ClaimantsWhy = hosts.Claimants, hosts.ClaimantsWhy
 	with.MachineSets, with.MachineSetsWhy = hosts.MachineSets, hosts.MachineSetsWhy
 	return &with, nil
 }

@@ -28,7 +28,7 @@ func (p *policy) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
-	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, and annotations that name its instance); everyone else is refused")
+	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, its provider ID, and annotations that name its instance); everyone else is refused")
 	f.StringSliceVar(&p.identities.CRD, "crd-custodians", d.CRD, "users that may change the Machine CRD while Machines carry etcd's hook: the cluster's version operator")
 	for _, name := range []string{"custodians", "automation-users", "escape-hatch-users", "status-writers", "crd-custodians"} {
 		flag := f.Lookup(name)

@@ -136,10 +136,7 @@ func (p *process) observe() error {
 	p.observer = &observe.Observer{
 		API: p.mgr.GetAPIReader(), Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
 		Desired: p.flags.desired, Limits: p.flags.limits, Clock: clock.RealClock{},
-		Claims: observe.NewClaims(p.api, p.flags.namespace, p.log.WithName("claims")),
-	}
-	if err := p.mgr.Add(p.observer.Claims); err != nil {
-		return fmt.Errorf("set up the index of Machines: %w", err)
+		Claims: observe.NewClaims(),
 	}
 	return nil
 }
@@ -164,6 +161,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return reconciler.Run(ctx, p.api) })
 		group.Go(func() error { return keeper.Lead(ctx) })
+		group.Go(func() error { return p.observer.Watch(ctx) })
 		if p.mode == quorum.ModeFull {
 			group.Go(func() error { return p.setController().Run(ctx, p.api) })
 		}

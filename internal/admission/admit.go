@@ -15,11 +15,12 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 	if r.Old != nil {
 		s = withMachine(s, r.Old)
 	}
-	if r.Operation != OperationDelete {
-		admitClaim(&d, r, s, &ids)
+	if r.Operation == OperationUpdate {
+		admitInstance(&d, r, s, &ids)
 	}
 	switch {
 	case r.Operation == OperationCreate:
+		admitNamed(&d, r, s, &ids)
 		admitOwners(&d, r, s)
 		admitNew(&d, r)
 		d.pairLatch(r.New.Hook, r.New.Latch)
@@ -34,7 +35,6 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		admitOverride(&d, r, ids.Classify(r.User)) // of the rule claim, for its deletion
 	default:
 		class := ids.Classify(r.User)
-		admitInstance(&d, r, s, &ids, class)
 		admitOwners(&d, r, s)
 		admitLabels(&d, r, &ids, class)
 		admitRemediation(&d, r, s, &ids, class)

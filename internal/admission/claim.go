@@ -8,120 +8,92 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Claims says whether the request has a Machine name an instance in a field that did not name it.
-func (r *Request) Claims() bool { return r.New != nil && len(r.claimed()) > 0 }
-
-// claimed are the fields of the new object that name an instance and did not name it before. A Machine that becomes the
-// control plane's is like a new one. Of one that was held, fields that the update removes count, too: the repair puts them back.
-func (r *Request) claimed() []quorum.InstanceField {
-	fields := r.New.InstanceFields()
-	if r.Old == nil {
-		return fields
-	}
-	before := r.Old.InstanceFields()
-	if r.becomesGuarded() && !r.Old.Mirrored {
-		if r.Old.Held() {
-			fields = append(fields, slices.DeleteFunc(before, func(f quorum.InstanceField) bool { return slices.ContainsFunc(fields, f.Same) })...)
-		}
-		return fields
-	}
-	return slices.DeleteFunc(fields, func(f quorum.InstanceField) bool { return slices.Contains(before, f) })
+// Compares says whether a new Machine's instance is compared with the other Machines': a person names it. Automation may not, and the
+// Machine API knows what it found.
+func (ids Identities) Compares(r *Request) bool {
+	return r.Operation == OperationCreate && len(r.New.InstanceFields()) > 0 && ids.Classify(r.User) == ClassPerson && !ids.machineAPI(r)
 }
 
-// admitClaim is the denial of rule claim: two Machines that name one instance would be joined to one host. The Machine API writes on
-// a control-plane Machine the instance that it found, so that is refused only if the instance certainly belongs to another
-// Machine: else anybody could keep a replacement out by naming its instance first. If the other Machine only claims the instance, a
-// Warning says so, and the deletion of that Machine is refused. Where it is deleted already, it takes the instance along when it goes: so
-// nobody but the Machine API names an instance on a deleting Machine, and no Machine gets one that a deleting Machine names.
-func admitClaim(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
-	claimed := r.claimed()
-	if len(claimed) == 0 {
+func (ids Identities) machineAPI(r *Request) bool {
+	return slices.Contains(ids.MachineAPI, r.User.Name)
+}
+
+// admitNamed is the rule claim for a new Machine that names an instance: two Machines that name one would be joined to one host.
+func admitNamed(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
+	named := r.New.InstanceFields()
+	if len(named) == 0 || ids.machineAPI(r) {
 		return
 	}
-	machineAPI := slices.Contains(ids.MachineAPI, r.User.Name)
-	if late := r.namesLate(); len(late) > 0 && !machineAPI {
-		d.add(quorum.RuleClaim, VerdictDenied, claimTooLate(r, late[0])...)
+	if !ids.Compares(r) {
+		d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(r, named[0].Name)...)
 		return
 	}
-	found := r.New.ControlPlane() && machineAPI
-	if s == nil || !found && r.New.ControlPlane() && s.ClaimantsWhy != "" {
-		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(r, claimed[0])...)
+	if s == nil || r.New.ControlPlane() && s.ClaimantsWhy != "" {
+		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(r, named[0])...)
 		return
 	}
 	others := s.Machines
 	if r.New.ControlPlane() { // two workers with one instance are none of etcd's business
 		others = slices.Concat(others, s.Claimants)
 	}
-	var twice []string
+	keys := r.New.InstanceKeys()
 	for i := range others {
-		other := &others[i]
-		if other.Name == r.New.Name {
-			continue
+		if slices.ContainsFunc(others[i].InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
+			d.add(quorum.RuleClaim, VerdictDenied, claimDenied(r, named[0], &others[i])...)
+			return
 		}
-		for _, theirs := range other.InstanceFields() {
-			k := slices.IndexFunc(claimed, theirs.Same)
-			switch {
-			case k < 0:
-			case found && other.Deleting() && !other.InstanceSettled():
-				d.add(quorum.RuleClaim, VerdictDenied, claimGoes(r, claimed[k], other)...)
-				return
-			case found && !other.InstanceSettled():
-				twice = claimedTwice(r, claimed[k], other)
-			default:
-				d.add(quorum.RuleClaim, VerdictDenied, claimDenied(r, claimed[k], other)...)
-				return
-			}
-		}
-	}
-	if twice != nil {
-		d.add(quorum.RuleClaim, VerdictAllowed, twice...)
 	}
 }
 
-// namesLate are the fields that name an instance on a deleting Machine which none of its fields named. What a hooked Machine had is put
-// back, and is not among them.
-func (r *Request) namesLate() []quorum.InstanceField {
-	if r.Old == nil || !r.Old.Deleting() || r.Old.Mirrored {
-		return nil
-	}
-	before := r.Old.InstanceFields()
-	return slices.DeleteFunc(r.New.InstanceFields(), func(f quorum.InstanceField) bool {
-		return slices.ContainsFunc(before, func(was quorum.InstanceField) bool { return was.Same(f) || was.Name == f.Name && r.Old.Held() })
-	})
+// instanceChange is a change of a field that names a Machine's instance.
+type instanceChange struct {
+	name, was, is string
+	fix           *Fix
 }
 
-// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Only of one that the
-// machine controller took to have failed, and of which no member is on record: it is not the one that runs there.
+func (r *Request) instanceChanges(fixes *Repairs) (changes []instanceChange) {
+	if r.Old.ProviderID != r.New.ProviderID {
+		changes = append(changes, instanceChange{"spec.providerID", r.Old.ProviderID, r.New.ProviderID, &fixes.ProviderID})
+	}
+	for i, a := range quorum.InstanceAnnotations {
+		if r.Old.Instance[i] != r.New.Instance[i] {
+			changes = append(changes, instanceChange{"annotation " + a.Key, r.Old.Instance[i], r.New.Instance[i], &fixes.Instance[i]})
+		}
+	}
+	return changes
+}
+
+// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Not where a member of
+// its own is on record, evidence that cannot be read being none: that instance is the one that runs there.
 func (r *Request) takesOff(class Class) bool {
-	return r.Old != nil && r.New != nil && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && r.Old.FailedClaim() &&
-		slices.ContainsFunc(r.Old.InstanceFields(), func(f quorum.InstanceField) bool {
-			return !slices.ContainsFunc(r.New.InstanceFields(), func(is quorum.InstanceField) bool { return is.Name == f.Name })
-		})
+	return r.Operation == OperationUpdate && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && len(r.Old.OwnEvidence().MemberIDs) == 0 &&
+		slices.ContainsFunc(r.instanceChanges(&Repairs{}), func(c instanceChange) bool { return c.is == "" })
 }
 
-// admitInstance is the repair of rule claim for an update: if a hooked Machine no longer named its instance, another Machine
-// could name it, and take its place. Nobody may change the provider ID, and only the Machine API the annotations. But two Machines that
-// named one instance are both held for ever: a person lifts the rule to take it off the wrong one.
-func admitInstance(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities, class Class) {
-	if !r.Old.Held() {
-		return
+// admitInstance is the rule claim for an update. Only the Machine API names an instance, and on a Machine that hook or latch holds
+// once: the API server refuses the rest by the policy, and mostly without a call of this. Anybody may take a name off a Machine that
+// nothing holds; what keep-finalizer says of that is in admitUnheld. From a hooked one it is put back, since tools that apply their manifest leave it
+// out. But two that have one instance are both held for ever: a person lifts the rule to take it off the wrong one.
+func admitInstance(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
+	class, machineAPI := ids.Classify(r.User), ids.machineAPI(r)
+	held := r.Old.Held() && !r.Old.Mirrored
+	var goes *quorum.Machine
+	if s != nil && r.takesOff(class) {
+		goes, _ = s.LostWith(r.Old)
 	}
-	lifted := r.takesOff(class) && s != nil && s.Twin(r.Old) != nil
 	var takenOff bool
-	stays := func(field, is string) bool {
-		if lifted && is == "" {
+	for _, c := range r.instanceChanges(&d.Repairs) {
+		switch {
+		case machineAPI && (!held || c.was == "" || c.is != "" && quorum.SameInstance(c.was, c.is)):
+		case held && c.is == "" && goes != nil:
 			takenOff = true
-			return false
-		}
-		d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, field, class == ClassPerson && r.Old.FailedClaim() && is == "")...)
-		return true
-	}
-	if r.Old.ProviderID != "" && r.New.ProviderID != r.Old.ProviderID && stays("spec.providerID", r.New.ProviderID) {
-		d.Repairs.ProviderID = FixAsOld
-	}
-	for i, value := range r.Old.Instance {
-		if is := r.New.Instance[i]; value != "" && is != value && !slices.Contains(ids.MachineAPI, r.User.Name) && stays("annotation "+quorum.InstanceAnnotations[i].Key, is) {
-			d.Repairs.Instance[i] = FixAsOld
+		case held && c.is == "":
+			*c.fix = FixAsOld
+			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, c.name, class == ClassPerson)...)
+		case c.is == "" && (class == ClassPerson || r.Old.ControlPlane() && !r.Old.Mirrored):
+		default:
+			d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(r, c.name)...)
+			return
 		}
 	}
 	if takenOff {
@@ -158,25 +130,12 @@ func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []st
 	}
 }
 
-func claimTooLate(r *Request, f quorum.InstanceField) []string {
+// claimNotTheirs is the denial for who is not the Machine API, or names another instance on a hooked Machine.
+func claimNotTheirs(r *Request, field string) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s is being deleted, and may not get %s=%s any more.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120)),
-		"The machine controller would terminate that instance with the Machine, whoever else has it by then.",
-		"Leave " + f.Name + " out of the change: only the Machine API knows which instance a Machine has.",
-	}
-}
-
-// claimGoes is the denial for an instance that a deleting Machine claims: it would be terminated with that Machine.
-func claimGoes(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
-	theirs := Request{Namespace: r.Namespace, Operation: r.Operation, Old: other}
-	then := "Take it off the other Machine, and the machine controller goes on here: " + theirs.kubectl("patch", other.DetachPatch())
-	if other.Held() {
-		then = "Once the other Machine is gone, the machine controller goes on here. What it waits for: kubectl holdfast explain " + other.Name
-	}
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s cannot have %s=%s yet: Machine %s claims it, too, and is being deleted.", quorum.RuleClaim, r.name(), f.Name, quorum.Clip(f.Value, 120), other.Name),
-		"The machine controller would terminate that instance with the other Machine, and an etcd member on it.",
-		then,
+		fmt.Sprintf("Refused (%s): which instance Machine %s has (%s) is the Machine API's to say, and once while a hook of etcd's is on.", quorum.RuleClaim, r.name(), field),
+		"If it named another's instance, the machine controller would terminate that one when the Machine is deleted.",
+		"Leave " + field + " out of the change: the Machine API writes it once the instance exists.",
 	}
 }
 
@@ -187,17 +146,9 @@ func claimUnknown(r *Request, f quorum.InstanceField) []string {
 	}
 }
 
-// claimedTwice is the Warning about an instance that another Machine claimed before the status of this Machine named it.
-func claimedTwice(r *Request, f quorum.InstanceField, other *quorum.Machine) []string {
-	return []string{
-		fmt.Sprintf("Holdfast (%s): Machine %s claims the instance of Machine %s: %s.", quorum.RuleClaim, quorum.Clip(other.Name, 70), quorum.Clip(r.name(), 70), quorum.Clip(f.Value, 60)),
-		fmt.Sprintf("Holdfast refuses to delete Machine %s: the machine controller would terminate this instance with it.", quorum.Clip(other.Name, 70)),
-	}
-}
-
 func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
 	detach := r.kubectl("patch", r.Old.DetachPatch())
-	if r.Old.Held() && r.Old.FailedClaim() {
+	if r.Old.Held() {
 		detach = r.override(quorum.RuleClaim) + " && " + detach // else it is put back
 	}
 	return []string{
@@ -223,7 +174,7 @@ func claimKept(r *Request, field string, liftable bool) []string {
 		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", quorum.RuleClaim, field, quorum.Clip(r.name(), 70), r.holder()),
 	}
 	if liftable {
-		lines = append(lines, "If that is another Machine's instance: "+r.override(quorum.RuleClaim)+", and try again.")
+		lines = append(lines, "If another Machine has that instance, and no etcd member is on record here: "+r.override(quorum.RuleClaim)+", and try again.")
 	}
 	return lines
 }

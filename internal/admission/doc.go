@@ -4,7 +4,7 @@
 //
 // The rules, by the name that denials, Warnings, metrics and tests use:
 //
-//	claim               a Machine claims neither another's member nor its instance, and who did first is not deleted with a voter's host
+//	claim               only the Machine API says which instance a Machine has, and a Machine that shares a voter's host may not be deleted
 //	adopt               no MachineSet takes a control-plane Machine for its own
 //	keep-hook           hook, latch and evidence of a guarded Machine stay as they are
 //	no-regain           a deleting Machine does not get the hook back

@@ -74,7 +74,7 @@ type Need uint8
 
 const (
 	NeedNothing Need = 1 + iota // the request is enough
-	NeedHosts                   // the guarded Machines, the Node of the request's Machine, who claims its instance, and for Adopts the MachineSets
+	NeedHosts                   // the guarded Machines, the Node of the request's Machine (the control plane's, where it has none), for Compares who has its instance, and for Adopts the MachineSets
 	NeedRing                    // a whole Snapshot, etcd read live
 )
 
@@ -97,7 +97,7 @@ func (ids Identities) Needs(r *Request) Need {
 			return NeedRing
 		}
 	}
-	if r.Claims() || r.Adopts() || r.takesOff(ids.Classify(r.User)) {
+	if ids.Compares(r) || r.Adopts() || r.takesOff(ids.Classify(r.User)) {
 		return NeedHosts
 	}
 	return NeedNothing

@@ -106,7 +106,6 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		OverrideBy:  m.Annotations[quorum.OverrideByAnnotation],
 		ProviderID:  deref(m.Spec.ProviderID),
 		Phase:       deref(m.Status.Phase),
-		InstanceID:  hasInstance(m),
 		Zone:        m.Labels[zoneLabel],
 	}
 	_, out.Remediating = m.Annotations[quorum.RemediationAnnotation]
@@ -122,6 +121,7 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		out.Evidence, _ = ParseEvidence(out.EvidenceRaw)
 	}
 	out.Addresses, out.HostNames = hosts(m.Status.Addresses)
+	out.StatusInstances, out.InstanceID = instances(m)
 	for _, o := range m.OwnerReferences {
 		group, _, ok := strings.Cut(o.APIVersion, "/")
 		if !ok {
@@ -175,35 +175,34 @@ func hosts(all []corev1.NodeAddress) (addrs []netip.Addr, names []string) {
 	return addrs, names
 }
 
-// namesInstance says whether a provider's status names its instance under the key, or its state, or
-// the task that makes it.
-func namesInstance(key string) bool {
-	switch strings.ToLower(key) {
-	case "instanceid", "instancestate", "vmid", "vmstate", "vmuuid", "taskref":
-		return true
-	}
-	return false
-}
-
-// hasInstance says whether the status hints at an instance. Each provider has its own type of
-// status, so it is read key by key; one that cannot be read may name an instance.
-func hasInstance(m *machinev1beta1.Machine) bool {
-	if len(m.Status.Addresses) > 0 {
-		return true
-	}
+// instances are the IDs of instances that the status has, and whether it hints at one at all. Each provider has its own type of status, so it
+// is read key by key; one that cannot be read may name an instance.
+func instances(m *machinev1beta1.Machine) (ids []string, hints bool) {
+	hints = len(m.Status.Addresses) > 0
 	if m.Status.ProviderStatus == nil || len(m.Status.ProviderStatus.Raw) == 0 {
-		return false
+		return nil, hints
 	}
 	var status map[string]jsontext.Value
 	if ReadJSON(m.Status.ProviderStatus.Raw, &status) != nil {
-		return true
+		return nil, true
 	}
 	for key, value := range status {
-		if s := string(value); namesInstance(key) && s != `""` && s != "null" {
-			return true
+		if s := string(value); s == `""` || s == "null" {
+			continue
+		}
+		switch strings.ToLower(key) {
+		case "instanceid", "vmid", "vmuuid":
+			hints = true
+			var id string
+			if ReadJSON(value, &id) == nil {
+				ids = append(ids, id)
+			}
+		case "instancestate", "vmstate", "taskref":
+			hints = true
 		}
 	}
-	return false
+	slices.Sort(ids)
+	return ids, hints
 }
 
 func deref(s *string) string {

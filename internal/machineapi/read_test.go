@@ -69,7 +69,7 @@ func TestMachine(t *testing.T) {
 			{Kind: "ConfigMap", Name: "map", UID: "m"}, {Kind: "Secret", Name: "secret", UID: "n"},
 		},
 		Instance:   [...]string{"machines/host-1", "server-1"},
-		ProviderID: "process:///1", Phase: "Deleting", NodeName: "node-1", InstanceID: true,
+		ProviderID: "process:///1", Phase: "Deleting", NodeName: "node-1", InstanceID: true, StatusInstances: []string{"i-1"},
 		Addresses: []netip.Addr{addr("10.0.0.1"), addr("fd00::1"), addr("10.0.0.2")},
 		HostNames: []string{"10.0.0", "node-1", "node-1.example.com"}, Zone: "zone-a",
 	}

@@ -2,30 +2,25 @@ package observe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
 )
 
-// TestClaims has the index follow the Machines of a real API server, one of which no list can hold, and answers from all of them
-// where there is no index.
+// TestClaims has Watch find the Machines that have a control-plane Machine's instance, on a real API server and among Machines of which no list can hold
+// one, and Hosts compare a new Machine with all of them.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	scheme := runtime.NewScheme()
@@ -33,7 +28,7 @@ func TestClaims(t *testing.T) {
 	must(t, machinev1beta1.Install(scheme))
 	api, err := client.NewWithWatch(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config, client.Options{Scheme: scheme})
 	must(t, err)
-	create := func(name, role, provider string) *machinev1beta1.Machine {
+	create := func(name, role, provider string) {
 		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{quorum.RoleLabel: role},
 		}}
@@ -41,111 +36,56 @@ func TestClaims(t *testing.T) {
 			m.Spec.ProviderID = &provider
 		}
 		must(t, api.Create(t.Context(), m))
-		return m
 	}
 	create("master-0", "master", "process:///0")
-	for i := range claimsPage + 1 { // more than a page
+	for i := range 101 { // more than a page
 		create(fmt.Sprintf("worker-%03d", i), "worker", fmt.Sprintf("process:///worker-%d", i))
 	}
-	deep := create("deep", "worker", "")
+	deep := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "deep", Labels: map[string]string{quorum.RoleLabel: "worker"}}}
+	must(t, api.Create(t.Context(), deep))
 	nestDeep(t, api, deep)
-
-	broken := make(chan error) // of each watch
-	watched := interceptor.NewClient(api, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
-		select {
-		case err := <-broken:
-			return nil, err
-		default:
+	g := &Observer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: NewClaims()}
+	names := func(machines []quorum.Machine) (out []string) {
+		for _, m := range machines {
+			out = append(out, m.Name)
 		}
-		ctx, stop := context.WithCancel(ctx)
-		go func() { // an error that is sent ends the watch that is under way, and the next one fails
-			select {
-			case err := <-broken:
-				stop()
-				broken <- err
-			case <-ctx.Done():
-			}
-		}()
-		return c.Watch(ctx, list, options...)
-	}})
-	claims := NewClaims(watched, metav1.NamespaceDefault, logr.Discard())
-	g := &Observer{API: api, Etcd: silent{}, Namespace: metav1.NamespaceDefault, Clock: clock.RealClock{}, Claims: claims}
-	of := func(provider string) (names []string) {
-		t.Helper()
-		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider}, false)
+		return out
+	}
+
+	for provider, want := range map[string][]string{"process:///worker-100": {"worker-100"}, "process:///0": nil, "process:///none": nil} { // the control plane's own are known without
+		s, err := g.Hosts(t.Context(), &quorum.Machine{Name: "new", Role: "master", ProviderID: provider}, true, false)
 		must(t, err)
-		if s.ClaimantsWhy != "" {
-			t.Error(s.ClaimantsWhy)
-		}
-		if s.MachineSetsWhy == "" {
-			t.Error("MachineSets that were not read look like none")
-		}
-		for _, m := range s.Claimants {
-			names = append(names, m.Name)
-		}
-		return names
-	}
-	finds := func(provider string, want ...string) {
-		t.Helper()
-		if diff := cmp.Diff(want, of(provider)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", provider, diff)
+		if diff := cmp.Diff(want, names(s.Claimants)); diff != "" || s.ClaimantsWhy != "" || s.MachineSetsWhy == "" {
+			t.Errorf("%s (-want +got), %s, %s:\n%s", provider, s.ClaimantsWhy, s.MachineSetsWhy, diff)
 		}
 	}
-	finds("process:///worker-100", "worker-100") // there is no index yet
-	finds("process:///0")                        // the control plane's own are known without
-
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- claims.Start(ctx) }()
-	defer func() {
-		stop()
-		must(t, <-ended)
-	}()
-	eventually := NewWithT(t).Eventually
-	eventually(func() bool { _, known, _ := claims.find(nil); return known }).WithTimeout(2 * time.Minute).Should(BeTrue())
-	finds("process:///worker-100", "worker-100")
-	create("master-1", "master", "process:///worker-7")
-	var read []string // Machines that are read by themselves
-	g.API = interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-		if _, ok := object.(*machinev1beta1.Machine); ok {
-			read = append(read, key.Name)
-		}
-		return c.Get(ctx, key, object, options...)
-	}})
-	s, err := g.Snapshot(t.Context())
-	must(t, err)
-	if len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" || s.ClaimantsWhy != "" {
-		t.Errorf("claimants %+v, %s", s.Claimants, s.ClaimantsWhy)
-	}
-	if diff := cmp.Diff([]string{"worker-007"}, read); diff != "" {
-		t.Errorf("Machines that are read by themselves, beside the list of the control plane's (-want +got):\n%s", diff)
-	}
-	g.API = api
 	set := &machinev1beta1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "workers"}}
 	must(t, api.Create(t.Context(), set))
-	s, err = g.Hosts(t.Context(), &quorum.Machine{Role: "master"}, true)
+	s, err := g.Hosts(t.Context(), &quorum.Machine{Role: "master"}, false, true)
 	must(t, err)
 	if diff := cmp.Diff([]string{string(set.UID)}, s.MachineSets); diff != "" || s.MachineSetsWhy != "" {
 		t.Errorf("MachineSets (-want +got), %s:\n%s", s.MachineSetsWhy, diff)
 	}
-	early := create("early", "worker", "process:///9")
-	eventually(of).WithArguments("process:///9").WithTimeout(2 * time.Minute).Should(Equal([]string{"early"}))
-	must(t, api.Patch(t.Context(), early, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"providerID":"process:///8"}}`))))
-	eventually(of).WithArguments("process:///8").WithTimeout(2 * time.Minute).Should(Equal([]string{"early"}))
-	finds("process:///9")
-	must(t, api.Delete(t.Context(), early))
-	eventually(func() int { names, _, _ := claims.find([]string{"instance process:///8"}); return len(names) }).WithTimeout(2 * time.Minute).Should(Equal(0))
-	finds("process:///8")
 
-	// A watch that breaks: what changes meanwhile is found all the same, and the index is back soon.
-	known := func() bool { _, known, _ := claims.find(nil); return known }
-	broken <- errors.New("the connection was closed")
-	eventually(known).WithTimeout(2 * time.Minute).WithPolling(time.Millisecond).Should(BeFalse())
-	if s, err = g.Snapshot(t.Context()); err != nil || len(s.Claimants) != 1 || s.Claimants[0].Name != "worker-007" {
-		t.Errorf("who claimed before the watch broke is forgotten: %+v, %v", s.Claimants, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- g.Watch(ctx) }()
+	defer func() {
+		stop()
+		must(t, <-ended)
+	}()
+	found := func() ([]string, error) {
+		s, err := g.Snapshot(t.Context())
+		if err != nil || s.ClaimantsWhy != "" {
+			return nil, fmt.Errorf("%s: %w", s.ClaimantsWhy, err)
+		}
+		return names(s.Claimants), nil
 	}
-	create("late", "worker", "process:///7")
-	finds("process:///7", "late")
-	eventually(known).WithTimeout(2 * time.Minute).Should(BeTrue())
-	finds("process:///7", "late")
+	eventually := NewWithT(t).Eventually
+	eventually(func() bool { g.Claims.mu.Lock(); defer g.Claims.mu.Unlock(); return g.Claims.hosts != nil }).WithTimeout(20 * time.Second).Should(BeTrue())
+	if none, err := found(); err != nil || len(none) > 0 {
+		t.Errorf("%v, %v", none, err)
+	}
+	create("master-1", "master", "process:///worker-7") // it looks again, since the control plane has another host
+	eventually(found).WithTimeout(20 * time.Second).Should(Equal([]string{"worker-007"}))
 }

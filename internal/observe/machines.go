@@ -39,7 +39,7 @@ func (o *Observer) guarded(ctx context.Context) (machineList, error) {
 	group, within := errgroup.WithContext(ctx)
 	for i, selector := range []labels.Selector{byRole, byType.Add(*otherRole)} {
 		group.Go(func() (err error) {
-			lists[i], err = o.machines(within, selector)
+			lists[i], err = o.machines(within, &client.ListOptions{LabelSelector: selector})
 			return err
 		})
 	}
@@ -48,7 +48,7 @@ func (o *Observer) guarded(ctx context.Context) (machineList, error) {
 	}
 	if lists[0].version != lists[1].version { // in between a Machine's labels may have changed, so that neither has it
 		var err error
-		if lists[1], err = o.machines(ctx, byType); err != nil {
+		if lists[1], err = o.machines(ctx, &client.ListOptions{LabelSelector: byType}); err != nil {
 			return machineList{}, err
 		}
 	}
@@ -64,12 +64,13 @@ type machineList struct {
 	machines []quorum.Machine
 	objects  []machinev1beta1.Machine // those that could be read
 	version  string
+	more     string // the token that goes on with the list, "" at its end
 }
 
 // machines lists Machines. Where the list cannot be read, one of them may be the reason (a list nests a Machine one level deeper
 // than it stands): their metadata are listed, and each is read by itself.
-func (o *Observer) machines(ctx context.Context, selector labels.Selector) (machineList, error) {
-	which := &client.ListOptions{Namespace: o.Namespace, LabelSelector: selector}
+func (o *Observer) machines(ctx context.Context, which *client.ListOptions) (machineList, error) {
+	which.Namespace = o.Namespace
 	var list machinev1beta1.MachineList
 	err := o.API.List(ctx, &list, which)
 	if err == nil {
@@ -77,7 +78,7 @@ func (o *Observer) machines(ctx context.Context, selector labels.Selector) (mach
 		for i := range list.Items {
 			out = append(out, machineapi.Machine(&list.Items[i]))
 		}
-		return machineList{out, list.Items, list.ResourceVersion}, nil
+		return machineList{out, list.Items, list.ResourceVersion, list.Continue}, nil
 	}
 	names := &metav1.PartialObjectMetadataList{}
 	names.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
@@ -105,7 +106,24 @@ func (o *Observer) machines(ctx context.Context, selector labels.Selector) (mach
 	}
 	err = group.Wait()
 	objects = slices.DeleteFunc(objects, func(m machinev1beta1.Machine) bool { return m.UID == "" })
-	return machineList{out, objects, names.ResourceVersion}, err
+	return machineList{out, objects, names.ResourceVersion, names.Continue}, err
+}
+
+// each visits all Machines, some at a time: there may be thousands.
+func (o *Observer) each(ctx context.Context, visit func(*quorum.Machine)) error {
+	for which := (&client.ListOptions{Limit: 100}); ; {
+		list, err := o.machines(ctx, which)
+		if err != nil {
+			return err
+		}
+		for i := range list.machines {
+			visit(&list.machines[i])
+		}
+		if list.more == "" {
+			return nil
+		}
+		which = &client.ListOptions{Limit: which.Limit, Continue: list.more}
+	}
 }
 
 // LabelIn selects what has the label with one of the values.

@@ -42,7 +42,7 @@ type Observer struct {
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config
 
-	// Claims says which Machines to read for who claims a control-plane Machine's host; nil for nobody.
+	// Claims are what Watch found; nil where nobody watches.
 	Claims *Claims
 
 	// EtcdNamespace is where the endpoints object may be marked with the address of the installer's
@@ -111,23 +111,23 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		o.wantedBySet(ctx, s)
 	}
 	if o.Claims != nil {
-		names, _, why := o.Claims.find(s.HostKeys())
-		s.ClaimantsWhy = why
-		// The control plane's own Machines have been read just now.
-		o.claimants(ctx, s, slices.DeleteFunc(names, func(name string) bool { return s.Machine(name) != nil }))
+		var names []string
+		names, s.ClaimantsWhy = o.Claims.known(s)
+		o.claimants(ctx, s, names)
 	}
 	s.Now = o.Clock.Now()
 	return s, found.objects, nil
 }
 
-// Hosts reads what the rule claim wants to know for a request about a Machine, beside the guarded Machines: the Machine's own Node, and
-// where it is one of the control plane's, who claims its instance. If the request makes an owner its controller, they include which
-// MachineSets there are.
-func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*quorum.Snapshot, error) {
-	s := &quorum.Snapshot{MachineSetsWhy: "nobody asked for them"}
+// Hosts reads what the rules claim and adopt want to know for a request about a Machine, beside the guarded Machines: the Machine's own Node,
+// and of one without a Node, whose addresses may be a control-plane Node's, those. If it is compared with the others, they include the Machines outside the
+// control plane that have its instance; if the request makes an owner its controller, which MachineSets there are.
+func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, compares, adopts bool) (s *quorum.Snapshot, err error) {
+	s = &quorum.Snapshot{MachineSetsWhy: "nobody asked for them"}
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
-	if m.NodeName != "" {
+	switch {
+	case m.NodeName != "":
 		var list corev1.NodeList // RBAC grants no get
 		if err := o.API.List(ctx, &list, client.MatchingFields{"metadata.name": m.NodeName}); err != nil {
 			return nil, fmt.Errorf("read Node %s: %w", m.NodeName, err)
@@ -135,20 +135,24 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, adopts bool) (*
 		for i := range list.Items {
 			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
 		}
+	case len(m.Addresses) > 0:
+		if s.Nodes, err = o.nodes(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if adopts {
 		s.MachineSetsWhy = ""
 		o.machineSets(ctx, s)
 	}
-	if m.ControlPlane() && o.Claims != nil {
-		names, known, _ := o.Claims.find(m.InstanceKeys())
-		if !known {
-			var err error
-			if names, err = o.Claims.read(ctx, m.InstanceKeys()); err != nil {
-				s.ClaimantsWhy = err.Error()
+	if compares && m.ControlPlane() {
+		keys := m.InstanceKeys()
+		if err := o.each(ctx, func(other *quorum.Machine) {
+			if !other.ControlPlane() && slices.ContainsFunc(other.InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
+				s.Claimants = append(s.Claimants, *other)
 			}
+		}); err != nil {
+			s.ClaimantsWhy = err.Error()
 		}
-		o.claimants(ctx, s, names)
 	}
 	return s, nil
 }
@@ -168,15 +172,9 @@ func (o *Observer) machineSets(ctx context.Context, s *quorum.Snapshot) {
 	}
 }
 
-// mostClaimants is how many Machines that claim are read. One is enough to refuse, and a person mends one after the other.
-const mostClaimants = 10
-
-// claimants reads the Machines of these names that are none of the control plane's, live: the index may be late.
+// claimants reads the Machines of these names that are none of the control plane's, live: the look that found them was a while ago.
 func (o *Observer) claimants(ctx context.Context, s *quorum.Snapshot, names []string) {
 	for _, name := range names {
-		if len(s.Claimants) == mostClaimants {
-			return
-		}
 		var m machinev1beta1.Machine
 		switch err := o.API.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: name}, &m); {
 		case apierrors.IsNotFound(err):

@@ -47,7 +47,7 @@ func TestReadsEnd(t *testing.T) {
 		"Snapshot": func(ctx context.Context) error { _, err := g.Snapshot(ctx); return err },
 		"Machines": func(ctx context.Context) error { _, err := g.Machines(ctx); return err },
 		"Hosts": func(ctx context.Context) error {
-			_, err := g.Hosts(ctx, &quorum.Machine{NodeName: "n"}, false)
+			_, err := g.Hosts(ctx, &quorum.Machine{NodeName: "n"}, false, false)
 			return err
 		},
 		"Selected": func(ctx context.Context) error { _, err := g.Selected(ctx, labels.Everything()); return err },

@@ -18,27 +18,28 @@ type InstanceValues [len(InstanceAnnotations)]string
 
 const baremetal = "baremetalhost:///"
 
-// InstanceField is a field of a Machine that names its instance.
-type InstanceField struct {
-	Name, Value string
-	instance    string // the same for all fields that name one instance
-}
+// InstanceField is a field of a Machine that names its instance, and by which its provider finds it.
+type InstanceField struct{ Name, Value, key string }
 
-// Same says whether both fields name one instance.
-func (f InstanceField) Same(o InstanceField) bool { return f.instance == o.instance }
-
-// InstanceFields are those that name one.
+// InstanceFields are those that name one. What the status names is not among them: only the Machine API writes that.
 func (m *Machine) InstanceFields() []InstanceField {
 	var fields []InstanceField
 	if m.ProviderID != "" {
-		fields = append(fields, InstanceField{"spec.providerID", m.ProviderID, instanceOf(m.ProviderID)})
+		fields = append(fields, InstanceField{"spec.providerID", m.ProviderID, instanceKey(m.ProviderID)})
 	}
 	for i, value := range m.Instance {
 		if value != "" {
-			fields = append(fields, InstanceField{"annotation " + InstanceAnnotations[i].Key, value, instanceOf(InstanceAnnotations[i].Prefix + value)})
+			fields = append(fields, InstanceField{"annotation " + InstanceAnnotations[i].Key, value, instanceKey(InstanceAnnotations[i].Prefix + value)})
 		}
 	}
 	return fields
+}
+
+// SameInstance says whether a name of an instance is the other one, or the other one with more behind it: bare metal's provider ID has the
+// host's UID behind its name, or has not. Azure writes one name in upper and lower case, and no provider tells two
+// instances apart by that.
+func SameInstance(was, is string) bool {
+	return strings.HasPrefix(strings.ToLower(is)+"/", strings.ToLower(was)+"/")
 }
 
 // InstanceName is what says that the Machine has an instance, for people; "" if nothing does.
@@ -52,17 +53,20 @@ func (m *Machine) InstanceName() string {
 	return ""
 }
 
-// instanceOf is a provider ID without what may be left out of it: bare metal's has the host's UID
-// behind its namespace and name, or has not.
-func instanceOf(providerID string) string {
-	host, ok := strings.CutPrefix(providerID, baremetal)
-	if !ok {
-		return providerID
+// instanceKey is what all names of an instance have in common: the last part of a provider ID is what status and annotation have alone. A bare
+// metal host is known by its namespace and name.
+func instanceKey(name string) string {
+	name = strings.ToLower(name)
+	if host, ok := strings.CutPrefix(name, baremetal); ok {
+		if parts := strings.SplitN(host, "/", 3); len(parts) == 3 {
+			host = parts[0] + "/" + parts[1]
+		}
+		return "instance " + host
 	}
-	if parts := strings.SplitN(host, "/", 3); len(parts) == 3 {
-		host = parts[0] + "/" + parts[1]
+	if last := name[strings.LastIndex(name, "/")+1:]; last != "" {
+		name = last
 	}
-	return baremetal + host
+	return "instance " + name
 }
 
 // DeletionKeys name what the deletion of a Machine takes away: its instance, which the machine controller terminates, and its
@@ -77,7 +81,7 @@ func (m *Machine) DeletionKeys(n *Node) []string {
 	if n != nil {
 		addresses = slices.Concat(addresses, n.Addresses)
 		if n.ProviderID != "" {
-			keys = append(keys, "instance "+instanceOf(n.ProviderID))
+			keys = append(keys, instanceKey(n.ProviderID))
 		}
 	}
 	for _, a := range addresses {
@@ -92,13 +96,19 @@ func (m *Machine) DeletionKeys(n *Node) []string {
 	return keys
 }
 
-// hostKeys name the host of a control-plane Machine, in the form of DeletionKeys.
-func (m *Machine) hostKeys() []string {
-	keys := m.InstanceKeys()
-	if m.NodeName != "" {
+// hostKeys name the host of a control-plane Machine, in the form of DeletionKeys. n is its Node, nil if that is not known. A Node's own addresses are
+// the host's; the Machine may also have those of networks that lend them to one host after the other.
+func (m *Machine) hostKeys(n *Node) []string {
+	keys, addresses := m.InstanceKeys(), m.Addresses
+	if n != nil {
+		keys = append(keys, nodeKey(n.Name))
+		if len(n.Addresses) > 0 {
+			addresses = n.Addresses
+		}
+	} else if m.NodeName != "" {
 		keys = append(keys, nodeKey(m.NodeName))
 	}
-	for _, a := range m.Addresses {
+	for _, a := range addresses {
 		keys = append(keys, "address "+a.Unmap().String())
 	}
 	for _, a := range m.OwnEvidence().Addresses { // also of a Machine that cannot be read
@@ -107,24 +117,23 @@ func (m *Machine) hostKeys() []string {
 	return keys
 }
 
-func nodeKey(name string) string { return "Node " + name }
-
-// HostKeys are keys, as Reaches has them, of all that the control-plane Machines stand for.
-func (s *Snapshot) HostKeys() []string {
-	var keys []string
+// HostKeys are keys of the hosts of all control-plane Machines, in the form of DeletionKeys.
+func (s *Snapshot) HostKeys() (keys []string) {
 	for i := range s.Machines {
-		keys = append(keys, s.Machines[i].hostKeys()...)
-		if n := nodeOf(s, &s.Machines[i]); n != nil {
-			keys = append(keys, nodeKey(n.Name))
-		}
+		keys = append(keys, s.Machines[i].hostKeys(nodeOf(s, &s.Machines[i]))...)
 	}
 	return keys
 }
 
-// InstanceKeys are keys, as Reaches has them, of the instance that a Machine names.
+func nodeKey(name string) string { return "Node " + name }
+
+// InstanceKeys are the keys of the instance that a Machine has by any of its names, in the form of DeletionKeys.
 func (m *Machine) InstanceKeys() (keys []string) {
 	for _, f := range m.InstanceFields() {
-		keys = append(keys, "instance "+f.instance)
+		keys = append(keys, f.key)
+	}
+	for _, name := range m.StatusInstances {
+		keys = append(keys, instanceKey(name))
 	}
 	return keys
 }
@@ -144,33 +153,11 @@ func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 		if other.Name == m.Name {
 			continue
 		}
-		for _, key := range other.hostKeys() {
+		for _, key := range other.hostKeys(nodeOf(s, other)) {
 			if slices.Contains(keys, key) {
 				return other, key
 			}
 		}
 	}
 	return nil, ""
-}
-
-// FailedClaim says whether a Machine names an instance that it is not known to have: the machine controller took it to have failed, and no
-// member is on record. Neither is anybody's to write but the Machine API's and Holdfast's.
-func (m *Machine) FailedClaim() bool { return m.Phase == "Failed" && m.EvidenceRaw == "" }
-
-// Twin is another control-plane Machine that names the same instance, and is not taken to have failed; nil without one.
-func (s *Snapshot) Twin(m *Machine) *Machine {
-	keys := m.InstanceKeys()
-	for i := range s.Machines {
-		other := &s.Machines[i]
-		if other.Name != m.Name && !other.FailedClaim() && slices.ContainsFunc(other.InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
-			return other
-		}
-	}
-	return nil
-}
-
-// InstanceSettled says whether a control-plane Machine has its instance for certain: it has a Node, or is known to host a member.
-// Neither is anybody's to write but the Machine API's and Holdfast's.
-func (m *Machine) InstanceSettled() bool {
-	return m.ControlPlane() && (m.NodeName != "" || len(m.OwnEvidence().MemberIDs) > 0)
 }

@@ -122,7 +122,7 @@ func nodeOf(s *Snapshot, m *Machine) *Node {
 		return n
 	}
 	for i := range s.Nodes {
-		if m.ProviderID != "" && s.Nodes[i].ProviderID == m.ProviderID {
+		if m.ProviderID != "" && strings.EqualFold(s.Nodes[i].ProviderID, m.ProviderID) { // Azure writes them in different case
 			return &s.Nodes[i]
 		}
 	}

@@ -73,10 +73,12 @@ type Machine struct {
 	Instance   InstanceValues `json:"instance,omitzero"`
 	Phase      string         `json:"phase,omitzero"`      // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
 	NodeName   string         `json:"node,omitzero"`       // status.nodeRef.name
-	InstanceID bool           `json:"instanceID,omitzero"` // status.providerStatus names an instance (an instanceId, instanceID or vmId, of any provider)
-	Addresses  []netip.Addr   `json:"addresses,omitempty"`
-	HostNames  []string       `json:"hostNames,omitempty"`
-	Zone       string         `json:"zone,omitzero"` // failure domain: label machine.openshift.io/zone, else topology label of its Node
+	InstanceID bool           `json:"instanceID,omitzero"` // the status hints at an instance: addresses, or status.providerStatus names one, its state or the task that makes it
+	// StatusInstances are the IDs of instances in status.providerStatus (instanceId, vmId or vmUUID, of any provider).
+	StatusInstances []string     `json:"statusInstances,omitempty"`
+	Addresses       []netip.Addr `json:"addresses,omitempty"`
+	HostNames       []string     `json:"hostNames,omitempty"`
+	Zone            string       `json:"zone,omitzero"` // failure domain: label machine.openshift.io/zone, else topology label of its Node
 }
 
 // Deleting says whether the Machine has a deletionTimestamp.

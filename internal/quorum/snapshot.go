@@ -26,8 +26,8 @@ type Snapshot struct {
 	Machines []Machine `json:"machines,omitempty"` // the guarded Machines of the Machine namespace
 	Nodes    []Node    `json:"nodes,omitempty"`    // the control-plane Nodes
 
-	// Claimants are Machines that are none of the control plane's, and name the instance, the Node or an address of one that is,
-	// or of the Machine that a request is about. They are joined to nothing. ClaimantsWhy says why not all are known, "" if they are.
+	// Claimants are Machines that are none of the control plane's, and name the instance, the Node or an address of one that is, as
+	// a look now and then finds them, or the instance that a new Machine names. They are joined to nothing. ClaimantsWhy says why they are not known, "" if they are.
 	Claimants    []Machine `json:"claimants,omitempty"`
 	ClaimantsWhy string    `json:"claimantsWhy,omitzero"`
 

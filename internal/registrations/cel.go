@@ -115,75 +115,68 @@ const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAP
 func touched() string {
 	return some(
 		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), some(claims(), all(ours, some(all(changed(), guarded()), overrides())))),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), overrides())),
 		deletes(),
 		deletesStray(),
 	)
 }
 
-// mendable says whether a rule may have to put something right in the new object. An update that only names a Machine's instance, which
-// had no name, is none of these: the rule claim refuses it or lets it pass. But whatever the validating webhook is asked about must not
-// lack the latch beside its hook, so such a pair is put right here, although the update left it as it was.
+// mendable says whether a rule may have to put something right in the new object.
 func mendable() string {
 	return some(
 		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), ours, some(all(some(changed(), unclaims(), all(claims(), unpaired("object"))), guarded()), overrides())),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), overrides())),
 	)
 }
 
 // created says whether a new Machine has anything that the rules look at.
 func created() string {
-	create := []string{"(" + providerID("object") + " != '')", controlPlane("object"), hooked("object"), latched("object")}
+	create := []string{namesInstance("object"), controlPlane("object"), hooked("object"), latched("object")}
 	for _, key := range annotations() {
 		create = append(create, "("+annotation("object", key)+" != '')")
 	}
-	for _, a := range quorum.InstanceAnnotations {
-		create = append(create, "("+annotation("object", a.Key)+" != '')")
-	}
 	return some(create...)
+}
+
+// instanceFields are the fields that name a Machine's instance: quorum.Machine.InstanceFields.
+func instanceFields() []func(object string) string {
+	fields := []func(object string) string{providerID}
+	for _, a := range quorum.InstanceAnnotations {
+		fields = append(fields, func(object string) string { return annotation(object, a.Key) })
+	}
+	return fields
 }
 
 // claims says whether an update changes which instance a Machine names.
 func claims() string {
 	var instance []string
-	for _, a := range quorum.InstanceAnnotations {
-		instance = append(instance, differs(annotation, a.Key))
+	for _, of := range instanceFields()[1:] {
+		instance = append(instance, differ(of))
 	}
 	return some(differ(providerID), within(".metadata.?annotations", instance...))
 }
 
-// unpaired says whether an object has the hook without the latch, or the latch without the hook.
-func unpaired(object string) string { return "(" + hooked(object) + " != " + latched(object) + ")" }
-
-// unclaims says whether an update changes or removes the name of an instance that the Machine had.
-func unclaims() string {
-	had := func(fragment string) string { return "(" + fragment + " != '')" }
-	var instance []string
-	for _, a := range quorum.InstanceAnnotations {
-		instance = append(instance, all(had(annotation("oldObject", a.Key)), differs(annotation, a.Key)))
+// namesInstance says whether a Machine names its instance.
+func namesInstance(object string) string {
+	var names []string
+	for _, of := range instanceFields() {
+		names = append(names, "("+of(object)+" != '')")
 	}
-	return some(all(had(providerID("oldObject")), differ(providerID)), within(".metadata.?annotations", instance...))
+	return some(names...)
 }
 
 // hasInstance says whether a Machine has a name of its instance, or a Node: quorum.Machine.InstanceName.
 func hasInstance(object string) string {
-	has := []string{"(" + providerID(object) + " != '')", "(" + object + ".?status.?nodeRef.?name.orValue('') != '')"}
-	for _, a := range quorum.InstanceAnnotations {
-		has = append(has, "("+annotation(object, a.Key)+" != '')")
-	}
-	return some(has...)
+	return some(namesInstance(object), "("+object+".?status.?nodeRef.?name.orValue('') != '')")
 }
 
 // unnames says whether an update takes the name of an instance off.
 func unnames() string {
-	gone := func(fragment func(object string) string) string {
-		return all("("+fragment("oldObject")+" != '')", "("+fragment("object")+" == '')")
+	var terms []string
+	for _, of := range instanceFields() {
+		terms = append(terms, all("("+of("oldObject")+" != '')", "("+of("object")+" == '')"))
 	}
-	terms := []string{gone(providerID)}
-	for _, a := range quorum.InstanceAnnotations {
-		terms = append(terms, gone(func(object string) string { return annotation(object, a.Key) }))
-	}
-	return some(terms...)
+	return all(claims(), some(terms...))
 }
 
 // overrides says whether an update changes an override. A worker's lifts the rule claim for its deletion.
@@ -195,7 +188,7 @@ func overrides() string {
 // control-plane Machine's: the rule claim.
 func deletesStray() string {
 	return all(operation("DELETE"), live(), ours, not(guards("oldObject")),
-		some(hasInstance("oldObject"), "(oldObject.?status.?addresses.orValue([]).size() > 0)"))
+		some(hasInstance("oldObject"), "(oldObject.?status.?addresses.orValue([]).size() > 0)", "oldObject.?status.?providerStatus.hasValue()"))
 }
 
 // guards is quorum.Machine.guards.
@@ -258,7 +251,7 @@ func live() string { return "!has(oldObject.metadata.deletionTimestamp)" }
 
 // irreparable says whether a request is one whose harm the hook would not hold off: the
 // delete of a Machine that lacks hook, latch or finalizer, the release of a hook by anyone but a
-// person, and what takes the host down.
+// person, what takes the host down, and a person who takes the name of its instance off a hooked Machine.
 func irreparable(ids *admission.Identities) string {
 	return some(
 		selfCall(ids),
@@ -267,6 +260,7 @@ func irreparable(ids *admission.Identities) string {
 		all(operation("UPDATE"), ours, not(person(ids)), some(
 			all(hooked("oldObject"), not(hooked("object"))),
 			all(not(live()), latched("oldObject"), not(latched("object"))))),
+		all(operation("UPDATE"), ours, person(ids), some(hooked("oldObject"), latched("oldObject")), unnames()),
 	)
 }
 

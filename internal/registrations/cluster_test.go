@@ -206,7 +206,7 @@ var errBlind = errors.New("not in this test")
 
 func (blind) Snapshot(context.Context) (*quorum.Snapshot, error) { return nil, errBlind }
 func (blind) Machines(context.Context) ([]quorum.Machine, error) { return nil, errBlind }
-func (blind) Hosts(context.Context, *quorum.Machine, bool) (*quorum.Snapshot, error) {
+func (blind) Hosts(context.Context, *quorum.Machine, bool, bool) (*quorum.Snapshot, error) {
 	return nil, errBlind
 }
 func (blind) Decided(context.Context, webhooks.Record) {}

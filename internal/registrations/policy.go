@@ -23,21 +23,27 @@ const (
 	MachinePolicy = "holdfast-machines"
 	// StatusPolicy is the rule keep-status, which no webhook knows.
 	StatusPolicy = "holdfast-machines-status"
+	// InstancePolicy is the rule claim for updates, and for what automation creates: which instance a Machine has is the Machine API's to say.
+	InstancePolicy = "holdfast-machines-instance"
 	// RecordsPolicy is the rule own-records, which no webhook knows either.
 	RecordsPolicy = "holdfast-records"
 )
 
 // PolicyNames are all of them.
-func PolicyNames() []string { return []string{MachinePolicy, StatusPolicy, RecordsPolicy} }
+func PolicyNames() []string {
+	return []string{MachinePolicy, StatusPolicy, InstancePolicy, RecordsPolicy}
+}
 
 // Policies are the policies and their bindings, in the order in which they are to be applied. They
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(some(changed(), claims()), guarded()), overrides()))), machineVariables(&o.Identities), o.machineValidations()),
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), overrides()))), machineVariables(&o.Identities), o.machineValidations()),
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
 		binding(StatusPolicy),
+		o.instancePolicy(),
+		binding(InstancePolicy),
 		o.recordsPolicy(),
 		binding(RecordsPolicy),
 	}
@@ -119,7 +125,6 @@ func machineVariables(ids *admission.Identities) []admissionregistrationv1.Varia
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
-		{Name: "liftsClaim", Expression: liftsClaim()},
 		// quorum.Request.Drops
 		{Name: "releases", Expression: some(
 			"(variables.hadHook && !variables.hasEntry)",
@@ -140,19 +145,15 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
 		validation(quorum.RuleKeepFinalizer,
 			all("!variables.held", controlPlane("oldObject"), "!variables.person", not(o.machineAPI()), hasInstance("oldObject"),
-				some(all(finalized("oldObject"), not(finalized("object"))), unnames())),
-			"Machine ", " keeps finalizer "+quorum.Finalizer+" and the name of its instance: without these nobody would terminate that. "+
-				"Leave them in the change; the machine controller takes the finalizer off when the instance is gone. "+down),
+				finalized("oldObject"), not(finalized("object"))),
+			"Machine ", " keeps finalizer "+quorum.Finalizer+" while it has an instance, which nobody would terminate without it. "+
+				"Leave it in the change; the machine controller takes it off when the instance is gone. "+down),
 		validation(quorum.RuleKeepRole,
 			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
 			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
 				"Leave both as they are; to replace the Machine, delete it."),
-		validation(quorum.RuleClaim,
-			all("variables.held", o.letsGo()),
-			"Machine ", " keeps the instance that it has (spec.providerID, and the annotations that name it) while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it: "+
-				"it could not be told any more from another that takes it. Leave these fields as they are; to replace the Machine, delete it. "+down),
 		validation(quorum.RuleKeepHost,
-			all("variables.guarded", remediates(), "!variables.person && !variables.custodian", not("("+name+" in "+list(o.Identities.MachineAPI)+")")),
+			all("variables.guarded", remediates(), "!variables.person && !variables.custodian", not(o.machineAPI())),
 			"annotation "+quorum.RemediationAnnotation+" has the host of Machine ", " powered off, and no hook holds that. "+
 				"Only a MachineHealthCheck or a person restarts the host of a control-plane Machine. Leave the annotation out of the change."),
 		validation(quorum.RuleAdopt,
@@ -197,24 +198,43 @@ func setsOverride() string {
 		all("variables.person", some("("+stamp+" == '')", fmt.Sprintf("(%s.startsWith(%s + ' ') && %s.size() == %s.size() + %d)", stamp, name, stamp, name, at)))))
 }
 
-// letsGo says whether an update takes or changes what names a Machine's instance. The provider ID is
-// nobody's to change; the annotations are the Machine API's. A person who lifted the rule claim takes them off a Machine that
-// failed and is without evidence; how old the override is, and whether another Machine has that instance, Holdfast alone can tell.
-func (o *Options) letsGo() string {
-	takesOff := func(is string) string { return all("variables.liftsClaim", "("+is+" == '')") }
-	lets := []string{all("("+providerID("oldObject")+" != '')", differ(providerID), not(takesOff(providerID("object"))))}
-	for _, a := range quorum.InstanceAnnotations {
-		lets = append(lets, all("("+annotation("oldObject", a.Key)+" != '')", differs(annotation, a.Key), not(o.machineAPI()),
-			not(takesOff(annotation("object", a.Key)))))
+// instancePolicy is the rule claim as the API server has it alone: admission.Identities' admitInstance, and admitNamed for who is no person. A
+// worker Machine that named a control-plane Machine's instance would take that one along when it is deleted. A person who lifted the rule takes a name off
+// a hooked Machine; how old the override is, and whether another Machine has that instance, Holdfast alone can tell: ClosedWebhook fails for it.
+func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
+	held := all("(request.operation == 'UPDATE')", ours, some(hooked("oldObject"), latched("oldObject")))
+	changes := func(of func(object string) string) string {
+		was, is := of("oldObject"), of("object")
+		return all(differ(of),
+			not(all(o.machineAPI(), some("!variables.held", "("+was+" == '')", fmt.Sprintf("(%s != '' && (%s.lowerAscii() + '/').startsWith(%s.lowerAscii() + '/'))", is, is, was)))),
+			not(all("variables.person", "("+is+" == '')", some("!variables.held", "variables.lifts"))))
 	}
-	return some(lets...)
+	denied := []string{all(operation("CREATE"), not(o.machineAPI()), not("variables.person"))}
+	for _, of := range instanceFields() {
+		denied = append(denied, all(operation("UPDATE"), changes(of)))
+	}
+	p := o.policy(InstancePolicy, "machines", conditions("names-an-instance", some(all(operation("CREATE"), namesInstance("object")), all(operation("UPDATE"), claims()))),
+		[]admissionregistrationv1.Variable{
+			{Name: "held", Expression: held},
+			{Name: "person", Expression: person(&o.Identities)},
+			{Name: "lifts", Expression: liftsClaim()},
+		},
+		[]admissionregistrationv1.Validation{{
+			Expression: not(some(denied...)),
+			MessageExpression: quote("Refused (claim): which instance Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
+				" has (spec.providerID, and the annotations that name it) is the Machine API's to say, and once while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
+					"If it named another's, the machine controller would terminate that one with the Machine. Leave these fields as they are; "+
+					"who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
+			Reason: new(metav1.StatusReasonForbidden),
+		}})
+	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
+	return p
 }
 
-// liftsClaim is quorum.Machine.Lifts(RuleClaim), but for the override's age and reason, where admission.Identities.Admit asks for it.
+// liftsClaim is quorum.Machine.Lifts(RuleClaim), but for the override's age and reason.
 func liftsClaim() string {
 	override := annotation("oldObject", quorum.OverrideAnnotation)
-	return all("variables.person", "(oldObject.?status.?phase.orValue('') == 'Failed')", "("+annotation("oldObject", quorum.EvidenceAnnotation)+" == '')",
-		"("+annotation("oldObject", quorum.OverrideByAnnotation)+" != '')",
+	return all("("+annotation("oldObject", quorum.OverrideByAnnotation)+" != '')",
 		fmt.Sprintf("(%s.contains(':') && %s.split(':')[0].split(',').exists(r, r.trim() == %s))", override, override, quote(string(quorum.RuleClaim)))) // what else it lifts is not asked
 }
 

@@ -33,7 +33,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
-const self = "system:serviceaccount:holdfast-system:holdfast"
+const (
+	self       = "system:serviceaccount:holdfast-system:holdfast"
+	machineAPI = "system:serviceaccount:openshift-machine-api:machine-api-controllers"
+)
 
 func identities() admission.Identities {
 	ids := admission.DefaultIdentities(self)
@@ -211,7 +214,7 @@ func users() *rapid.Generator[admission.User] {
 			Name: rapid.SampledFrom([]string{
 				"alice", "carol", "system:admin", "system:node:cp-1", self, "system:serviceaccount:openshift-etcd-operator:etcd-operator", "systemd",
 				"ci-7-bot", "ci--bot", "ci-bot", "xci-7-bot", "ci-human-bot", "ci-\n-bot", `odd.name+"quoted"\x`, `oddXname+"quoted"\x`,
-				"system:serviceaccount:night:watch", "system:serviceaccount:gitops:argocd", "deployers", "",
+				"system:serviceaccount:night:watch", "system:serviceaccount:gitops:argocd", machineAPI, "deployers", "",
 			}).Draw(t, "name"),
 			Groups: rapid.SliceOfN(rapid.SampledFrom([]string{
 				"system:masters", "deployers", "deployers2", "system:serviceaccounts:openshift-backplane-srep", "ci-7-bot",
@@ -242,7 +245,9 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		if phase := pick("phase", "", "", "Failed", "Running"); phase != "" {
 			m.Status.Phase = &phase
 		}
-		switch pick("status", "none", "none", "node", "address", "link-local", "name") {
+		switch pick("status", "none", "none", "node", "address", "link-local", "name", "provider") {
+		case "provider":
+			m.Status.ProviderStatus = &runtime.RawExtension{Raw: []byte(`{"instanceId":"a"}`)}
 		case "node":
 			m.Status.NodeRef = &corev1.ObjectReference{Kind: "Node", Name: "n"}
 		case "address":
@@ -283,7 +288,7 @@ func machines() *rapid.Generator[*machinev1beta1.Machine] {
 		case "other":
 			m.Finalizers = []string{"example.com/other"}
 		}
-		if id := pick("providerID", "", "", "a", "b"); id != "" {
+		if id := pick("providerID", "", "", "a", "b", "A", "a/b"); id != "" {
 			m.Spec.ProviderID = &id
 		}
 		m.Status.AuthoritativeAPI = machinev1beta1.MachineAuthority(pick("authority", "", "", "", "MachineAPI", "ClusterAPI"))
@@ -372,8 +377,8 @@ func TestConditions(t *testing.T) {
 		if repair && !called {
 			t.Error("only the mutating webhook is called")
 		}
-		if repair && onlyNames(&req) && (req.Old.Hook == quorum.EntryOurs) == (req.Old.Latch == quorum.EntryOurs) {
-			t.Error("the mutating webhook is called for an update that only names an instance")
+		if called && operation == apiadmission.Update && setsInstance(&req) {
+			t.Error("a webhook is called for an update that only says which instance a Machine has")
 		}
 
 		d := ids.Admit(&req, nil)
@@ -383,6 +388,9 @@ func TestConditions(t *testing.T) {
 		}
 		if req.Old != nil && req.New != nil && (req.Old.Hook == quorum.EntryOurs) == (req.New.Hook == quorum.EntryOurs) && (req.Old.Latch == quorum.EntryOurs) == (req.New.Latch == quorum.EntryOurs) {
 			d.Repairs.Latch = admission.FixNone // a pair that was odd before is the reconciler's to mend
+		}
+		if operation == apiadmission.Update && deniesInstance(&d) {
+			return // by the policy, whether a webhook is called or not
 		}
 		if matters := ids.Needs(&req) != admission.NeedNothing || len(d.Findings) > 0 || d.Repairs != (admission.Repairs{}); matters && !called {
 			t.Errorf("no webhook is called for what quorum decides as:\n%s", d.Describe())
@@ -445,18 +453,34 @@ func irreparable(ids *admission.Identities, r *admission.Request) bool {
 		return (r.Old.ControlPlane() || r.Old.Hook == quorum.EntryOurs || r.Old.Latch == quorum.EntryOurs) && !r.Old.Deleting() && !r.Old.Protected()
 	}
 	unhooks := r.Old.Hook == quorum.EntryOurs && r.New.Hook != quorum.EntryOurs
+	if held := r.Old.Hook == quorum.EntryOurs || r.Old.Latch == quorum.EntryOurs; held && ids.Classify(r.User) == admission.ClassPerson &&
+		(r.Old.ProviderID != "" && r.New.ProviderID == "" || r.Old.Instance[0] != "" && r.New.Instance[0] == "" || r.Old.Instance[1] != "" && r.New.Instance[1] == "") {
+		return true
+	}
 	unlatches := r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs
 	return (unhooks || unlatches) && ids.Classify(r.User) != admission.ClassPerson
 }
 
-// onlyNames says whether an update does nothing but name a Machine's instance where it had no name.
-func onlyNames(r *admission.Request) bool {
-	if r.Operation != admission.OperationUpdate || r.Old.ProviderID != "" || r.Old.Instance != [2]string{} {
+// deniesInstance says whether an update is refused for the instance that it names.
+func deniesInstance(d *admission.Decision) bool {
+	return slices.ContainsFunc(d.Findings, func(f admission.Finding) bool {
+		return f.Rule == quorum.RuleClaim && f.Verdict == admission.VerdictDenied
+	})
+}
+
+// setsInstance says whether an update does nothing but say which instance a Machine has, and takes no name of one off: that is the API server's alone to refuse.
+func setsInstance(r *admission.Request) bool {
+	if r.Old.ProviderID != "" && r.New.ProviderID == "" {
 		return false
 	}
-	unnamed := *r.New
-	unnamed.ProviderID, unnamed.Instance = "", [2]string{}
-	return fmt.Sprint(*r.Old) == fmt.Sprint(unnamed)
+	for i := range r.Old.Instance {
+		if r.Old.Instance[i] != "" && r.New.Instance[i] == "" {
+			return false
+		}
+	}
+	old, next := *r.Old, *r.New
+	old.ProviderID, old.Instance, next.ProviderID, next.Instance = "", [2]string{}, "", [2]string{}
+	return fmt.Sprint(old) == fmt.Sprint(next)
 }
 
 // quiet says which updates and deletes touch nothing guarded.
@@ -466,13 +490,13 @@ func quiet(r *admission.Request) bool {
 	}
 	switch r.Operation {
 	case admission.OperationDelete:
-		has := r.Old.ProviderID != "" || r.Old.Instance != [2]string{} || r.Old.NodeName != "" || len(r.Old.Addresses)+len(r.Old.HostNames) > 0
+		has := r.Old.InstanceID || r.Old.ProviderID != "" || r.Old.Instance != [2]string{} || r.Old.NodeName != "" || len(r.Old.Addresses)+len(r.Old.HostNames) > 0
 		return !guarded(r.Old) && !has || r.Old.Deleting() || r.Old.Mirrored
 	case admission.OperationUpdate:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
 		overrides := r.Old.Override != r.New.Override || r.Old.OverrideBy != r.New.OverrideBy
-		return same || r.Old.ProviderID == r.New.ProviderID && r.Old.Instance == r.New.Instance && (r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane() && !overrides)
+		return same || setsInstance(r) || r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane() && !overrides
 	}
 	return false
 }

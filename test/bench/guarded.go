@@ -35,9 +35,6 @@ func while(deleting bool) []decided {
 			{name: "delete of a worker Machine", request: func(string) request {
 				return request{as: sandbox.Alice, method: http.MethodDelete, path: machine("worker-0") + dryRun}
 			}},
-			{name: "first write of a provider ID (claim)", request: func(string) request {
-				return request{as: sandbox.MachineAPI, method: http.MethodPatch, path: machine("worker-1") + dryRun, body: `{"spec":{"providerID":"process:///worker-1"}}`}
-			}},
 			{name: "delete, allowed and held", request: func(string) request {
 				return request{as: sandbox.Alice, method: http.MethodDelete, path: machine("master-1") + dryRun}
 			}},
@@ -68,11 +65,6 @@ func (b *bench) guarded(ctx context.Context) (err error) {
 		return err
 	}
 	if err := c.admin.Create(ctx, worker("worker-0")); err != nil {
-		return err
-	}
-	young := worker("worker-1") // without an instance yet
-	young.Spec.ProviderID = nil
-	if err := c.admin.Create(ctx, young); err != nil {
 		return err
 	}
 	linked := request{as: sandbox.MachineAPI, method: http.MethodPatch, path: machine("worker-0") + "/status", body: `{"status":{"nodeRef":{"kind":"Node","name":"worker-0"}}}`}

@@ -100,6 +100,7 @@ func routineKinds() []routineKind {
 		{"control, a ConfigMap", "/api/v1/namespaces/default/configmaps/control", `{"data":{"n":"%d"}}`},
 		{"Machine, an annotation", machine("master-1"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
 		{"Machine status", machine("master-1") + "/status", `{"status":{"errorMessage":"%d"}}`},
+		{"worker Machine's provider ID", machine("worker-0"), `{"spec":{"providerID":"process:///worker-%d"}}`},
 		{"worker Machine", machine("worker-0"), `{"metadata":{"annotations":{"bench":"%d"}}}`},
 	}
 }

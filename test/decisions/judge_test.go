@@ -205,7 +205,7 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 			}
 		}
 		for _, n := range s.Nodes {
-			if node == "" && m.ProviderID != "" && m.ProviderID == n.ProviderID {
+			if node == "" && m.ProviderID != "" && strings.EqualFold(m.ProviderID, n.ProviderID) {
 				node = n.Name
 			}
 		}

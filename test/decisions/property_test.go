@@ -441,14 +441,14 @@ func given(ids admission.Identities, r *admission.Request, s *q.Snapshot) *q.Sna
 // hosts is as much of a Snapshot as NeedHosts asks for.
 func hosts(s *q.Snapshot, r *admission.Request) *q.Snapshot {
 	m := r.Machine()
-	out := &q.Snapshot{Machines: s.Machines, ClaimantsWhy: s.ClaimantsWhy}
+	out := &q.Snapshot{Machines: s.Machines}
 	for _, n := range s.Nodes {
-		if n.Name == m.NodeName {
+		if n.Name == m.NodeName || m.NodeName == "" && len(m.Addresses) > 0 {
 			out.Nodes = append(out.Nodes, n)
 		}
 	}
-	if m.ControlPlane() {
-		out.Claimants = s.Claimants
+	if identities().Compares(r) && m.ControlPlane() {
+		out.Claimants, out.ClaimantsWhy = s.Claimants, s.ClaimantsWhy
 	}
 	out.MachineSets, out.MachineSetsWhy = nil, "nobody asked for them"
 	if r.Adopts() {
@@ -524,6 +524,26 @@ func TestAdmit(t *testing.T) {
 func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admission.Class) {
 	was, is := r.Old, r.New
 	guarded := !was.Mirrored && (was.ControlPlane() || is.ControlPlane() || was.Hook == q.EntryOurs || was.Latch == q.EntryOurs)
+	// A person who lifted the rule takes the name of an instance off a hooked Machine of which no member is on record, if another has that instance.
+	twin := slices.ContainsFunc(s.Machines, func(m q.Machine) bool {
+		shares := m.ProviderID != "" && m.ProviderID == was.ProviderID
+		for k := range m.Instance {
+			shares = shares || m.Instance[k] != "" && m.Instance[k] == was.Instance[k]
+		}
+		return m.Name != was.Name && shares
+	})
+	recorded := was.Evidence.MachineUID == was.UID && len(was.Evidence.MemberIDs) > 0
+	takesOff := class == admission.ClassPerson && !recorded && twin && was.Override == "claim: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z"
+	finds := r.User.Name == people()["machine-api"].Name
+	for k, field := range [][2]string{{was.ProviderID, is.ProviderID}, {was.Instance[0], is.Instance[0]}, {was.Instance[1], is.Instance[1]}} {
+		switch before, now := field[0], field[1]; {
+		case before == now:
+		case now != "" && !finds:
+			t.Errorf("%s named an instance (%d)", r.User.Name, k)
+		case was.Held() && !was.Mirrored && before != "" && !strings.HasPrefix(now, before) && (now != "" || !takesOff):
+			t.Errorf("a hooked Machine's instance was changed (%d)", k)
+		}
+	}
 	if !guarded {
 		return
 	}
@@ -532,21 +552,6 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	final := freed && was.Hook == q.EntryAbsent && strings.Contains(dumbLedger(s), "["+was.UID+"]") &&
 		(!dumbLosesQuorum(s, was) || dumbLifts(s, was))
 	becomes := !was.ControlPlane() && is.ControlPlane() // guarded from now on
-	// A person who lifted the rule takes the name of an instance off a Machine that failed, and that is another's.
-	twin := slices.ContainsFunc(s.Machines, func(m q.Machine) bool {
-		shares := m.ProviderID != "" && m.ProviderID == was.ProviderID
-		for k := range m.Instance {
-			shares = shares || m.Instance[k] != "" && m.Instance[k] == was.Instance[k]
-		}
-		return m.Name != was.Name && shares && (m.Phase != "Failed" || m.EvidenceRaw != "")
-	})
-	takesOff := class == admission.ClassPerson && was.EvidenceRaw == "" && was.Phase == "Failed" && twin && was.Override == "claim: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z"
-	named := is.Instance
-	for k := range named {
-		if takesOff && named[k] == "" {
-			named[k] = was.Instance[k]
-		}
-	}
 	if becomes && is.EvidenceRaw+is.Override+is.OverrideBy != "" {
 		t.Errorf("it brought evidence %q and override %q by %q along", is.EvidenceRaw, is.Override, is.OverrideBy)
 	}
@@ -581,10 +586,6 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 		t.Error("a tool leaves an instance without a Machine")
 	case was.Held() && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
-	case was.Held() && was.ProviderID != "" && is.ProviderID != was.ProviderID && (!takesOff || is.ProviderID != ""):
-		t.Error("the provider ID was changed")
-	case was.Held() && r.User.Name != people()["machine-api"].Name && dropped(was.Instance[:], named[:]):
-		t.Error("an annotation that names the instance was changed")
 	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
 		t.Error("a MachineSet took it")
 	case becomes:
@@ -654,16 +655,6 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 		return fmt.Sprintf("%d of %d voters are going already", len(going), voters)
 	}
 	return ""
-}
-
-// dropped says whether a value that stood before is another now.
-func dropped(before, now []string) bool {
-	for i := range before {
-		if before[i] != "" && before[i] != now[i] {
-			return true
-		}
-	}
-	return false
 }
 
 // owned says whether a MachineSet is the Machine's controller.

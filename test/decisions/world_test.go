@@ -601,6 +601,10 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.NodeName = value
 		case "server": // OpenStack's annotation
 			m.Instance[1] = value
+		case "status": // an ID in status.providerStatus
+			m.StatusInstances = append(m.StatusInstances, value)
+		case "garbled": // evidence that cannot be read
+			m.Evidence, m.EvidenceRaw = q.Evidence{}, "not even JSON"
 		case "zone":
 			m.Zone = value
 		case "provider":
@@ -696,6 +700,8 @@ func (w *world) setWorker(name string, opts []string) error {
 			m.ProviderID = value
 		case "host":
 			m.Instance[0] = value
+		case "status":
+			m.StatusInstances = append(m.StatusInstances, value)
 		case "node":
 			m.NodeName = value
 		case "mirrored":

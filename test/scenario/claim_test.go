@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
-// TestClaimedFirst has a tool claim an instance before a control-plane Machine gets it, and then delete who claimed: the Machine API's
-// controllers would drain and delete the voter's Node with it.
+// TestClaimedFirst has a person create a worker Machine with the instance that a control-plane Machine gets afterwards, and a tool delete it: the Machine API's
+// controllers would drain and delete the voter's Node with it. A tool may not even create it.
 func TestClaimedFirst(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
@@ -34,7 +34,10 @@ func TestClaimedFirst(t *testing.T) {
 	must(t, err)
 	early.Spec.ProviderID = &next
 	early.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{}`)}
-	must(t, tool.Create(t.Context(), early))
+	if err := tool.Create(t.Context(), early.DeepCopy()); err == nil || !strings.Contains(err.Error(), "(claim)") {
+		t.Fatalf("a tool names an instance: %v", err)
+	}
+	must(t, c.as(sandbox.Alice).Create(t.Context(), early))
 
 	must(t, c.replacement(t.Context(), "master-0", "next"))
 	must(t, c.remove(t.Context(), "master-0"))
@@ -45,7 +48,6 @@ func TestClaimedFirst(t *testing.T) {
 	if m.ProviderID != next {
 		t.Fatalf("Machine next has %s, not %s: this shows nothing", m.ProviderID, next)
 	}
-	c.tells(t, "next", string(membership.ReasonInstanceClaimedTwice))
 	c.tells(t, "early", string(membership.ReasonInstanceClaimedTwice))
 	for _, who := range []sandbox.Identity{sandbox.GitOps, sandbox.Alice} {
 		err := c.as(who).Delete(t.Context(), early)

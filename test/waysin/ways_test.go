@@ -231,25 +231,6 @@ func checking(most *intstr.IntOrString) sender {
 	}
 }
 
-const hostAnnotation = "metal3.io/BareMetalHost"
-
-// hosted sends a request while the Machine has a bare metal host.
-func hosted(send sender) sender {
-	return func(ctx context.Context, r *request) ([]string, error) {
-		annotate := func(value string) error {
-			return r.client.Patch(ctx, r.on.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+hostAnnotation+`":`+value+`}}}`)))
-		}
-		if err := annotate(`"machines/host"`); err != nil {
-			return nil, fmt.Errorf("the host itself: %w", err)
-		}
-		heard, err := send(ctx, r)
-		if undone := annotate("null"); undone != nil {
-			return nil, fmt.Errorf("take the host away: %w", undone)
-		}
-		return heard, err
-	}
-}
-
 func namespaceDelete(ctx context.Context, r *request) ([]string, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sandbox.MachineNamespace}}
 	if r.dry {
@@ -443,14 +424,27 @@ func ways() []way {
 			m.Labels = map[string]string{quorum.RoleLabel: "worker", quorum.TypeLabel: "worker"}
 			m.Spec.ProviderID = other.Spec.ProviderID
 		})},
-		{name: "CREATE of a worker with a control-plane Machine's bare metal host", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.RuleClaim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
-			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
-			m.Annotations = map[string]string{hostAnnotation: "machines/host"}
-		}))},
-		{name: "CREATE of a worker with a control-plane Machine's bare metal host as its providerID", on: live, who: []sandbox.Identity{sandbox.MachineAPI}, want: denied(quorum.RuleClaim), send: hosted(create(func(m, _ *machinev1beta1.Machine) {
-			m.Labels = map[string]string{quorum.RoleLabel: "worker"}
-			m.Spec.ProviderID = new("baremetalhost:///machines/host/uid")
-		}))},
+		{name: "merge patch of a worker's bare metal host", on: live, who: notTheMachineAPI(), want: denied(quorum.RuleClaim), send: onStray(worker(), merge(`{"metadata":{"annotations":{"metal3.io/BareMetalHost":"machines/host"}}}`)), note: "no webhook is called: the API server refuses it alone"},
+		{name: "merge patch of a worker's providerID", on: live, who: notTheMachineAPI(), want: denied(quorum.RuleClaim), send: onStray(worker(), func(ctx context.Context, r *request) ([]string, error) {
+			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
+		})},
+		{name: "DELETE of a worker with a control-plane Machine's providerStatus", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: onStray(worker(), func(ctx context.Context, r *request) ([]string, error) {
+			status := func(value any) error {
+				body, err := json.Marshal(map[string]any{"status": map[string]any{"providerStatus": value}})
+				if err != nil {
+					return err
+				}
+				return r.machineAPI.Status().Patch(ctx, r.on.DeepCopy(), client.RawPatch(types.MergePatchType, body))
+			}
+			if err := status(r.other.Status.ProviderStatus); err != nil {
+				return nil, err
+			}
+			heard, err := remove()(ctx, r)
+			if undone := status(nil); undone != nil {
+				return nil, undone
+			}
+			return heard, err
+		}), note: "who has the Machine API's token"},
 		{name: "CREATE under the Machine's own name", on: live, who: people(), want: invalid, send: create(func(m, other *machinev1beta1.Machine) { m.Name = other.Name })},
 		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
