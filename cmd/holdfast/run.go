@@ -88,6 +88,7 @@ and leaves the members alone should that operator come back.`,
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting at the same time (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 turns the rule off")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
+	f.DurationVar(&o.limits.StableFor, "stabilization", o.limits.StableFor, "how long the voters that remain must have been healthy, without a break, before the voter of a deleting Machine is removed")
 	f.IntVar(&o.limits.MaxLearners, "max-learners", o.limits.MaxLearners, "how many learners there may be at a time, so that several new members get their data at once; more than one only where every member of etcd has --max-learners on its command line. They become voters one after the other")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")

@@ -22,7 +22,8 @@ func (p *planner) removeVoter() []Action {
 		left, remain := healthy, voters-1
 		if p.staysHealthy(member) {
 			left--
-			remain = p.servingWithout(member)
+			remain = p.servingWithout(member, s.Limits.StableFor)
+			p.plan.InProgress = p.plan.InProgress || p.servingWithout(member, 0) >= s.Desired
 		}
 		spare, now := left-quorum.Size(voters-1), healthy-quorum.Size(voters)
 		if remain < s.Desired || spare < min(now, quorum.Tolerance(s.Desired)) || !p.quorumAfterRemoving(member) {
@@ -72,13 +73,15 @@ func (p *planner) voterCounts() (voters, healthy int) {
 func (p *planner) staysHealthy(m *quorum.Member) bool { return m.Healthy && !p.join.Released(m) }
 
 // servingWithout counts the voters other than k that stand in for it: each has started, answers, and runs on a Machine or Node that is not
-// let go. A member that was listed by hand and runs on none of them does not count.
-func (p *planner) servingWithout(without *quorum.Member) int {
+// let go, and has been healthy for that long: a host that catches up once, and then comes and goes, is no replacement. A member that was listed
+// by hand and runs on no Machine or Node does not count.
+func (p *planner) servingWithout(without *quorum.Member, healthyFor time.Duration) int {
 	n := 0
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
 		host := p.join.Host(member)
-		if member != without && !member.Learner && member.Started() && p.staysHealthy(member) && len(host.Machines)+len(host.Nodes) == 1 {
+		if member != without && !member.Learner && member.Started() && p.staysHealthy(member) && len(host.Machines)+len(host.Nodes) == 1 &&
+			p.s.Now.Sub(member.Since) >= healthyFor {
 			n++
 		}
 	}

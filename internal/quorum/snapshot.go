@@ -87,6 +87,7 @@ type Limits struct {
 	MaxDeleting  int           `json:"maxDeleting"`  // rule one-too-many: how many voters' Machines, or AsTolerated; 0 lifts the rule
 	MaxLag       uint64        `json:"maxLag"`       // raft entries that a learner may be behind the leader to be promoted
 	SteadyFor    time.Duration `json:"steadyFor"`    // for how long it must have been no further behind
+	StableFor    time.Duration `json:"stableFor"`    // for how long a voter must have been healthy to stand in for one that is removed
 	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; more where all members take them
 	StallAfter   time.Duration `json:"stallAfter"`   // a learner without progress for this long gives way to a waiting Node
 	DeadAfter    time.Duration `json:"deadAfter"`    // a voter that has not answered for this long is dead, not flapping
@@ -99,7 +100,7 @@ const AsTolerated = -1
 
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: AsTolerated, MaxLag: 500, SteadyFor: 50 * time.Millisecond, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: AsTolerated, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StableFor: 10 * time.Second, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }
 
 // Machine finds a Machine, nil if it is not there.

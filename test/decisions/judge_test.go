@@ -91,6 +91,24 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	return ""
 }
 
+// hasty says what is wrong with the removal of a healthy voter whose replacement has only just become healthy.
+func hasty(s *q.Snapshot, a membership.Action) string {
+	old := s.Ring.Member(a.MemberID())
+	if a.Kind() != membership.KindRemoveVoter || !old.Healthy || dumbReleased(s, old) {
+		return ""
+	}
+	stable := 0
+	for _, o := range s.Ring.Members {
+		if o.ID != old.ID && !o.Learner && o.Healthy && !o.Since.After(s.Now.Add(-s.Limits.StableFor)) {
+			stable++
+		}
+	}
+	if stable < s.Desired {
+		return "too few have been healthy for long enough"
+	}
+	return ""
+}
+
 // misled says what is wrong with an action where two members are listed at one peer URL.
 func misled(s *q.Snapshot, a membership.Action) string {
 	on, _ := a.Change.(membership.AddHook)

@@ -239,7 +239,7 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 	}
 	changes := 0
 	for _, a := range p.Actions {
-		if problem := cmp.Or(violates(s, a), misled(s, a)); problem != "" {
+		if problem := cmp.Or(violates(s, a), misled(s, a), hasty(s, a)); problem != "" {
 			t.Errorf("%s: %s", a.Describe(), problem)
 		}
 		if a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {

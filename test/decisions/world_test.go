@@ -450,6 +450,10 @@ func (w *world) set(line string) error {
 		n, err := strconv.Atoi(f[1])
 		w.s.Limits.MaxDeleting = n
 		return err
+	case "stabilization":
+		d, err := time.ParseDuration(f[1])
+		w.s.Limits.StableFor = d
+		return err
 	case "max-learners":
 		n, err := strconv.Atoi(f[1])
 		w.s.Limits.MaxLearners = n
@@ -756,7 +760,7 @@ func (w *world) setMember(id string, opts []string) error {
 		case "learner":
 			m.Learner, m.ProgressAt = true, w.s.Now
 		case "voter":
-			m.Learner = false
+			m.Learner, m.Since = false, w.s.Now
 		case "max-learners":
 			m.MaxLearners, err = strconv.Atoi(value)
 			if err != nil {
