@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -11,16 +12,21 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // MachineCRD is the name of the Machine's CustomResourceDefinition.
 const MachineCRD = "machines.machine.openshift.io"
 
-// Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD.
+// Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD, and the rule keep-host about
+// BareMetalHosts.
 func (g *Handlers) Home() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(home, req.Operation, received)
+		if req.Kind.Group == "metal3.io" && req.Kind.Kind == "BareMetalHost" {
+			return g.bareMetalHost(ctx, &req, received)
+		}
 		request, err := g.readHome(&req)
 		if err != nil {
 			return refused(err)
@@ -45,6 +51,48 @@ func (g *Handlers) Home() ctrladmission.Handler {
 		response.AuditAnnotations = annotations(&req, &d)
 		return response
 	})
+}
+
+// bareMetalHost answers a request for a BareMetalHost. Most are a worker's, for which etcd is not asked.
+func (g *Handlers) bareMetalHost(ctx context.Context, req *ctrladmission.Request, received time.Time) ctrladmission.Response {
+	if req.SubResource != "" || req.Operation != admissionv1.Update && req.Operation != admissionv1.Delete {
+		return ctrladmission.Allowed("")
+	}
+	r, err := machineapi.Host(req.OldObject.Raw, req.Object.Raw, g.MachineNamespace)
+	if err != nil {
+		return refused(err)
+	}
+	if r == nil {
+		return ctrladmission.Allowed("")
+	}
+	r.User, r.At, r.MachineNamespace = admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, received, g.MachineNamespace
+	machines, err := g.Observer.Machines(ctx)
+	m := &quorum.Machine{Name: r.Machine, Unread: "the Machines could not be listed"}
+	if err == nil {
+		i := slices.IndexFunc(machines, func(m quorum.Machine) bool { return m.Name == r.Machine })
+		if i < 0 {
+			return ctrladmission.Allowed("")
+		}
+		m = &machines[i]
+	}
+	s, err := g.Observer.Snapshot(ctx)
+	if err != nil {
+		logger(ctx, req).Error(err, "deciding without a look at the cluster")
+		s, r.Unread = nil, err.Error()
+	} else if fresh := s.Machine(r.Machine); fresh != nil {
+		m = fresh
+	}
+	d := g.Identities.AdmitHost(r, m, s)
+	if len(d.Findings) == 0 {
+		return ctrladmission.Allowed("")
+	}
+	g.decided(ctx, Record{Admission: &req.AdmissionRequest, Decision: d, Snapshot: s, Received: received, Request: admission.Request{Operation: r.Operation, User: r.User, Namespace: req.Namespace}})
+	response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
+	if denial := d.Denial(); denial != nil {
+		response = denied(denial)
+	}
+	response.AuditAnnotations = annotations(req, &d)
+	return response
 }
 
 // readHome is the request in quorum's terms, nil if it is about another namespace or CRD, or creates

@@ -13,7 +13,7 @@
 //	escape-hatch        a person may take the hook off a deleting Machine; the latch goes once etcd can do without it
 //	keep-finalizer      the machine finalizer stays while hook or latch is on; a tool leaves no instance of a control-plane Machine behind
 //	keep-role           the role labels stay while hook or latch is on
-//	keep-host           no voter's host is powered off that etcd cannot do without meanwhile
+//	keep-host           no voter's host is powered off that etcd cannot do without meanwhile, nor taken away
 //	unprotected-delete  a voter's Machine is deleted only with hook, latch and finalizer
 //	one-too-many        no more voters are on their way out than etcd can lose
 //	degraded-delete     no healthy voter's Machine is deleted while another voter is unhealthy

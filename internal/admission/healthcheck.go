@@ -52,7 +52,7 @@ func (r *HealthCheckRequest) most(total int) int {
 func healthCheckWarned(r *HealthCheckRequest, voters, most, can int) []string {
 	then := fmt.Sprintf("It may delete more control-plane Machines at once than that; Holdfast refuses the deletions that go too far (%s, %s).", quorum.RuleOneTooMany, quorum.RuleDegradedDelete)
 	if r.External {
-		then = fmt.Sprintf("Its remediation restarts hosts. Holdfast refuses one too many where bare metal's annotation asks for it (%s), and nothing that another operator does.", quorum.RuleKeepHost)
+		then = fmt.Sprintf("Its remediation restarts hosts. Holdfast refuses one too many where bare metal is asked for it (%s), and nothing that another operator does.", quorum.RuleKeepHost)
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): MachineHealthCheck %s acts while up to %d Machines are unhealthy, and etcd with %s can lose %d.", quorum.RuleHealthCheck, quorum.Clip(r.Name, 80), most, quorum.NVoters(voters), can),

@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -29,7 +30,7 @@ func admitRemediation(d *Decision, r *Request, s *quorum.Snapshot, ids *Identiti
 	}
 	voter, why := r.hostLoss(s)
 	switch {
-	case why == "" && voter == "": // etcd has nothing to lose
+	case why == "" && voter == nil: // etcd has nothing to lose
 	case why == "":
 		d.add(quorum.RuleKeepHost, VerdictAllowed, remediated(r, voter)...)
 	case class == ClassPerson && r.Old.Lifts(quorum.RuleKeepHost, r.At):
@@ -39,31 +40,31 @@ func admitRemediation(d *Decision, r *Request, s *quorum.Snapshot, ids *Identiti
 	}
 }
 
-// hostLoss names the voter on the request's Machine, "" without one, and says why etcd cannot do without the Machine's host for a
+// hostLoss is the voter on the request's Machine, nil without one, and says why etcd cannot do without the Machine's host for a
 // while, "" if it can. No hook holds a host that is powered off. So what a deletion may not do is not enough: without the host, and
 // without those that are powered off or released, a quorum must be left, also where the voter does not answer Holdfast: it may still
 // vote. Beside the only voter there is none to protect.
-func (r *Request) hostLoss(s *quorum.Snapshot) (name, why string) {
+func (r *Request) hostLoss(s *quorum.Snapshot) (voter *quorum.Member, why string) {
 	is, why := r.hosting(s)
 	if is == quorum.HostingUnknown {
-		return "", reasonLine(why)
+		return nil, reasonLine(why)
 	}
 	j, m := quorum.NewJoin(s), s.Machine(r.Old.Name)
-	voter := j.Voter(m)
+	voter = j.Voter(m)
 	voters, healthy := s.Ring.Voters()
 	if voter == nil || voters == 1 {
-		return "", ""
+		return voter, ""
 	}
 	if going, limit := deletions(s, j, m); voter.Healthy && limit > 0 && len(going) >= limit {
-		return voter.String(), fmt.Sprintf("With %s, at most %d may go at a time, and Machine %s is being deleted already.", quorum.NVoters(voters), limit, going[0].Name)
+		return voter, fmt.Sprintf("With %s, at most %d may go at a time, and Machine %s is being deleted already.", quorum.NVoters(voters), limit, going[0].Name)
 	}
 	if sick := sickBeside(s, j, voter); voter.Healthy && sick != nil {
-		return voter.String(), fmt.Sprintf("Voter %s is unhealthy.", sick)
+		return voter, fmt.Sprintf("Voter %s is unhealthy.", sick)
 	}
 	if !j.QuorumWithout(m) {
-		return voter.String(), fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go; quorum is %d.", healthy, voters, j.Remaining(m), quorum.Size(voters))
+		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go; quorum is %d.", healthy, voters, j.Remaining(m), quorum.Size(voters))
 	}
-	return voter.String(), ""
+	return voter, ""
 }
 
 func remediationByTool(r *Request) []string {
@@ -74,19 +75,77 @@ func remediationByTool(r *Request) []string {
 	}
 }
 
-func remediationDenied(r *Request, voter, why string) []string {
-	hosts := "whether it hosts an etcd voter is not known"
-	if voter != "" {
-		hosts = "it hosts etcd voter " + voter
+// hostsVoter says what is known of the voter.
+func hostsVoter(voter *quorum.Member) string {
+	if voter == nil {
+		return "whether it hosts an etcd voter is not known"
 	}
+	return "it hosts etcd voter " + voter.String()
+}
+
+func remediationDenied(r *Request, voter *quorum.Member, why string) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and %s.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name(), hosts),
+		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and %s.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name(), hostsVoter(voter)),
 		why + " No hook holds a host that is powered off.",
 		"Try again when the others are healthy and none of their Machines is going: etcdctl endpoint health --cluster",
 		r.lift(quorum.RuleKeepHost),
 	}
 }
 
-func remediated(r *Request, voter string) []string {
-	return []string{fmt.Sprintf("Holdfast (%s): the host of Machine %s is powered off and on again. etcd keeps quorum without voter %s meanwhile.", quorum.RuleKeepHost, r.name(), voter)}
+func remediated(r *Request, voter *quorum.Member) []string {
+	return []string{fmt.Sprintf("Holdfast (%s): the host of Machine %s is powered off. Its etcd voter %s is away until it is on again.", quorum.RuleKeepHost, r.name(), voter)}
+}
+
+// HostRequest changes or deletes a BareMetalHost that a Machine uses.
+type HostRequest struct {
+	Operation       Operation
+	Namespace, Name string // of the BareMetalHost
+	Machine         string
+	What            string // for people: what of the request powers the host off, or takes it away from the Machine
+	Ends            bool   // the latter
+
+	MachineNamespace string
+	User             User
+	At               time.Time
+	Unread           string // why there is no Snapshot
+}
+
+// AdmitHost is the rule keep-host for a BareMetalHost. m is the Machine that uses it, if that is a guarded one. What ends the host waits
+// until no voter is on it, since no hook holds it. What powers it off goes by way of the Machine's annotation, where one host is
+// counted after the other: a request for one BareMetalHost does not show what is asked of another. It passes where that annotation
+// stands, or the voter does not answer anyway and etcd can do without.
+func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Snapshot) Decision {
+	var d Decision
+	if m.Mirrored || m.LetGo() {
+		return d
+	}
+	of := &Request{Operation: OperationUpdate, User: r.User, Namespace: r.MachineNamespace, At: r.At, Old: m, Unread: r.Unread}
+	voter, why := of.hostLoss(withMachine(s, m))
+	if why == "" && voter == nil {
+		return d
+	}
+	off := !r.Ends
+	switch {
+	case off && m.Remediating: // as was judged
+	case off && why == "" && !voter.Healthy:
+		d.add(quorum.RuleKeepHost, VerdictAllowed, remediated(of, voter)...)
+	case ids.Classify(r.User) == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
+		d.add(quorum.RuleKeepHost, VerdictOverridden, overrideUsed(of, quorum.RuleKeepHost)...)
+	default:
+		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, of, voter)...)
+	}
+	return d
+}
+
+func hostDenied(r *HostRequest, of *Request, voter *quorum.Member) []string {
+	does, then := "powers off", "To have it restarted, ask for that on the Machine, where Holdfast counts: "+of.kubectl("annotate", quorum.RemediationAnnotation+"=")
+	if r.Ends {
+		does, then = "takes away", "To replace the Machine, delete it; its host is deprovisioned once another votes: "+of.kubectl("delete", "")
+	}
+	return []string{
+		fmt.Sprintf("Refused (%s): %s of BareMetalHost %s/%s %s the host of Machine %s, and %s.", quorum.RuleKeepHost, r.What, r.Namespace, r.Name, does, of.name(), hostsVoter(voter)),
+		"No hook holds that.",
+		then,
+		of.lift(quorum.RuleKeepHost),
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -298,7 +299,22 @@ func homes(namespace string) string {
 	return some(
 		is("namespaces", namespace),
 		all(is("customresourcedefinitions", webhooks.MachineCRD), some(operation("DELETE"), "(object.spec != oldObject.spec)")),
+		hosts(namespace),
 	)
+}
+
+// hosts says whether a request takes a BareMetalHost away from a Machine of the namespace, or powers it off: see machineapi.Host.
+func hosts(namespace string) string {
+	const ref = "oldObject.?spec.?consumerRef"
+	annotated := func(object string) string { return object + ".metadata.?annotations.orValue({})" }
+	taken := []string{operation("DELETE"), "(oldObject.?spec.?online.orValue(false) && !object.?spec.?online.orValue(false))",
+		fmt.Sprintf("%s.exists(k, !(k in %s) && (k in %s || k.startsWith(%s)))", annotated("object"), annotated("oldObject"),
+			list([]string{machineapi.RebootAnnotation, machineapi.DetachedAnnotation}), quote(machineapi.RebootAnnotation+"/"))}
+	for _, field := range machineapi.HostIdentity() {
+		taken = append(taken, differ(func(object string) string { return object + ".?spec.?" + field }))
+	}
+	return all("(request.resource.resource == 'baremetalhosts')", "("+ref+".?kind.orValue('') == 'Machine')", "("+ref+".?namespace.orValue('') == "+quote(namespace)+")",
+		ref+".?apiVersion.orValue('').startsWith('machine.openshift.io/')", some(taken...))
 }
 
 // keeps says whether a request is about what a MachineSet or a MachineHealthCheck has to do with which

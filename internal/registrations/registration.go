@@ -112,6 +112,13 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		clusterRule("", "namespaces", admissionregistrationv1.Delete),
 		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
 	}
+	// Without the CRD nobody sends such requests.
+	home.Rules = append(home.Rules, admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update, admissionregistrationv1.Delete},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{"metal3.io"}, APIVersions: []string{"v1alpha1"}, Resources: []string{"baremetalhosts"}, Scope: new(admissionregistrationv1.NamespacedScope),
+		},
+	})
 	keepers := entry(KeeperWebhook, admissionregistrationv1.Ignore, conditions("what-keeps-machines", keeps()))
 	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
 	keepers.Rules[0].Resources = []string{"machinesets", "machinehealthchecks"}

@@ -657,6 +657,68 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 	return ""
 }
 
+// TestAdmitHost judges what is asked of a BareMetalHost, by counting.
+func TestAdmitHost(t *testing.T) {
+	ids := identities()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSnapshot(t)
+		if len(s.Machines) == 0 {
+			return
+		}
+		m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
+		if chance(t, 50, "lifted") {
+			m.Override, m.OverrideBy = one(t, "by rule", "keep-host: because", "one-too-many: because"), q.Stamp("bob", noon())
+		}
+		who := one(t, "who", "alice", "gitops", "machine-api")
+		r := &admission.HostRequest{
+			Operation: admission.OperationUpdate, Namespace: "n", Name: "h", Machine: m.Name, What: "spec.online: false", Ends: chance(t, 50, "ends"),
+			MachineNamespace: "n", User: people()[who], At: noon(),
+		}
+		d := ids.AdmitHost(r, &m, s)
+		if problem := wrongWords(&d); problem != "" {
+			t.Error(problem)
+		}
+		released := m.Deleting() && m.Hook != q.EntryOurs && m.Latch != q.EntryOurs && m.Unread == ""
+		switch {
+		case d.Denial() != nil, m.Mirrored, released, who == "alice" && m.Override == "keep-host: because" && m.OverrideBy == q.Stamp("bob", noon()), !r.Ends && m.Remediating:
+			return
+		case !s.Ring.Known:
+			t.Error("etcd is not known")
+		}
+		here, joined := false, false
+		for k := range s.Ring.Members {
+			member := &s.Ring.Members[k]
+			mine := strings.Contains(dumbHosts(s, member), "[machine "+m.Name+"]")
+			joined = joined || mine
+			if !mine || member.Learner {
+				continue
+			}
+			here = true
+			if r.Ends || member.Healthy {
+				t.Errorf("it hosts voter %s", member)
+			}
+		}
+		if !joined && dumbMayHost(s, &m) {
+			t.Error("what it hosts is not known")
+		}
+		if here {
+			if problem := dumbRestart(s, &m, people()["machine-api"].Name, admission.ClassCustodian); problem != "" {
+				t.Error(problem)
+			}
+		}
+	})
+}
+
+// dropped says whether a value that stood before is another now.
+func dropped(before, now []string) bool {
+	for i := range before {
+		if before[i] != "" && before[i] != now[i] {
+			return true
+		}
+	}
+	return false
+}
+
 // owned says whether a MachineSet is the Machine's controller.
 func owned(m *q.Machine) bool {
 	return slices.ContainsFunc(m.Owners, func(o q.Owner) bool { return o.Kind == "MachineSet" && o.Controller })

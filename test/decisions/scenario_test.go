@@ -62,6 +62,8 @@ func (w *world) obey(t *testing.T, d *datadriven.TestData) string {
 		return w.admit(t, d)
 	case "home":
 		return w.home(t, d)
+	case "host":
+		return w.host(t, d)
 	case "machineset", "healthcheck":
 		return w.keeper(t, d)
 	case "scale":
@@ -291,6 +293,28 @@ func (w *world) home(t *testing.T, d *datadriven.TestData) string {
 		r.User.Name = "system:serviceaccount:openshift-cluster-version:default"
 	}
 	decision := identities().AdmitHome(r, w.s.Machines, !d.HasArg("unknown"))
+	if problem := wrongWords(&decision); problem != "" {
+		t.Error(problem)
+	}
+	return decision.Describe()
+}
+
+// host asks for something of the BareMetalHost that a Machine uses.
+func (w *world) host(t *testing.T, d *datadriven.TestData) string {
+	var as string
+	d.ScanArgs(t, "as", &as)
+	r := &admission.HostRequest{
+		Operation: admission.OperationUpdate, Namespace: "openshift-machine-api", Name: "bmh", Machine: d.CmdArgs[0].Key, What: "annotation reboot.metal3.io",
+		MachineNamespace: "openshift-machine-api", User: people()[as], At: w.s.Now,
+	}
+	if r.Ends = d.HasArg("ends"); r.Ends {
+		r.Operation, r.What = admission.OperationDelete, "the deletion"
+	}
+	s := &w.s
+	if d.HasArg("unread") {
+		s, r.Unread = nil, "the API server does not answer"
+	}
+	decision := identities().AdmitHost(r, w.machine(r.Machine), s)
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}
