@@ -74,7 +74,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 	}
 	guard := []string{
 		"list machines.machine.openshift.io openshift-machine-api", "patch machines.machine.openshift.io/m openshift-machine-api", "watch nodes",
-		"get configmaps/cluster-config-v1 kube-system", "create configmaps openshift-machine-api",
+		"get configmaps/cluster-config-v1 kube-system", "update configmaps/holdfast-members openshift-machine-api", "create configmaps openshift-machine-api",
 		"create events.events.k8s.io openshift-machine-api", "patch events.events.k8s.io openshift-machine-api", "create leases.coordination.k8s.io holdfast-system",
 		"get clusteroperators.config.openshift.io/holdfast", "create clusteroperators.config.openshift.io", "update clusteroperators.config.openshift.io/holdfast/status",
 		"get validatingwebhookconfigurations.admissionregistration.k8s.io/holdfast", "get validatingadmissionpolicybindings.admissionregistration.k8s.io/holdfast-machines",
@@ -82,7 +82,7 @@ func (f *fixture) testRBAC(t *testing.T) {
 	full := []string{
 		"create machines.machine.openshift.io openshift-machine-api", "delete machines.machine.openshift.io/m openshift-machine-api", "patch nodes/n",
 		"patch controlplanemachinesets.machine.openshift.io/cluster openshift-machine-api", "patch controlplanemachinesets.machine.openshift.io/cluster/status openshift-machine-api",
-		"update machinehealthchecks.machine.openshift.io/holdfast-control-plane openshift-machine-api", "update configmaps/holdfast-members openshift-machine-api",
+		"update machinehealthchecks.machine.openshift.io/holdfast-control-plane openshift-machine-api",
 		"update configmaps/etcd-membership openshift-etcd", "delete configmaps/etcd-membership openshift-etcd", "update configmaps/etcd-endpoints openshift-etcd", "create configmaps openshift-etcd",
 		"update endpointslices.discovery.k8s.io/etcd-ipv4 openshift-etcd", "create endpointslices.discovery.k8s.io openshift-etcd",
 		"get namespaces/openshift-etcd", "update poddisruptionbudgets.policy/holdfast-quorum-guard openshift-etcd", "create poddisruptionbudgets.policy openshift-etcd",

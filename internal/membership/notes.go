@@ -48,9 +48,9 @@ func (p *planner) observe() {
 			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
 		}
 		switch {
-		case host.Known():
-		case member.Learner && len(host.Machines)+len(host.Nodes) == 0:
+		case member.Learner && len(host.Machines)+len(host.Nodes) == 0 && (!host.Known() || p.s.Mode == quorum.ModeGuard):
 			p.note(ReasonLearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
+		case host.Known():
 		default:
 			p.note(ReasonMemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.Ambiguity(member), p.ownerless(member))
 		}

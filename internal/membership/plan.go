@@ -74,7 +74,7 @@ func (p *planner) decide() {
 		p.plan.InProgress = false
 		return
 	}
-	p.plan.Ledger = p.ledgerToKeep()
+	p.plan.Ledger, p.plan.Records = p.ledgerToKeep(), p.recordsToKeep()
 	if !s.MachineAPIFunctional() {
 		p.note(ReasonMachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.WhyNotFunctional())
 		p.plan.Actions = p.releaseIdle()
@@ -82,7 +82,6 @@ func (p *planner) decide() {
 	}
 	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}
 	if s.Mode == quorum.ModeFull {
-		p.plan.Records = p.recordsToKeep()
 		voters, healthy := s.Ring.Voters()
 		if _, stay := p.voterCounts(); healthy >= quorum.Size(voters) && stay < quorum.Size(voters) {
 			p.note(ReasonQuorumOnReleased, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))

@@ -96,9 +96,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		s.Ledger, err = o.Ledger(within)
 		return err
 	})
-	if o.Mode == quorum.ModeFull {
-		group.Go(func() error { return o.records(within, s) })
-	}
+	group.Go(func() error { return o.records(within, s) })
 	if err := group.Wait(); err != nil {
 		return nil, nil, err
 	}

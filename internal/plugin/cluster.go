@@ -30,6 +30,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -113,7 +114,7 @@ func (c *clusterFlags) bind(all *pflag.FlagSet) {
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
 	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast told, or the install-config's")
-	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+machineapi.RecordsName+" is in the Machine namespace")
+	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
 }
 
 // cluster is a cluster as a command sees it.
@@ -213,18 +214,18 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	return out, nil
 }
 
-// guessedMode is Holdfast's mode where it told none: only full mode keeps records.
+// guessedMode is Holdfast's mode where it told none: only full mode publishes what etcd starts with.
 func (c *cluster) guessedMode(ctx context.Context) (quorum.Mode, error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	var records corev1.ConfigMap
-	switch err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: machineapi.RecordsName}, &records); {
+	var published corev1.ConfigMap
+	switch err := c.Get(ctx, client.ObjectKey{Namespace: etcdNamespace, Name: hostenv.Name}, &published); {
 	case err == nil:
 		return quorum.ModeFull, nil
 	case apierrors.IsNotFound(err):
 		return quorum.ModeGuard, nil
 	default:
-		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", c.namespace, machineapi.RecordsName, err)
+		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", etcdNamespace, hostenv.Name, err)
 	}
 }
 

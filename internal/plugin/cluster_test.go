@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -166,7 +167,7 @@ func controlPlane() []client.Object {
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		})
 	}
-	return append(out, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: machineapi.RecordsName}})
+	return append(out, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: etcdNamespace, Name: hostenv.Name}})
 }
 
 // memory is that cluster, as alice meets it. Holdfast's part is done by the interceptor's functions.

@@ -96,7 +96,7 @@ func TestUninstall(t *testing.T) {
 						c.deleting(o)
 					}
 				case *corev1.ConfigMap:
-					o.Name = "another" // without the records the mode is guard
+					o.Name = "another" // without what full mode publishes the mode is guard
 				}
 			}
 			if c.set != nil {

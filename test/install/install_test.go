@@ -237,7 +237,7 @@ func (f *fixture) others() {
 		f.Expect(out).To(gomega.ContainSubstring("deployment.apps/holdfast "))
 
 		more := grants(f.t, f.render(overlay, "", "full-mode", "single-node"))
-		for _, right := range []string{"patch nodes", "update configmaps/holdfast-members in openshift-machine-api", "update configmaps/etcd-membership in openshift-etcd", "create pods in openshift-etcd", "delete pods in openshift-etcd"} {
+		for _, right := range []string{"patch nodes", "update configmaps/etcd-membership in openshift-etcd", "create pods in openshift-etcd", "delete pods in openshift-etcd"} {
 			has := func(g grant) bool { return g.String() == right }
 			f.Expect(slices.ContainsFunc(more, has)).To(gomega.BeTrue(), right)
 			f.Expect(slices.ContainsFunc(grants(f.t, manifests), has)).To(gomega.BeFalse(), right)

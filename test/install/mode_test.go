@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -137,7 +138,7 @@ func (f *fixture) leftovers() map[string]string {
 	}
 	budget := &policyv1.PodDisruptionBudget{}
 	get(sandbox.EtcdNamespace, machineapi.GuardName, budget, func() any { return budget.Spec.MinAvailable })
-	for namespace, names := range map[string][]string{sandbox.MachineNamespace: {"holdfast-members"}, sandbox.EtcdNamespace: {"etcd-membership", "etcd-endpoints"}} {
+	for namespace, names := range map[string][]string{sandbox.EtcdNamespace: {"etcd-membership", "etcd-endpoints"}} {
 		for _, name := range names {
 			cm := &corev1.ConfigMap{}
 			get(namespace, name, cm, func() any { return cm.Data })
@@ -170,7 +171,7 @@ func (f *fixture) only(guard, full []byte) {
 	for _, o := range []client.Object{&policyv1.PodDisruptionBudget{}, &corev1.ServiceAccount{}} {
 		f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}, o)).To(gomega.Satisfy(apierrors.IsNotFound), "%T", o)
 	}
-	f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: "holdfast-members"}, &corev1.ConfigMap{})).To(gomega.Satisfy(apierrors.IsNotFound))
+	f.Expect(f.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: hostenv.Name}, &corev1.ConfigMap{})).To(gomega.Satisfy(apierrors.IsNotFound))
 }
 
 // owner deletes a Machine in guard mode. Its hook is cluster-etcd-operator's to release, and stays until that has
