@@ -161,7 +161,7 @@ func admission() []mutant {
 		{"keep-host: what was asked for before", "admission/host.go", "!r.Old.Remediating && r.New.Remediating", "r.New.Remediating"},
 		{"keep-host: lifted for automation", "admission/host.go", "case class == ClassPerson && r.Old.Lifts(", "case r.Old.Lifts("},
 		{"keep-host: lifted", "admission/host.go", "case class == ClassPerson && r.Old.Lifts(", "case class == 0 && r.Old.Lifts("},
-		{"keep-host: on record", "admission/host.go", "case why == \"\" && voter == \"\":", "case why == \"\":"},
+		{"keep-host: on record", "admission/host.go", "case why == \"\" && voter == nil:", "case why == \"\":"},
 		{"keep-host: unknown", "admission/host.go", "if is == quorum.HostingUnknown {", "if false && is == 0 {"},
 		{"keep-host: the only voter", "admission/host.go", "if voter == nil || voters == 1 {", "if voter == nil {"},
 		{"keep-host: deletions", "admission/host.go", "voter.Healthy && limit > 0 && len(going) >= limit {", "false && limit > 0 && len(going) > 0 {"},
