@@ -91,7 +91,7 @@ and leaves the members alone should that operator come back.`,
 	f.DurationVar(&o.limits.StableFor, "stabilization", o.limits.StableFor, "how long the voters that remain must have been healthy, without a break, before the voter of a deleting Machine is removed")
 	f.IntVar(&o.limits.MaxLearners, "max-learners", o.limits.MaxLearners, "how many learners there may be at a time, so that several new members get their data at once; more than one only where every member of etcd has --max-learners on its command line. They become voters one after the other")
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
-	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long is dead, not flapping")
+	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long, and that etcd's leader has got nothing to for this long, is dead")
 	f.StringVar(&o.etcdNamespace, "etcd-namespace", hostenv.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
 	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
 	o.webhooks.bind(f)

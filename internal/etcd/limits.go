@@ -8,11 +8,41 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // limit is how many learners the member takes that answers at one of its client URLs, 0 if it does not tell. etcd has no call for that, but
 // tells its command line.
 func (c *Client) limit(ctx context.Context, urls []string) int {
+	for _, u := range urls {
+		at, err := target(u)
+		if err != nil {
+			continue
+		}
+		vars, err := c.vars(ctx, at)
+		if err == nil {
+			return maxLearners(vars.CommandLine)
+		}
+		c.cfg.Logger.V(1).Info("a member does not tell its command line", "url", at, "reason", err.Error())
+	}
+	return 0
+}
+
+// vars is what an etcd says of itself beside its API.
+type vars struct {
+	CommandLine []string `json:"cmdline"`
+	Raft        struct {
+		Commit   uint64 `json:"commit"`
+		Progress map[string]struct {
+			Match uint64 `json:"match"`
+			State string `json:"state"`
+		} `json:"progress"` // by hex member ID; the leader alone has it
+	} `json:"raft.status"`
+}
+
+// vars asks the etcd that answers at a client URL.
+func (c *Client) vars(ctx context.Context, at string) (out vars, err error) {
 	c.mu.Lock()
 	roots := c.roots
 	c.mu.Unlock()
@@ -20,41 +50,38 @@ func (c *Client) limit(ctx context.Context, urls []string) int {
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: c.clientCertificate},
 		DisableKeepAlives: true,
 	}}
-	for _, u := range urls {
-		at, err := target(u)
-		if err != nil {
-			continue
-		}
-		args, err := commandLine(ctx, client, at)
-		if err == nil {
-			return maxLearners(args)
-		}
-		c.cfg.Logger.V(1).Info("a member does not tell its command line", "url", at, "reason", err.Error())
-	}
-	return 0
-}
-
-// commandLine is that of the etcd that answers at a client URL.
-func commandLine(ctx context.Context, client *http.Client, at string) ([]string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/debug/vars", http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", at, err)
+		return out, fmt.Errorf("ask %s: %w", at, err)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask %s: %s", at, response.Status)
+		return out, fmt.Errorf("ask %s: %s", at, response.Status)
 	}
-	var vars struct {
-		CommandLine []string `json:"cmdline"`
+	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 1<<20)).Decode(&out); err != nil {
+		return out, fmt.Errorf("ask %s: %w", at, err)
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 1<<20)).Decode(&vars); err != nil {
-		return nil, fmt.Errorf("ask %s: %w", at, err)
+	return out, nil
+}
+
+// account writes into the ring which members have how much of the log, by what the leader says of itself. One that is sent a snapshot gets
+// on, though that is not seen until it has it all.
+func (v *vars) account(ring *quorum.Ring) {
+	for i := range ring.Members {
+		m := &ring.Members[i]
+		p, told := v.Raft.Progress[strconv.FormatUint(uint64(m.ID), 16)]
+		if !told {
+			continue
+		}
+		m.Match = p.Match
+		if p.Match < v.Raft.Commit && p.State != "StateSnapshot" {
+			m.Behind = v.Raft.Commit - p.Match
+		}
 	}
-	return vars.CommandLine, nil
 }
 
 // maxLearners is what a command line of etcd says of --max-learners (--experimental-max-learners before 3.6), 0 for nothing. The last

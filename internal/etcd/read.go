@@ -20,7 +20,7 @@ import (
 // deadline if that is sooner. Half of the time is for the member list, half for the members, so that
 // one that hangs cannot make the others look ill.
 //
-// Since and ProgressAt of the members are left zero: they are about more than one read. Index is the
+// Since, ProgressAt and LostSince of the members are left zero: they are about more than one read. Index is the
 // highest committed index that any member told, Leader is 0 while an election is under way.
 func (c *Client) Read(ctx context.Context) quorum.Ring {
 	ring, _ := c.read(ctx)
@@ -202,6 +202,7 @@ func members(list *clientv3.MemberListResponse) (out []quorum.Member) {
 type answer struct {
 	url    string
 	status *clientv3.StatusResponse // nil without an answer
+	vars   *vars                    // of the leader, where a member does not answer
 
 	alarms    *clientv3.AlarmResponse // nil where there are none to ask for
 	alarmsErr error
@@ -267,6 +268,14 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	m.Healthy = true
+	if c.wasUnwell() && m.Leader == m.ID {
+		said, err := c.vars(ctx, at)
+		if err == nil {
+			out.vars = &said
+		} else {
+			c.cfg.Logger.V(1).Info("etcd's leader does not tell how far the others are", "url", at, "reason", err.Error())
+		}
+	}
 	return out
 }
 
@@ -319,6 +328,9 @@ func sum(ring *quorum.Ring, answers []answer) (leaderAt string) {
 	for i, a := range answers {
 		if a.status != nil && ring.Members[i].ID == ring.Leader {
 			leaderAt = a.url
+			if a.vars != nil {
+				a.vars.account(ring)
+			}
 		}
 	}
 	return leaderAt

@@ -115,7 +115,7 @@ func (c *Client) waits(ctx context.Context) map[quorum.MemberID]string {
 	return at
 }
 
-// wasUnwell is whether a member did not answer the last read. Only then somebody may wait.
+// wasUnwell is whether a member did not answer the last read. Only then somebody may wait, and the leader is asked how far the members are.
 func (c *Client) wasUnwell() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

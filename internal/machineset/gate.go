@@ -92,15 +92,13 @@ func (p *planner) where(member *quorum.Member) string {
 	return ""
 }
 
-// joinsNone says why the replacement of a Machine could not join etcd: the Machine's own voter is not healthy, and while it is listed
-// etcd adds no member. "" if it could.
+// joinsNone says why the replacement of a Machine may not join etcd: the Machine's own voter is not healthy, and etcd may add no member
+// while it is listed. "" if it joins.
 func (p *planner) joinsNone(m *quorum.Machine) string {
-	accepts, why := p.s.Ring.Accepts()
-	if v := p.join.Voter(m); accepts || v == nil || v.Healthy {
-		return ""
-	} else {
-		return why + ": " + p.ill(v)
+	if v := p.join.Voter(m); v != nil && !v.Healthy {
+		return p.ill(v)
 	}
+	return ""
 }
 
 // wait notes what the set waits for before it does something.

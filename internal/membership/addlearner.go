@@ -11,16 +11,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner.
+// addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner. Whether etcd takes one
+// now, etcd is asked: which voters its leader is connected to, no other knows.
 func (p *planner) addLearner() []Action {
 	// A Machine without hook and latch gets no member.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
 		return p.roomFor(m) && p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
 	if m == nil || p.listedTwice() != "" {
-		return nil
-	}
-	if accepts, _ := p.s.Ring.Accepts(); !accepts {
 		return nil
 	}
 	node := p.join.Node(m)
@@ -39,6 +37,16 @@ func (p *planner) addLearner() []Action {
 		Step: 7, Machine: m.Name, UID: m.UID, Change: AddLearner{Node: node.Name, PeerURL: peer},
 		Why: fmt.Sprintf("Node %s is ready and has no member", node.Name),
 	}}
+}
+
+// refused is etcd's refusal to add the member that is to be added next, nil if it has not refused.
+func (p *planner) refused() *quorum.Failure {
+	for _, a := range p.addLearner() {
+		if f := Failing(p.s, a); f != nil && f.Refused {
+			return f
+		}
+	}
+	return nil
 }
 
 // listedTwice says which members are listed at one peer URL, "" for none. A new member does not start then: etcd compares what it starts

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -64,8 +65,8 @@ func (p *planner) blocker() string {
 		if why := p.listedTwice(); why != "" {
 			return why
 		}
-		if accepts, why := p.s.Ring.Accepts(); !accepts {
-			return why
+		if f := p.refused(); f != nil {
+			return fmt.Sprintf("etcd has refused a member for Machine %s since %s, because its leader is not connected to enough voters", m.Name, f.Since.UTC().Format(time.RFC3339))
 		}
 		_, why := p.join.Hosting(m)
 		if m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs {

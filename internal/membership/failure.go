@@ -18,10 +18,12 @@ func Failing(s *quorum.Snapshot, a Action) *quorum.Failure {
 }
 
 // allFailing says whether all of a step's actions have failed for some time, so that the next step need not wait for them: one Machine
-// that cannot be changed holds up no other. Of changes of etcd's members there is one in a round, so these are waited for.
+// that cannot be changed holds up no other. Of changes of etcd's members there is one in a round, so these are waited for, but for the last
+// step's that etcd refuses.
 func (p *planner) allFailing(actions []Action) bool {
 	for _, a := range actions {
-		if f := Failing(p.s, a); a.Kind().Membership() || a.Final() || f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter {
+		f := Failing(p.s, a)
+		if f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter || (a.Kind().Membership() || a.Final()) && !(f.Refused && a.Kind() == KindAddLearner) {
 			return false
 		}
 	}
@@ -33,7 +35,7 @@ func (p *planner) noteFailures() {
 	for i := range p.s.Failures {
 		f := &p.s.Failures[i]
 		switch {
-		case p.s.Now.Sub(f.Since) < quorum.FailsAfter || len(p.s.Ring.Alarms) > 0: // these say why
+		case p.s.Now.Sub(f.Since) < quorum.FailsAfter || len(p.s.Ring.Alarms) > 0 || f.Refused: // alarms and unhealthy voters say why
 		case f.Reason == string(ReasonMembershipNotPublished):
 			p.note(ReasonMembershipNotPublished, "", "etcd's membership is not published, by which hosts start a new member and clients find etcd: %s", f)
 		default:

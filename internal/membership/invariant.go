@@ -19,6 +19,7 @@ const (
 	InvariantNoRegain        Invariant = "I6"  // once gone from a deleting Machine, the hook never returns
 	InvariantOneChange       Invariant = "I7"  // at most one membership change a round
 	InvariantTolerance       Invariant = "I10" // no action lowers what etcd tolerates, but for the moment between a promotion and the removal that follows it
+	InvariantDead            Invariant = "I11" // no voter is removed below desired unless etcd's leader calls it lost
 	InvariantPeerURL         Invariant = "I12" // no voter is listed at another peer URL while it is healthy, and none but at its own host
 )
 
@@ -33,7 +34,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
 }
 
-// CheckPlan checks actions against I1 to I7, I10 and I12, from the Snapshot and the actions alone: it shares
+// CheckPlan checks actions against I1 to I7 and I10 to I12, from the Snapshot and the actions alone: it shares
 // nothing with the steps that chose them but the join.
 func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	changes := 0
@@ -123,6 +124,9 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 		}
 		if n := replacementsOf(s, member.ID); member.Healthy && !quorum.NewJoin(s).Released(member) && n < s.Desired {
 			return InvariantVoterCount, fmt.Sprintf("%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
+		}
+		if lost := member.LostSince; voters <= s.Desired && (member.Healthy || lost.IsZero() || s.Now.Sub(lost) < s.Limits.DeadAfter) {
+			return InvariantDead, fmt.Sprintf("etcd's leader has not called it lost for %s", s.Limits.DeadAfter)
 		}
 	case UpdatePeerURL:
 		switch {

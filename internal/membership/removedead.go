@@ -8,27 +8,26 @@ import (
 )
 
 // removeDead is the second half of step 5. It removes a dead voter, although voters then drop below desired for a moment, if
-// etcd takes no replacement while that voter is listed; or if the host that waits has the dead voter's address, because etcd lists
+// etcd refuses to add a replacement while that voter is listed; or if the host that waits has the dead voter's address, because etcd lists
 // a peer URL only once, and no other Machine can get a learner. A Machine whose learner gave way does not count as one that can.
 // While there is a learner, nothing is removed: the learner needs no other place, and a voter that seems dead may only be slow. The other
 // voters have quorum without it, or decide would have stopped.
 func (p *planner) removeDead() []Action {
-	s := p.s
 	w := p.waitingMachine(anyMachine)
 	if w == nil || p.hasLearner() {
 		return nil
 	}
-	accepts, _ := s.Ring.Accepts()
+	refused := p.refused() != nil
 	otherWay := p.waitingMachine(func(m *quorum.Machine) bool {
 		return p.hostsNothing(m) && p.join.Node(m).GaveWayAt.IsZero()
 	}) != nil
-	for k := range s.Ring.Members {
-		member := &s.Ring.Members[k]
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
 		machine, uid, ok := p.leavingFrom(member)
-		if !ok || member.Learner || !s.Dead(member) || s.Now.Sub(member.Since) < s.Limits.SettledAfter {
+		if !ok || member.Learner || !p.s.Dead(member) {
 			continue
 		}
-		if accepts && (otherWay || !slices.Contains(p.join.Members(w), member)) {
+		if !refused && (otherWay || !slices.Contains(p.join.Members(w), member)) {
 			continue
 		}
 		return []Action{{

@@ -50,9 +50,8 @@ func (p *planner) removeLearner() []Action {
 // whyGivesWay is why a learner gives way to others, "" if it does not.
 func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string {
 	waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
-	accepts, _ := p.s.Ring.Accepts()
 	switch {
-	case waits != nil && accepts && p.roomFor(waits) && p.hostsNothing(waits): // it gets a learner of its own
+	case waits != nil && p.refused() == nil && p.roomFor(waits) && p.hostsNothing(waits): // it gets a learner of its own
 	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
 		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
 	}

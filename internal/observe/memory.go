@@ -26,6 +26,11 @@ type sighting struct {
 	progressAt time.Time
 	caughtUpAt time.Time
 
+	// By the account of this leader: up to where the member had the log when it was first seen to lack entries, and when that was.
+	leader quorum.MemberID
+	match  uint64
+	lostAt time.Time
+
 	// For a learner that is behind: when that was first seen, and by how many entries. pace computes its speed from these.
 	behindAt  time.Time
 	behindLag uint64
@@ -51,10 +56,25 @@ func (r *Memory) Recall(s *quorum.Snapshot) {
 			was.applied, was.progressAt = m.Applied, s.Now
 		}
 		was.pace(s, m)
+		was.lost(s, m)
 		m.Since, m.ProgressAt, m.CaughtUpAt = was.since, was.progressAt, was.caughtUpAt
 		seen[m.ID] = was
 	}
 	r.seen = seen
+}
+
+// lost sets since when the leader has got nothing to a member that lacks entries. If the leader was not asked, what is remembered stays:
+// a member that gets on meanwhile has more of the log than before.
+func (was *sighting) lost(s *quorum.Snapshot, m *quorum.Member) {
+	switch {
+	case m.Match == 0 && m.Behind == 0:
+		return
+	case m.Behind == 0:
+		was.lostAt = time.Time{}
+	case was.lostAt.IsZero() || was.leader != s.Ring.Leader || was.match != m.Match:
+		was.leader, was.match, was.lostAt = s.Ring.Leader, m.Match, s.Now
+	}
+	m.LostSince = was.lostAt
 }
 
 // pace sets since when a learner has been caught up, or the time that it still needs at its average speed until now.

@@ -67,6 +67,34 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestLostSince: a member is lost since the first look at which it lacked entries and after which the leader has got none to it.
+func TestLostSince(t *testing.T) {
+	memory := &Memory{}
+	at := func(seconds int) time.Time { return time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC) }
+	for i, step := range []struct {
+		now           time.Time
+		leader        quorum.MemberID
+		match, behind uint64
+		since         time.Time
+	}{
+		{at(0), 1, 0, 0, time.Time{}},  // not asked
+		{at(1), 1, 10, 1, at(1)},       // it may just be on its way
+		{at(2), 1, 11, 1, at(2)},       // it was
+		{at(3), 1, 11, 5, at(2)},       // nothing got there
+		{at(4), 1, 0, 0, time.Time{}},  // not asked: not known
+		{at(5), 1, 11, 9, at(2)},       // still not
+		{at(6), 2, 11, 9, at(6)},       // another leader's account begins anew
+		{at(7), 2, 20, 0, time.Time{}}, // it is back
+		{at(8), 2, 20, 1, at(8)},
+	} {
+		s := &quorum.Snapshot{Now: step.now, Ring: quorum.Ring{Known: true, Leader: step.leader, Members: []quorum.Member{{ID: 3, Match: step.match, Behind: step.behind}}}}
+		memory.Recall(s)
+		if got := s.Ring.Members[0].LostSince; got != step.since {
+			t.Errorf("step %d: lost since %v, want %v", i, got, step.since)
+		}
+	}
+}
+
 // TestPace: a learner keeps up since the first look at which it was near enough to the leader, and
 // how long it still needs is told from how it went since it was first seen behind.
 func TestPace(t *testing.T) {

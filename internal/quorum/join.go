@@ -304,9 +304,10 @@ func (j *Join) Stale(member *Member) bool {
 	return !member.Learner && j.s.Dead(member) && j.Host(member).Departed != nil
 }
 
-// Dead says whether a member has not answered for longer than a flap lasts.
+// Dead says whether a member does not answer, and is lost by the account of etcd's leader for Limits.DeadAfter. One that only does not answer
+// Holdfast may vote.
 func (s *Snapshot) Dead(m *Member) bool {
-	return !m.Healthy && !m.Since.IsZero() && s.Now.Sub(m.Since) >= s.Limits.DeadAfter
+	return !m.Healthy && !m.LostSince.IsZero() && s.Now.Sub(m.LostSince) >= s.Limits.DeadAfter
 }
 
 // PeerHosts are the addresses and host names of URLs.

@@ -3,8 +3,6 @@ package quorum
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -33,6 +31,13 @@ type Member struct {
 	Since time.Time `json:"since,omitzero"`
 	// Why is the reason for an unhealthy member, for people.
 	Why string `json:"why,omitzero"`
+
+	// Match is up to which raft index the member has the log, and Behind how many entries it lacks, by the leader's own account. Both are 0
+	// if that is not known: the leader is asked only while a member does not answer.
+	Match  uint64 `json:"match,omitzero"`
+	Behind uint64 `json:"behind,omitzero"`
+	// LostSince is since when, by that account, the member has lacked entries and got none; zero if it gets on, or if that is not known.
+	LostSince time.Time `json:"lostSince,omitzero"`
 
 	Leader     MemberID  `json:"leader,omitzero"`     // the leader as the member sees it, 0 without one or without an answer
 	Applied    uint64    `json:"applied,omitzero"`    // raft index applied by the member, 0 if it did not answer
@@ -116,30 +121,4 @@ func (r *Ring) Twins(m *Member) (twins []*Member) {
 		}
 	}
 	return twins
-}
-
-// Accepts says whether etcd would add a member: from 3.7 on, if a quorum of one voter more than now
-// is connected to the leader (a single voter always accepts), before that if all voters are.
-func (r *Ring) Accepts() (bool, string) {
-	voters, healthy := r.Voters()
-	want := voters
-	if atLeast(r.Version, 3, 7) && voters > 1 {
-		want = Size(voters + 1)
-	}
-	if healthy >= want {
-		return true, ""
-	}
-	return false, fmt.Sprintf("etcd adds no member while %d of %s are healthy; it wants %d", healthy, NVoters(voters), want)
-}
-
-// atLeast compares the major and minor numbers of a version such as "3.7.3". One that cannot be read
-// is taken to be older: the stricter rule.
-func atLeast(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, err1 := strconv.Atoi(parts[0])
-	b, err2 := strconv.Atoi(parts[1])
-	return err1 == nil && err2 == nil && (a > major || a == major && b >= minor)
 }

@@ -90,7 +90,7 @@ type Limits struct {
 	StableFor    time.Duration `json:"stableFor"`    // for how long a voter must have been healthy to stand in for one that is removed
 	MaxLearners  int           `json:"maxLearners"`  // how many learners there may be at a time, one at least; more where all members take them
 	StallAfter   time.Duration `json:"stallAfter"`   // a learner without progress for this long gives way to a waiting Node
-	DeadAfter    time.Duration `json:"deadAfter"`    // a voter that has not answered for this long is dead, not flapping
+	DeadAfter    time.Duration `json:"deadAfter"`    // a member that has not answered, and that etcd's leader has got nothing to, for this long is dead
 	GoneAfter    time.Duration `json:"goneAfter"`    // the installer's bootstrap member is not needed once it has been dead for this long
 	SettledAfter time.Duration `json:"settledAfter"` // etcd's own health interval: how long members must be connected before it accepts another
 }
@@ -100,7 +100,7 @@ const AsTolerated = -1
 
 // DefaultLimits are the limits without flags.
 func DefaultLimits() Limits {
-	return Limits{MaxDeleting: AsTolerated, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StableFor: 10 * time.Second, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 10 * time.Second, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
+	return Limits{MaxDeleting: AsTolerated, MaxLag: 500, SteadyFor: 50 * time.Millisecond, StableFor: 10 * time.Second, MaxLearners: 1, StallAfter: 5 * time.Minute, DeadAfter: 2 * time.Minute, GoneAfter: 5 * time.Minute, SettledAfter: 5 * time.Second}
 }
 
 // Machine finds a Machine, nil if it is not there.

@@ -69,9 +69,9 @@ func TestAddressChanges(t *testing.T) {
 		}
 		return list.Why
 	}
-	g.Expect(said(t, r.check(t, spec), 2*time.Second)).To(MatchError(ContainSubstring("type: etcdctl member update")))
+	says(g, t, r.check(t, spec), "type: etcdctl member update")
 	check, waited := r.check(t, spec), make(chan error, 1)
-	go func() { waited <- said(t, check, 20*time.Second) }()
+	go func() { waited <- said(t, check, patience) }()
 	g.Eventually(waitsAt).Should(Equal(r.Ports.PeerURL(spec.Address)), "whoever reads the members sees where its etcd waits")
 	_, err := r.admin.MemberUpdate(t.Context(), id, []string{r.Ports.PeerURL(spec.Address)})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -94,7 +94,7 @@ func TestAddressChanges(t *testing.T) {
 			Etcd: r.client(t, r.Members...), Environment: hostenv.Environment{State: hostenv.StateExisting, InitialCluster: alone, Members: alone},
 			PeerURL: r.Ports.PeerURL(first.Address), DataDir: first.DataDir(), Timeout: 20 * time.Second, QuorumWait: 300 * time.Millisecond, Out: &bytes.Buffer{},
 		}
-		g.Expect(said(t, check, 20*time.Second)).To(Succeed())
+		g.Expect(said(t, check, patience)).To(Succeed())
 	}
 	begins()
 	alone := first
@@ -120,7 +120,7 @@ func TestAddressChanges(t *testing.T) {
 				spec.InitialCluster[m.GetName()] = m.GetPeerURLs()[0]
 			}
 		}
-		g.Expect(said(t, r.check(t, spec), 20*time.Second)).To(Succeed())
+		g.Expect(said(t, r.check(t, spec), patience)).To(Succeed())
 		g.Expect(filepath.Glob(spec.DataDir() + "-removed-*")).To(HaveLen(1))
 		m, err := ring.StartMember(r.CA, spec)
 		g.Expect(err).NotTo(HaveOccurred())

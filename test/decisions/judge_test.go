@@ -79,6 +79,8 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		return "I3: nobody took its hook off"
 	case voters > votersBefore && voters > s.Desired+1:
 		return "I4: too many voters"
+	case a.Kind() == membership.KindRemoveVoter && voters < s.Desired && dumbConnected(s, a.MemberID()):
+		return "I11: etcd's leader does not call it lost"
 	case voters < votersBefore && healthy < healthyBefore && dumbServing(s, a.MemberID()) < s.Desired:
 		return "I4: too few voters that serve"
 	case a.Kind() == membership.KindPromote && !m.DeletedAt.IsZero():
@@ -377,6 +379,16 @@ func dumbStaysEven(s *q.Snapshot) bool {
 		return false
 	}
 	return leave == 0 || lame > 0 && lost == 0
+}
+
+// dumbConnected says whether a member answers, or etcd's leader does not say that it has been lost for long enough.
+func dumbConnected(s *q.Snapshot, id q.MemberID) bool {
+	for _, member := range s.Ring.Members {
+		if member.ID == id {
+			return member.Healthy || member.LostSince.IsZero() || member.LostSince.After(s.Now.Add(-s.Limits.DeadAfter))
+		}
+	}
+	return false
 }
 
 // dumbLosesQuorum counts what is left for certain without a Machine and those that were let go before.

@@ -387,7 +387,7 @@ func (w *world) violatesSet(a machineset.Action) string {
 			}
 			if m.Name == a.Machine {
 				goes = true
-				alive = member.Healthy || w.s.Now.Sub(member.Since) < w.s.Limits.DeadAfter
+				alive = member.Healthy || member.LostSince.IsZero() || w.s.Now.Sub(member.LostSince) < w.s.Limits.DeadAfter
 			} else if member.Healthy {
 				voting++
 			}

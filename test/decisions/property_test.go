@@ -91,6 +91,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 			ID: q.MemberID(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
 			Learner: chance(t, 25, "learner"), Healthy: chance(t, 80, "healthy"), Why: one(t, "why", "", "connection refused", strings.Repeat("an error\nof several lines, ééé\n", 50)),
 			Since:      one(t, "since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
+			LostSince:  one(t, "lost since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
 			Applied:    one(t, "applied", uint64(index), index-500, index-501, 0),
 			CaughtUpAt: one(t, "caught up", noon().Add(-time.Minute), noon().Add(-time.Minute), noon(), time.Time{}),
 			ProgressAt: one(t, "progress", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Hour)),
@@ -204,7 +205,7 @@ func TestDecideKeepsTheInvariants(t *testing.T) {
 		for range 3 {
 			for _, a := range decideAndCheck(t, s) {
 				if membership.Failing(s, a) == nil {
-					s.Failures = append(s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused"})
+					s.Failures = append(s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused", Refused: chance(t, 50, "by etcd")})
 				}
 			}
 		}
@@ -951,12 +952,15 @@ func (l *life) look() {
 // round looks and acts once, and says whether anything happened.
 func (l *life) round() bool {
 	w := l.w
-	p := membership.Decide(&w.s)
+	w.account()
+	p, acts := membership.Decide(&w.s), false
+	w.forget(&p)
 	for _, a := range p.Actions {
 		if problem := violates(&w.s, a); problem != "" {
 			l.t.Fatalf("%s: %s", a.Describe(), problem)
 		}
-		if err := w.apply(a); err != nil {
+		known, err := w.try(a)
+		if acts = acts || !known; err != nil && (!errors.Is(err, errUnhealthy) || a.Kind() != membership.KindAddLearner) {
 			l.t.Fatalf("%s is refused: %v\n%s", a.Describe(), err, w.describe())
 		}
 		l.drains(a)
@@ -980,7 +984,7 @@ func (l *life) round() bool {
 	if !w.s.Ring.Known {
 		l.t.Fatalf("quorum is lost:\n%s", w.describe())
 	}
-	return len(p.Actions)+len(news) > 0
+	return acts || len(news) > 0
 }
 
 // drains looks, after each action, that what the budget lets go leaves etcd its quorum: a pod stays ready for a while after its
@@ -1025,6 +1029,7 @@ func TestCheckPlan(t *testing.T) {
 				}
 			}
 		}
+		w.account()
 		return &w.s
 	}
 	const three = `
@@ -1080,6 +1085,8 @@ func TestCheckPlan(t *testing.T) {
 		{"promoted while one that stays is away", learner + "\n machine master-0 deleting \n member a2 dead", []membership.Action{promote}, membership.InvariantTolerance},
 		{"promoted while one that leaves is away", learner + "\n machine master-0 deleting \n machine master-2 deleting \n member a2 dead", []membership.Action{promote}, ""},
 		{"in order", learner + "\n machine master-0 deleting", []membership.Action{promote}, ""},
+		{"a voter below desired that does not answer and votes", three + "\n member a2 silent=1h", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa2}}}}, membership.InvariantDead},
+		{"a voter below desired that was lost just now", three + "\n member a2 dead=1s", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa2}}}}, membership.InvariantDead},
 		{"a dead voter below desired", three + "\n member a2 dead", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa2}}}}, ""},
 		{"a latch alone", three + "\n machine master-0 hook=none deleting", []membership.Action{latch}, membership.InvariantRelease},
 		{"a latch alone, on record", three + "\n machine master-0 hook=none deleting \n ledger master-0 a0", []membership.Action{latch}, ""},

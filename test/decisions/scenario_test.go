@@ -1,6 +1,7 @@
 package decisions_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -181,15 +182,24 @@ type failing interface {
 
 // round looks and acts once, and says whether nothing happened.
 func (w *world) round(t failing, b *strings.Builder) (notes []membership.Note, rests bool) {
+	w.account()
 	b.WriteString(w.actSet(t))
 	p := membership.Decide(&w.s)
+	w.forget(&p)
+	rests = true
 	for _, a := range p.Actions {
-		fmt.Fprintf(b, "step %d: %s\n", a.Step, a.Describe())
 		if problem := violates(&w.s, a); problem != "" {
 			t.Errorf("%s: %s", a.Describe(), problem)
 		}
-		if err := w.apply(a); err != nil {
+		known, err := w.try(a)
+		if known {
+			continue
+		}
+		fmt.Fprintf(b, "step %d: %s\n", a.Step, a.Describe())
+		if rests = false; err != nil {
 			fmt.Fprintf(b, "  refused: %v\n", err)
+		}
+		if err != nil && !errors.Is(err, errUnhealthy) {
 			return p.Notes, true
 		}
 	}
@@ -201,7 +211,7 @@ func (w *world) round(t failing, b *strings.Builder) (notes []membership.Note, r
 	for _, n := range news {
 		fmt.Fprintf(b, "  %s\n", n)
 	}
-	return p.Notes, len(p.Actions) == 0 && len(news) == 0 && w.setRests()
+	return p.Notes, rests && len(news) == 0 && w.setRests()
 }
 
 // people are who sends the requests of the scenarios.

@@ -36,3 +36,23 @@ func TestSteadying(t *testing.T) {
 		}
 	}
 }
+
+// TestDead: a member is dead that does not answer and that etcd's leader has called lost for long enough.
+func TestDead(t *testing.T) {
+	s := q.Snapshot{Now: noon(), Limits: q.DefaultLimits()}
+	long, short := noon().Add(-2*time.Minute), noon().Add(-time.Minute)
+	for name, test := range map[string]struct {
+		member q.Member
+		want   bool
+	}{
+		"lost for long":                             {q.Member{Since: long, LostSince: long}, true},
+		"lost for long, and silent for a moment":    {q.Member{Since: short, LostSince: long}, true},
+		"lost for a moment":                         {q.Member{Since: long, LostSince: short}, false},
+		"silent, and the leader says that it is up": {q.Member{Since: long}, false},
+		"it answers":                                {q.Member{Healthy: true, Since: long, LostSince: long}, false},
+	} {
+		if got := s.Dead(&test.member); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -20,7 +20,8 @@ import (
 // this package.
 type world struct {
 	s      q.Snapshot
-	broken map[string]bool // Nodes whose etcd never starts
+	broken map[string]bool     // Nodes whose etcd never starts
+	silent map[q.MemberID]bool // members that do not answer Holdfast, and vote
 	nextID q.MemberID
 	told   []membership.Condition // what was told last
 
@@ -34,8 +35,9 @@ func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 const index = 10000 // the leader's raft index; learners begin at 0
 
 func newWorld() *world {
-	w := &world{broken: map[string]bool{}, nextID: 0xb0}
+	w := &world{broken: map[string]bool{}, silent: map[q.MemberID]bool{}, nextID: 0xb0}
 	w.s = q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: 3, Limits: q.DefaultLimits()}
+	w.s.Limits.DeadAfter = round
 	w.s.Ledger = q.Ledger{Version: "1", CreatedAt: noon().Add(-time.Hour)}
 	w.s.Ring = q.Ring{Known: true, Index: index, Version: "3.7.3"}
 	return w
@@ -62,7 +64,13 @@ func (w *world) apply(a membership.Action) error {
 	if a.MemberID() != 0 && member == nil {
 		return errors.New("etcdserver: member not found")
 	}
-	voters, healthy := ring.Voters()
+	voters, _ := ring.Voters()
+	healthy := 0
+	for k := range ring.Members {
+		if w.votes(&ring.Members[k]) {
+			healthy++
+		}
+	}
 	switch c := a.Change.(type) {
 	case membership.AddHook:
 		if c.Hook {
@@ -106,15 +114,15 @@ func (w *world) apply(a membership.Action) error {
 		}
 		if strings.HasPrefix(ring.Version, "3.7") && voters > 1 && healthy < (voters+1)/2+1 ||
 			!strings.HasPrefix(ring.Version, "3.7") && healthy < voters {
-			return errors.New("etcdserver: unhealthy cluster")
+			return errUnhealthy
 		}
 		ring.Members = append(ring.Members, q.Member{
 			ID: w.nextID, PeerURLs: []string{c.PeerURL}, Learner: true, Since: w.s.Now, ProgressAt: w.s.Now, Why: "it has not started",
 		})
 		w.nextID++
 	case membership.RemoveLearner, membership.RemoveVoter:
-		if !member.Learner && member.Healthy && healthy-1 < (voters-1)/2+1 {
-			return errors.New("etcdserver: unhealthy cluster")
+		if w.votes(member) && healthy-1 < (voters-1)/2+1 {
+			return errUnhealthy
 		}
 		if learner, ok := c.(membership.RemoveLearner); ok && learner.GivesWay {
 			if n := w.node(learner.Node); n != nil {
@@ -143,6 +151,28 @@ func (w *world) apply(a membership.Action) error {
 		ring.Leader = c.To.ID
 	}
 	return nil
+}
+
+var errUnhealthy = errors.New("etcdserver: unhealthy cluster")
+
+// try applies an action. If etcd refuses it for the health of its members, that is remembered, as the reconciler does while it is
+// tried; known says that it was before.
+func (w *world) try(a membership.Action) (known bool, err error) {
+	known = membership.Failing(&w.s, a) != nil
+	if err = w.apply(a); !errors.Is(err, errUnhealthy) {
+		return false, err
+	}
+	if !known {
+		w.s.Failures = append(w.s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: w.s.Now, Why: err.Error(), Refused: true})
+	}
+	return known, err
+}
+
+// forget drops the refusals of what is not tried any more.
+func (w *world) forget(p *membership.Plan) {
+	w.s.Failures = slices.DeleteFunc(w.s.Failures, func(f q.Failure) bool {
+		return f.Refused && !slices.ContainsFunc(p.Actions, func(a membership.Action) bool { return a.Describe() == f.What })
+	})
 }
 
 // keep writes the release ledger as a plan wants it, but for what was recorded since.
@@ -187,6 +217,7 @@ func (w *world) pass() (news []string) {
 	}
 	w.probe()
 	w.elect()
+	w.account()
 	return news
 }
 
@@ -204,6 +235,19 @@ func (w *world) drain(n *q.Node) bool {
 	w.s.QuorumGuard.Pods = slices.Delete(w.s.QuorumGuard.Pods, here, here+1)
 	return true
 }
+
+// account is what etcd's leader knows of the members: it gets nothing to one whose etcd is down.
+func (w *world) account() {
+	for k := range w.s.Ring.Members {
+		m := &w.s.Ring.Members[k]
+		if m.LostSince = m.Since; m.Healthy || w.silent[m.ID] {
+			m.LostSince = time.Time{}
+		}
+	}
+}
+
+// votes says whether a voter takes part, by etcd's account.
+func (w *world) votes(m *q.Member) bool { return !m.Learner && (m.Healthy || w.silent[m.ID]) }
 
 // disruptions is how many ready pods the budget lets go.
 func (w *world) disruptions() int {
@@ -248,8 +292,9 @@ func (w *world) kill(addrs []netip.Addr) {
 	for k := range w.s.Ring.Members {
 		m := &w.s.Ring.Members[k]
 		for _, a := range addrs {
-			if m.Healthy && slices.Contains(m.PeerURLs, peerURL(a.String())) {
+			if (m.Healthy || w.silent[m.ID]) && slices.Contains(m.PeerURLs, peerURL(a.String())) {
 				m.Healthy, m.Since, m.Why = false, w.s.Now, "connection refused"
+				delete(w.silent, m.ID)
 			}
 		}
 	}
@@ -266,7 +311,7 @@ func (w *world) elect() {
 			continue
 		}
 		voters++
-		if m.Healthy {
+		if w.votes(&m) {
 			healthy++
 			able = cmp.Or(able, m.ID)
 			leads = leads || m.ID == ring.Leader
@@ -445,6 +490,12 @@ func (w *world) set(line string) error {
 			w.s.Ring.Known, w.s.Ring.Why = false, strings.TrimSpace(why)
 		} else {
 			w.s.Ring.Known, w.s.Ring.Version = true, f[1]
+		}
+	case "refused": // etcd refuses the member that is to be added next
+		for _, a := range membership.Decide(&w.s).Actions {
+			if a.Kind() == membership.KindAddLearner {
+				w.s.Failures = append(w.s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: w.s.Now.Add(-time.Minute), Why: errUnhealthy.Error(), Refused: true})
+			}
 		}
 	case "max-deleting":
 		n, err := strconv.Atoi(f[1])
@@ -796,12 +847,19 @@ func (w *world) setMember(id string, opts []string) error {
 				return err
 			}
 			m.Healthy, m.Since, m.Why = false, w.s.Now.Add(-ago), "connection refused"
+			delete(w.silent, m.ID)
+		case "silent": // its client port does not answer, and it votes
+			if err != nil {
+				return err
+			}
+			m.Healthy, m.Since, m.Why, w.silent[m.ID] = false, w.s.Now.Add(-ago), "no answer in time", true
 		case "no-address": // DNS has none for that name
 			m.NoAddress = value
 		case "waits-at": // its host says that its etcd waits there
 			m.WaitsAt = peerURL(value)
 		case "healthy":
 			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
+			delete(w.silent, m.ID)
 		case "name":
 			m.Name = value
 		case "no-peer-url":
@@ -839,6 +897,7 @@ func (w *world) witness() {
 			m.Evidence, m.EvidenceRaw = e, "{}"
 		}
 	}
+	w.account()
 }
 
 func entry(s string) q.Entry {

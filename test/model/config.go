@@ -27,6 +27,7 @@ type config struct {
 	strays   bool   // a fault may also be a voter that somebody lists by hand, and that never starts
 	nodes    bool   // a fault may also be the loss of a Node object
 	rehomes  bool   // a fault may also be a host that comes back at another address, and it may go back to the old one
+	mutes    bool   // a fault may also be a voter that takes part and does not answer
 	outage   bool   // Holdfast does not answer admission for a while, at any time
 	lifted   bool   // a person lifts rules
 	hostile  bool   // automation strips hooks, people put them back, cluster-etcd-operator takes them off

@@ -73,7 +73,7 @@ func (s *state) evictable(i int) bool {
 // nothing that Kubernetes has could keep a drain off until then. A pod that is not ready although its voter is healthy stays so for any time.
 func (s *state) late() bool {
 	for _, o := range s.at {
-		if o.votes() && !o.healthy() && o.get(pod) == podReady {
+		if o.votes() && !o.heard() && o.get(pod) == podReady {
 			return true
 		}
 	}
@@ -83,7 +83,7 @@ func (s *state) late() bool {
 // probe has a pod say whether the Node's voter is healthy.
 func (s *state) probe(i int) {
 	s.at[i].set(pod, podWaits)
-	if s.at[i].healthy() {
+	if s.at[i].heard() {
 		s.at[i].set(pod, podReady)
 	}
 }
@@ -91,7 +91,7 @@ func (s *state) probe(i int) {
 // drains is what becomes of guard pods by themselves, and of Nodes that people drain: the member stops, and may come back.
 func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 	o := s.at[i]
-	if o.is(pod) && o.is(node) && o.healthy() != (o.get(pod) == podReady) {
+	if o.is(pod) && o.is(node) && o.heard() != (o.get(pod) == podReady) {
 		then(probes, func(n *state) { n.probe(i) })
 	}
 	if o.is(cordon) && !e.c.released(o) {

@@ -110,7 +110,7 @@ func (s *state) followed(c *config) bool {
 			continue
 		}
 		leaves := o.get(machine) != live || o.get(record) == recGone
-		ill := !o.healthy() || s.conceded(o) || o.get(member) == stray
+		ill := !o.heard() || s.conceded(o) || o.get(member) == stray
 		if leaves && ill || c.set && !s.at[i].healthy() && o.get(answers) == dead {
 			return true
 		}

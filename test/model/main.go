@@ -111,6 +111,10 @@ func configs() []config {
 		{name: "three, a voter by hand", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, strays: true},
 		{name: "three, overrides left behind", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 2, escape: true, left: true},
 		{name: "three, Nodes lost", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, nodes: true, escape: true},
+		{name: "three, silent voters", voters: 3, desired: 3, version: current, spares: 1, faults: 3, recs: 1, mutes: true},
+		{name: "three, 3.6, silent voters", voters: 3, desired: 3, version: old, spares: 1, faults: 2, recs: 1, mutes: true},
+		{name: "three, a silent voter, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, mutes: true, escape: true},
+		{name: "five, silent voters", voters: 5, desired: 5, version: current, spares: 1, faults: 2, recs: 1, mutes: true},
 		{name: "three, a host moves", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 2, rehomes: true},
 		{name: "three, a host moves, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, rehomes: true, escape: true},
 		{name: "three, two hosts move", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, rehomes: true},
@@ -131,6 +135,7 @@ func configs() []config {
 		{name: "three, drains, three faults", voters: 3, desired: 3, version: current, spares: 1, faults: 3, recs: 1, guard: true},
 		{name: "three, drains, two reconcilers", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 2, guard: true},
 		{name: "three, drains, escape", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, guard: true, escape: true},
+		{name: "three, drains, silent voters", voters: 3, desired: 3, version: current, spares: 1, faults: 3, recs: 1, guard: true, mutes: true},
 		{name: "one to three, drains", voters: 1, desired: 3, version: current, spares: 2, faults: 1, recs: 1, guard: true},
 		{name: "three to five, drains", voters: 3, desired: 5, version: current, spares: 2, faults: 1, recs: 1, guard: true},
 

@@ -74,7 +74,7 @@ func (e *explorer) machineController(s *state, i int, then func(what, func(*stat
 	if !e.c.released(o) || !e.c.drained(s, i) || !e.c.windows && s.inHand(i) {
 		return
 	}
-	if o.get(member) != noMember && o.is(own) && o.get(answers) == up {
+	if o.get(member) != noMember && o.is(own) && (o.get(answers) == up || o.is(mute)) {
 		then(drains, func(n *state) { n.unpod(i); n.stop(i) })
 	}
 	then(goes, func(n *state) { n.terminate(i, false) })
@@ -171,16 +171,26 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 			then(goesHome, func(n *state) { n.at[i].set(moved, 0) })
 		}
 	case m == unstarted && runs && quorate && s.starts(i):
-		then(starts, func(n *state) { n.run(i, behind); n.heard(i) })
+		then(starts, func(n *state) { n.run(i, behind); n.joined(i) })
 	case m == behind && o.get(answers) == up && quorate:
 		then(catchesUp, func(n *state) { n.run(i, caughtUp) })
 	case o.get(answers) != up && runs && m != unstarted && m != stray && free:
-		then(returns, func(n *state) { n.at[i].set(answers, up) })
+		then(returns, func(n *state) {
+			n.at[i].set(answers, up)
+			n.at[i].set(mute, 0)
+		})
 	}
 	if o.get(answers) == down || m == behind && !o.is(stalled) {
 		then(passes, func(n *state) { n.age(i) })
 	}
-	if o.get(answers) == up && s.faults() > 0 && free {
+	if e.c.mutes && o.heard() && s.faults() > 0 && free {
+		then(hushes, func(n *state) {
+			n.ctl -= 1 << faultShift
+			n.at[i].set(mute, 1)
+			n.at[i].set(answers, down)
+		})
+	}
+	if (o.get(answers) == up || o.is(mute)) && s.faults() > 0 && free {
 		over := o.votes() && !s.survives(i)
 		if !over || e.c.beyond {
 			then(dies, func(n *state) {

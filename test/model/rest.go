@@ -139,13 +139,17 @@ func (e *explorer) fair(s *state) {
 // settle is what becomes of a member once nothing else happens.
 func (s *state) settle(i int) {
 	o := &s.at[i]
+	if o.is(mute) {
+		o.set(mute, 0)
+		o.set(answers, up)
+	}
 	runs := o.is(own) && o.is(machine) && !o.is(broken) && o.is(instance) && !o.is(moved)
 	switch {
 	case o.learner() && runs && (o.get(member) != unstarted || s.starts(i)):
 		begins := o.get(member) == unstarted
 		s.run(i, caughtUp)
 		if begins {
-			s.heard(i)
+			s.joined(i)
 		}
 	case o.learner() || o.votes():
 		s.age(i)

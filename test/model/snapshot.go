@@ -68,6 +68,8 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			out.QuorumGuard.MinAvailable = &least
 		}
 	}
+	leader, led := s.find(leads)
+	silent := led && s.at[leader].is(mute) // it does not tell who is lost
 	for k := range slots {
 		o, h := s.at[order(k, way)], &c.hosts[k]
 		since := longAgo().Add(time.Duration(k) * time.Minute) // each Machine and Node is of another age
@@ -79,6 +81,9 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		}
 		if o.get(member) != noMember && out.Ring.Known {
 			m := c.member(o, h)
+			if silent {
+				m.LostSince = time.Time{}
+			}
 			out.Ring.Members = append(out.Ring.Members, m)
 			if o.is(leads) {
 				out.Ring.Leader = m.ID
@@ -149,6 +154,9 @@ func (c *config) member(o slot, h *host) q.Member {
 	}
 	if o.get(answers) != down {
 		m.Since = longAgo()
+	}
+	if !m.Healthy && !o.is(mute) {
+		m.LostSince = m.Since
 	}
 	if o.is(stalled) {
 		m.ProgressAt = longAgo()

@@ -50,6 +50,7 @@ const (
 
 	lower field = 40<<3 | 1 // the listed member takes one learner at a time, whatever the others do
 	moved field = 41<<3 | 1 // the host has another address than the one at which its member is listed
+	mute  field = 42<<3 | 1 // the listed voter takes part, and answers nobody but etcd
 )
 
 // targets are what reconcilers and the set are in the middle of at a slot.
@@ -112,7 +113,8 @@ func (s *slot) set(f field, v uint32) {
 }
 
 func (s slot) votes() bool   { return s.get(member) >= voter }
-func (s slot) healthy() bool { return s.votes() && s.get(answers) == up }
+func (s slot) heard() bool   { return s.votes() && s.get(answers) == up }    // what probes say
+func (s slot) healthy() bool { return s.heard() || s.votes() && s.is(mute) } // what etcd knows
 func (s slot) hooked() bool  { return s.is(hook) && s.is(latch) }
 func (s slot) freed() bool   { return s.get(machine) == deleting && !s.is(hook) && !s.is(latch) } // nothing holds it any more
 func (s slot) learner() bool { return s.get(member) != noMember && !s.votes() }
@@ -328,8 +330,8 @@ func (s *state) learners() (n int) {
 // starts says whether etcd starts at an address: one that takes one learner does not while there are two.
 func (s *state) starts(i int) bool { return !s.at[i].is(lower) || s.learners() < 2 }
 
-// heard ends those members that take one learner, for another has started beside one.
-func (s *state) heard(i int) {
+// joined ends those members that take one learner, for another has started beside one.
+func (s *state) joined(i int) {
 	for k := range s.at {
 		if o := &s.at[k]; k != i && o.is(lower) && o.get(member) != unstarted && s.learners() > 1 {
 			s.stop(k)
@@ -342,16 +344,17 @@ func (s *state) heard(i int) {
 
 // stop ends a member's process.
 func (s *state) stop(i int) {
-	if s.at[i].get(answers) == up {
+	if s.at[i].get(answers) == up || s.at[i].is(mute) {
 		s.at[i].set(answers, down)
 	}
+	s.at[i].set(mute, 0)
 	s.at[i].set(leads, 0)
 }
 
 // unlist takes a member off etcd's list. A reconciler that is in the middle of something with that
 // member can only fail, so it is idle.
 func (s *state) unlist(i int) {
-	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower, moved} {
+	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower, moved, mute} {
 		s.at[i].set(f, 0)
 	}
 	if s.at[i].get(ledger) == recGone {
@@ -426,6 +429,15 @@ func (s *state) arrive(i int) {
 	}
 }
 
+// refuses says whether etcd adds no member: before 3.7 while a voter is not connected to its leader, then while too few are.
+func (s *state) refuses(c *config) bool {
+	voters, connected := s.tally()
+	if c.new() && voters > 1 {
+		return connected < (voters+1)/2+1
+	}
+	return connected < voters
+}
+
 // etcd makes one change of membership, unless it refuses.
 func (s *state) etcd(c *config, a act) (done bool) {
 	voters, healthy := s.tally()
@@ -435,11 +447,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 	o := &s.at[a.slot]
 	switch a.kind() {
 	case membership.KindAddLearner:
-		want := voters
-		if c.new() && voters > 1 {
-			want = (voters+1)/2 + 1
-		}
-		if s.learners() >= max(1, c.learners) || o.get(member) != noMember || healthy < want {
+		if s.learners() >= max(1, c.learners) || o.get(member) != noMember || s.refuses(c) {
 			return false
 		}
 		o.set(member, unstarted)
@@ -467,7 +475,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		o.set(member, voter)
 		o.set(stalled, 0)
 	case membership.KindMoveLeader:
-		if !s.at[a.to].healthy() {
+		if leader, _ := s.find(leads); !s.at[a.to].healthy() || !s.at[leader].heard() {
 			return false
 		}
 		o.set(leads, 0)

@@ -28,6 +28,7 @@ const (
 	catchesUp
 	passes // time
 	dies
+	hushes // it answers nobody but etcd
 	returns
 	drains  // the instance stops before the Machine is gone
 	cordons // the machine controller is about to drain it

@@ -121,7 +121,9 @@ func (o slot) memberText(n int) string {
 	if o.is(stalled) {
 		text += " idle=1h"
 	}
-	if m := o.get(member); m != unstarted && m != stray {
+	if m := o.get(member); o.is(mute) {
+		text += " silent=1h"
+	} else if m != unstarted && m != stray {
 		text += [...]string{up: "", down: " dead=0s", dead: " dead=1h"}[o.get(answers)]
 	}
 	if o.is(lower) {
@@ -195,6 +197,7 @@ func worldText(w what) string {
 		evicts:          "a person drains Node HOST, and its member stops",
 		uncordons:       "Node HOST is uncordoned",
 		loses:           "the Node object of HOST is deleted",
+		hushes:          "the member at HOST votes on and answers nobody else",
 		rehomes:         "the host of HOST comes back at another address",
 		goesHome:        "the host of HOST has its old address again",
 		listed:          "somebody lists a voter at HOST by hand, which never starts",

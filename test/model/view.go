@@ -1,10 +1,12 @@
 package main
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // act is one action of a plan: what it does, at which slot.
@@ -48,7 +50,14 @@ func order(i, way int) int {
 
 // decide asks Decide, and packs its answer.
 func (c *config) decide(s *state, way int) *plan {
-	p := membership.Decide(c.snapshot(s, way))
+	seen := c.snapshot(s, way)
+	p := membership.Decide(seen)
+	if i := slices.IndexFunc(p.Actions, func(a membership.Action) bool { return a.Kind() == membership.KindAddLearner }); i >= 0 && s.refuses(c) {
+		// It was tried, for long enough; what would only be refused again is left out.
+		seen.Failures = []quorum.Failure{{Reason: string(membership.ReasonActionFails), What: p.Actions[i].Describe(), Since: longAgo(), Refused: true}}
+		p = membership.Decide(seen)
+		p.Actions = slices.DeleteFunc(p.Actions, func(a membership.Action) bool { return a.Describe() == seen.Failures[0].What })
+	}
 	out := &plan{writes: p.Records != nil, cleans: p.Ledger != nil, violated: p.Violated}
 	for _, r := range p.Ledger {
 		which, k := about(r.UID)

@@ -64,7 +64,8 @@ func (s *Sandbox) holdfastSpec(name string, ports holdfastPorts) (process.Spec, 
 			"--metrics-bind-address=" + joinPort(s.holdfastHost, ports.metrics),
 			"--health-probe-bind-address=" + joinPort(s.holdfastHost, ports.probe),
 			"--leader-elect=" + strconv.FormatBool(len(s.holdfasts) > 1), "--audit-log-path=" + s.auditLog(name),
-			"--quorum-guard-image=holdfast", "--stabilization=0", // HoldfastArgs may have a longer one
+			"--quorum-guard-image=holdfast",
+			"--stabilization=0", "--member-dead-timeout=10s", // HoldfastArgs may have longer ones, as by default
 		}, args...),
 	}, nil
 }
