@@ -172,7 +172,7 @@ func TestInstancePolicy(t *testing.T) {
 		req := admission.Request{User: who, Namespace: "openshift-machine-api", At: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
 		var old, next *machinev1beta1.Machine
 		operation := rapid.SampledFrom([]apiadmission.Operation{apiadmission.Create, apiadmission.Update, apiadmission.Update}).Draw(t, "operation")
-		want := false
+		var want bool
 		if operation == apiadmission.Create {
 			next = machines().Draw(t, "new")
 			req.Operation, req.New = admission.OperationCreate, new(machineapi.Machine(next))

@@ -89,7 +89,7 @@ func testKept(t *testing.T, c *cluster) {
 	for len(k.events.Events) > 0 {
 		told[strings.Join(strings.Fields(<-k.events.Events)[:2], " ")]++
 	}
-	if diff := cmp.Diff(map[string]int{"Normal RegistrationCreated": 8, "Warning RegistrationRestored": 16}, told); diff != "" {
+	if diff := cmp.Diff(map[string]int{"Normal RegistrationCreated": 10, "Warning RegistrationRestored": 20}, told); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -108,8 +108,8 @@ func testRest(t *testing.T, c *cluster) {
 	}
 	k.round(t.Context())
 	before := versions()
-	if len(before) != 8 {
-		t.Fatalf("there are %v, want all eight", before)
+	if len(before) != 10 {
+		t.Fatalf("there are %v, want all ten", before)
 	}
 	other := c.keeper(t, nobodyURL, k.Trust) // elected after it
 	for range 3 {
@@ -274,8 +274,8 @@ func testLooking(t *testing.T, c *cluster) {
 				}
 			}
 		}
-		if n != 11 {
-			t.Errorf("%d registrations are told of, want 11", n)
+		if n != 13 {
+			t.Errorf("%d registrations are told of, want 13", n)
 		}
 		slices.Sort(out)
 		return out
@@ -403,7 +403,7 @@ func testStandby(t *testing.T, c *cluster) {
 	k := c.standby(t, trust, &ledAgo, false)
 	k.round(t.Context())
 	made := c.versions(t, k)
-	if len(made) != 8 {
+	if len(made) != 10 {
 		t.Fatalf("it makes %v", made)
 	}
 	k.round(t.Context()) // right, as somebody left it who was elected
@@ -477,7 +477,7 @@ func testVersions(t *testing.T, c *cluster) {
 		both()
 		before := c.versions(t, ours)
 		both()
-		if diff := cmp.Diff(before, c.versions(t, ours)); diff != "" || len(before) != 8 {
+		if diff := cmp.Diff(before, c.versions(t, ours)); diff != "" || len(before) != 10 {
 			t.Errorf("%s: they fight: %s", when, diff)
 		}
 	}

@@ -710,16 +710,6 @@ func TestAdmitHost(t *testing.T) {
 	})
 }
 
-// dropped says whether a value that stood before is another now.
-func dropped(before, now []string) bool {
-	for i := range before {
-		if before[i] != "" && before[i] != now[i] {
-			return true
-		}
-	}
-	return false
-}
-
 // owned says whether a MachineSet is the Machine's controller.
 func owned(m *q.Machine) bool {
 	return slices.ContainsFunc(m.Owners, func(o q.Owner) bool { return o.Kind == "MachineSet" && o.Controller })
