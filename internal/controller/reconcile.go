@@ -244,9 +244,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 			did.again = requeueAgain
 		}
 	}
-	r.attempts.keep(func(what string) bool {
-		return slices.ContainsFunc(plan.Actions, func(a membership.Action) bool { return a.Describe() == what })
-	})
+	r.attempts.keep(plan.Tries)
 	for _, a := range plan.Actions {
 		if r.attempts.pausing(a.Describe(), s.Now) {
 			continue

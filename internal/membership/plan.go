@@ -20,8 +20,15 @@ type Plan struct {
 	Ledger []quorum.Release
 	// InProgress: something is under way that etcd or a host must finish, so look again soon.
 	InProgress bool
+	// Refused is the action that etcd has refused and that is to be tried again, now or after the Actions, as Describe has it; "" without one.
+	Refused string
 	// Violated is the invariant that a planned action would break; there are then no Actions. "" if none.
 	Violated Invariant
+}
+
+// Tries says whether an action, as Describe has it, is one of the plan's, or the one that etcd refuses. What is known of its failure counts.
+func (p *Plan) Tries(what string) bool {
+	return what == p.Refused || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Describe() == what })
 }
 
 // Decide computes the plan. Every action has passed the invariants; if one did not, there are no
@@ -97,6 +104,9 @@ func (p *planner) decide() {
 			p.note(ReasonDesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
 			steps = append(steps, p.removeLearner, p.removeVoter, p.updatePeerURL, p.removeDead, p.promote, p.addLearner)
+			if f := p.refused(); f != nil {
+				p.plan.Refused = f.What
+			}
 		}
 	}
 	acts := false

@@ -159,6 +159,9 @@ var errUnhealthy = errors.New("etcdserver: unhealthy cluster")
 // tried; known says that it was before.
 func (w *world) try(a membership.Action) (known bool, err error) {
 	known = membership.Failing(&w.s, a) != nil
+	if a.Kind().Membership() && !slices.ContainsFunc(membership.Decide(&w.s).Actions, a.Same) { // as under the lock
+		return false, errors.New("the plan is out of date")
+	}
 	if err = w.apply(a); !errors.Is(err, errUnhealthy) {
 		return false, err
 	}
@@ -171,7 +174,7 @@ func (w *world) try(a membership.Action) (known bool, err error) {
 // forget drops the refusals of what is not tried any more.
 func (w *world) forget(p *membership.Plan) {
 	w.s.Failures = slices.DeleteFunc(w.s.Failures, func(f q.Failure) bool {
-		return f.Refused && !slices.ContainsFunc(p.Actions, func(a membership.Action) bool { return a.Describe() == f.What })
+		return f.Refused && !p.Tries(f.What)
 	})
 }
 

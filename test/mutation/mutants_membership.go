@@ -86,6 +86,7 @@ func plan() []mutant {
 		{"step 5: listed elsewhere, where etcd can", "membership/updatepeerurl.go", "case err != nil || u.Scheme != \"https\" || u.Port() == \"\" || u.Path != \"\":", "case u == nil && err == nil:"},
 		{"step 5: a Node waits", "membership/removedead.go", "	if w == nil || p.hasLearner() {", "	if w == nil {\n		w = &p.s.Machines[0]\n	}\n	if p.hasLearner() {"},
 		{"step 5: while a learner is on its way", "membership/removedead.go", "	if w == nil || p.hasLearner() {", "	if w == nil {"},
+		{"step 5: a refusal is remembered", "membership/plan.go", "			if f := p.refused(); f != nil {", "			if f := p.refused(); false {"},
 		{"step 5: etcd refuses", "membership/removedead.go", "if !refused && (otherWay ||", "if !refused && false && (otherWay ||"},
 		{"step 5: etcd refuses nothing", "membership/removedead.go", "refused := p.refused() != nil", "refused := false && p.refused() != nil"},
 		{"dead: by the leader's account", "quorum/join.go", "return !m.Healthy && !m.LostSince.IsZero() && s.Now.Sub(m.LostSince)", "return !m.Healthy && !m.Since.IsZero() && s.Now.Sub(m.Since)"},
