@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Compares says whether a new Machine's instance is compared with the other Machines': a person names it. Automation may not, and the
-// Machine API knows what it found.
+// Compares says whether a new Machine's instance is compared with the other Machines': a person names it, or the Machine API. Other
+// automation may not.
 func (ids Identities) Compares(r *Request) bool {
-	return r.Operation == OperationCreate && len(r.New.InstanceFields()) > 0 && ids.Classify(r.User) == ClassPerson && !ids.machineAPI(r)
+	return r.Operation == OperationCreate && len(r.New.InstanceFields()) > 0 && (ids.Classify(r.User) == ClassPerson || ids.machineAPI(r))
 }
 
 func (ids Identities) machineAPI(r *Request) bool {
@@ -21,7 +21,7 @@ func (ids Identities) machineAPI(r *Request) bool {
 // admitNamed is the rule claim for a new Machine that names an instance: two Machines that name one would be joined to one host.
 func admitNamed(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	named := r.New.InstanceFields()
-	if len(named) == 0 || ids.machineAPI(r) {
+	if len(named) == 0 {
 		return
 	}
 	if !ids.Compares(r) {

@@ -302,6 +302,8 @@ func spareGuard() map[string]string {
 		"patch events.events.k8s.io in openshift-machine-api":            repeats,
 		"list secrets/holdfast-webhook-ca in holdfast-system":            streams,
 		"update configmaps/holdfast-releases in openshift-machine-api":   "a final release, which test/scenario has",
+		"update configmaps/holdfast-members in openshift-machine-api":    "a change of members, which test/custodian has",
+		"delete configmaps/holdfast-members in openshift-machine-api":    "one that was made immutable",
 		"update secrets/holdfast-webhook-ca in holdfast-system":          "the CA is renewed long before it ends, in years",
 		"delete secrets/holdfast-webhook-ca in holdfast-system":          "a CA that cannot be used when a replica starts, and cannot be changed",
 	}
@@ -330,7 +332,6 @@ func spareFull() map[string]string {
 		"update endpointslices.discovery.k8s.io/etcd-ipv6 in openshift-etcd":                              slices,
 		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd":                        streams,
 		"delete pods in openshift-etcd":                                                                   "the guard pod of a cordoned Node, when several Machines are deleted",
-		"delete configmaps/holdfast-members in openshift-machine-api":                                     "one that was made immutable",
 		"delete configmaps/etcd-membership in openshift-etcd":                                             "one that was made immutable",
 		"delete configmaps/etcd-endpoints in openshift-etcd":                                              "one that was made immutable",
 		"get kubeapiservers.operator.openshift.io/cluster":                                                "there is no such API here; TestInstallation of internal/observe has one",

@@ -122,11 +122,11 @@ func (s *state) followed(c *config) bool {
 	return voters < s.wanted(c) || leave > 0 && !staysIll
 }
 
-// replacements counts the other voters that started, answer, and have a Machine or Node.
+// replacements counts the other voters that started, take part, and have a Machine or Node.
 func (s *state) replacements(i int) int {
 	n := 0
 	for k, o := range s.at {
-		if k != i && o.get(member) == voter && o.get(answers) == up && (o.is(machine) || o.is(node)) {
+		if k != i && o.get(member) == voter && o.healthy() && (o.is(machine) || o.is(node)) {
 			n++
 		}
 	}
@@ -173,7 +173,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		}
 		hooked := o.is(hook)
 		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
-		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
+		if hooked && !o.is(hook) && o.votes() && o.is(own) { // a learner is no part of quorum
 			fail(membership.InvariantRelease, "its member is listed", ev)
 		}
 		e.judge(s, &next, ev, fail)

@@ -6,7 +6,7 @@ func admission() []mutant {
 		{"claim: what others have", "admission/claim.go", "others = slices.Concat(others, s.Claimants)", "_ = s.Claimants"},
 		{"claim: Machines unknown", "admission/claim.go", "if s == nil || r.New.ControlPlane() && s.ClaimantsWhy != \"\" {", "if s == nil {"},
 		{"claim: created by automation", "admission/claim.go", "	if !ids.Compares(r) {", "	if false {"},
-		{"claim: created by the Machine API", "admission/claim.go", "len(named) == 0 || ids.machineAPI(r) {", "len(named) == 0 {"},
+		{"claim: created by the Machine API", "admission/claim.go", " || ids.machineAPI(r))", ")"},
 		{"claim: named by another", "admission/claim.go", "case machineAPI && (!held", "case (machineAPI || c.is != \"\") && (!held"},
 		{"claim: written once", "admission/claim.go", "case machineAPI && (!held ||", "case machineAPI && (true ||"},
 		{"claim: written at first", "admission/claim.go", "c.was == \"\" || c.is != \"\"", "c.is != \"\""},
