@@ -207,11 +207,7 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 	switch is {
 	case quorum.HostingMember:
 		if quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil {
-			then := "it leaves etcd, and the Machine is released"
-			if s.Mode == quorum.ModeGuard {
-				then = "cluster-etcd-operator takes the hook off, and Holdfast releases the Machine"
-			}
-			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: %s.", quorum.RuleHeld, r.name(), hosted(s, r.Old), then)}
+			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it leaves etcd, and the Machine is released.", quorum.RuleHeld, r.name(), hosted(s, r.Old))}
 		}
 		until := "a replacement votes in etcd"
 		if s.Desired > 0 {

@@ -8,7 +8,7 @@
 //	adopt               no MachineSet takes a control-plane Machine for its own
 //	keep-hook           hook, latch and evidence of a guarded Machine stay as they are
 //	no-regain           a deleting Machine does not get the hook back
-//	early-release       a custodian releases a hook only from a Machine that hosts nothing, or learners alone
+//	early-release       a custodian releases a hook only from a Machine that hosts nothing
 //	automation-release  automation releases no hook
 //	escape-hatch        a person may take the hook off a deleting Machine; the latch goes once etcd can do without it
 //	keep-finalizer      the machine finalizer stays while hook or latch is on; a tool leaves no instance of a control-plane Machine behind

@@ -19,10 +19,6 @@ func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 		switch is, why := r.hosting(s); {
 		case is == quorum.HostingNothing:
 			d.dropLatch(r)
-		case is == quorum.HostingMember && r.Old.Hook == quorum.EntryOurs && quorum.NewJoin(s).OnlyLearners(s.Machine(r.Old.Name)):
-			if r.New.Latch != r.Old.Latch {
-				d.Repairs.Latch = FixAsOld // a final release takes it
-			}
 		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.Machine(r.Old.Name)):
 			admitFinal(d, r, s)
 		default:

@@ -84,7 +84,7 @@ func (p *planner) whyReleased(m *quorum.Machine) string {
 		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", m.LiftedBy(), quorum.RuleEscapeHatch)
 	}
 	voters, _ := p.s.Ring.Voters()
-	return fmt.Sprintf("its hook is off, and %d healthy of %s remain without it", p.join.Remaining(m), quorum.NVoters(voters))
+	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.Remaining(m), quorum.NVoters(voters))
 }
 
 // noteHeld tells that a Machine stays although a person took its hook off.

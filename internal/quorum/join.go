@@ -265,12 +265,6 @@ func (j *Join) Ambiguity(member *Member) string {
 	return "it is joined to " + strings.Join(names, " and ")
 }
 
-// OnlyLearners says whether a Machine hosts learners, and no voter for certain.
-func (j *Join) OnlyLearners(m *Machine) bool {
-	return j.s.Ring.Known && len(j.Members(m)) > 0 && j.Voter(m) == nil &&
-		!slices.ContainsFunc(j.hosts, func(h Host) bool { return !h.Known() })
-}
-
 // Members are the listed members that a Machine hosts, surely or perhaps.
 func (j *Join) Members(m *Machine) []*Member {
 	var out []*Member

@@ -173,7 +173,7 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		}
 		hooked := o.is(hook)
 		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
-		if hooked && !o.is(hook) && o.votes() && o.is(own) { // a learner is no part of quorum
+		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
 			fail(membership.InvariantRelease, "its member is listed", ev)
 		}
 		e.judge(s, &next, ev, fail)

@@ -126,7 +126,7 @@ func TestAllIsGone(t *testing.T) {
 	elected(t, s, nil)
 	refuses(t, c)
 	all := registered(t.Context())
-	g.Expect(all).To(HaveLen(8))
+	g.Expect(all).To(HaveLen(10))
 
 	for _, replica := range s.Holdfasts() {
 		g.Expect(replica.Pause()).To(Succeed())
