@@ -428,23 +428,6 @@ func ways() []way {
 		{name: "merge patch of a worker's providerID", on: live, who: notTheMachineAPI(), want: denied(quorum.RuleClaim), send: onStray(worker(), func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
 		})},
-		{name: "DELETE of a worker with a control-plane Machine's providerStatus", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: onStray(worker(), func(ctx context.Context, r *request) ([]string, error) {
-			status := func(value any) error {
-				body, err := json.Marshal(map[string]any{"status": map[string]any{"providerStatus": value}})
-				if err != nil {
-					return err
-				}
-				return r.machineAPI.Status().Patch(ctx, r.on.DeepCopy(), client.RawPatch(types.MergePatchType, body))
-			}
-			if err := status(r.other.Status.ProviderStatus); err != nil {
-				return nil, err
-			}
-			heard, err := remove()(ctx, r)
-			if undone := status(nil); undone != nil {
-				return nil, undone
-			}
-			return heard, err
-		}), note: "who has the Machine API's token"},
 		{name: "CREATE under the Machine's own name", on: live, who: people(), want: invalid, send: create(func(m, other *machinev1beta1.Machine) { m.Name = other.Name })},
 		{name: "PUT with another control-plane Machine's providerID", on: live, who: everyone(), want: denied(quorum.RuleClaim), send: func(ctx context.Context, r *request) ([]string, error) {
 			return put(func(m *machinev1beta1.Machine) { m.Spec.ProviderID = r.other.Spec.ProviderID })(ctx, r)
