@@ -256,7 +256,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		} else {
 			err = r.apply(ctx, a, s)
 		}
-		r.attempts.after(quorum.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Refused: errors.Is(err, rpctypes.ErrUnhealthy)}, s.Now, err, errors.As(err, new(notYet)))
+		r.attempts.after(quorum.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Refused: a.Kind() == membership.KindAddLearner && errors.Is(err, rpctypes.ErrUnhealthy)}, s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
 			r.done(a)

@@ -72,7 +72,7 @@ func (p *planner) voterCounts() (voters, healthy int) {
 // staysHealthy reports whether a member is healthy and not released. A released member counts as lost even if it still answers.
 func (p *planner) staysHealthy(m *quorum.Member) bool { return m.Healthy && !p.join.Released(m) }
 
-// servingWithout counts the voters other than k that stand in for it: each has started, answers, and runs on a Machine or Node that is not
+// servingWithout counts the voters other than one that stand in for it: each has started, answers, and runs on a Machine or Node that is not
 // let go, and has been healthy for that long: a host that catches up once, and then comes and goes, is no replacement. A member that was listed
 // by hand and runs on no Machine or Node does not count.
 func (p *planner) servingWithout(without *quorum.Member, healthyFor time.Duration) int {

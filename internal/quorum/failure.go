@@ -12,7 +12,7 @@ type Failure struct {
 	Machine string    `json:"machine,omitzero"` // "" if it is about no Machine in particular
 	Since   time.Time `json:"since,omitzero"`
 	Why     string    `json:"why,omitzero"`
-	Refused bool      `json:"refused,omitzero"` // by etcd, whose leader is not connected to enough voters
+	Refused bool      `json:"refused,omitzero"` // by etcd, to add a member: its leader is not connected to enough voters
 }
 
 // FailsAfter is for how long something must fail to be told as a failure: an election of etcd's is shorter.
