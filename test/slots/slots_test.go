@@ -79,3 +79,36 @@ func TestTake(t *testing.T) {
 		t.Errorf("tickets are left: %v, %v", tickets, err)
 	}
 }
+
+// TestTakeIsLookedAt: who looks at the queue while another joins it keeps no slot from that one.
+func TestTakeIsLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	joined := make(chan struct{})
+	looked := make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-joined:
+				looked <- nil
+				return
+			default:
+				if _, err = isNext(filepath.Join(dir, "queue"), "~"); errors.Is(err, os.ErrNotExist) {
+					err = nil // nobody has joined
+				}
+			}
+		}
+		looked <- err
+	}()
+	for range 500 {
+		release, err := take(t.Context(), dir, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+	}
+	close(joined)
+	if err := <-looked; err != nil {
+		t.Fatal(err)
+	}
+}
