@@ -10,46 +10,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// sameLook is how long ago the mutating handler may have begun the look that the validating one judges the
-// same request by. A look takes up to 100 ms, and the API server calls one handler right after the other.
-const sameLook = 250 * time.Millisecond
-
-// lookKey is which request a look was taken for. The API server gives its two calls for one request different
-// UIDs: that it read the same stored Machine, for the same user, tells that they are one.
-type lookKey struct{ user, stored string }
-
-func (r *review) lookKey() lookKey { return lookKey{r.UserInfo.Username, string(r.OldObject.Raw)} }
-
-// lookCache keeps the newest look, so that a release need not wait for the same reads twice. The zero value is empty.
-type lookCache struct {
-	mu       sync.Mutex
-	of       lookKey
-	begun    time.Time
-	snapshot *quorum.Snapshot
-}
-
-// keep remembers a look, unless etcd did not answer: a second look may know more.
-func (l *lookCache) keep(of lookKey, begun time.Time, s *quorum.Snapshot) {
-	if s == nil || !s.Ring.Known {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.of, l.begun, l.snapshot = of, begun, s
-}
-
-// take returns the look that was kept for the same request a moment ago, nil if there is none. It returns each look once.
-func (l *lookCache) take(of lookKey, now time.Time) *quorum.Snapshot {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.of != of || now.Sub(l.begun) > sameLook {
-		return nil
-	}
-	s := l.snapshot
-	l.of, l.snapshot = lookKey{}, nil
-	return s
-}
-
 // lookTimeout is how long a look waits for the one before it, which may hang.
 const lookTimeout = 100 * time.Millisecond
 

@@ -88,7 +88,6 @@ type Handlers struct {
 	Recorder         Recorder
 	Metrics          *Metrics
 
-	lookCache   lookCache
 	sharedLooks sharedLooks
 	lists       sharedLooks // of the guarded Machines alone
 }
@@ -146,7 +145,7 @@ func (g *Handlers) answer(ctx context.Context, req *ctrladmission.Request, handl
 		return refused(err)
 	}
 	r.received, r.request.At = received, received
-	r.snapshot = g.gather(ctx, r, handler)
+	r.snapshot = g.gather(ctx, r)
 	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)
 	response.AuditAnnotations = annotations(req, &r.decision)
@@ -209,31 +208,20 @@ func machine(which string, raw []byte) (*machineapi.Object, *quorum.Machine, err
 }
 
 // gather reads what the decision needs, nil if that cannot be had: then the decision holds.
-func (g *Handlers) gather(ctx context.Context, r *review, handler string) *quorum.Snapshot {
+func (g *Handlers) gather(ctx context.Context, r *review) *quorum.Snapshot {
 	var (
 		s   *quorum.Snapshot
 		err error
 	)
-	update := r.request.Operation == admission.OperationUpdate // of DELETE the mutating handler is not told
 	switch g.Identities.Needs(&r.request) {
 	case admission.NeedRing:
-		// Another webhook may have added an owner since: no kept look has the MachineSets.
-		adopts := r.request.Adopts()
-		if update && handler == validating && !adopts {
-			if s := g.lookCache.take(r.lookKey(), r.received); s != nil {
-				return s
-			}
-		}
 		if r.mayShareLook() {
 			s, err = g.sharedLooks.look(ctx, g.Observer.Snapshot)
 		} else {
 			s, err = g.Observer.Snapshot(ctx)
 		}
-		if update && err == nil && adopts {
+		if err == nil && r.request.Operation == admission.OperationUpdate && r.request.Adopts() {
 			s, err = g.withSets(ctx, &r.request, s)
-		}
-		if update && handler == mutating {
-			g.lookCache.keep(r.lookKey(), r.received, s)
 		}
 	case admission.NeedHosts:
 		s, err = g.hosts(ctx, r)

@@ -46,7 +46,6 @@ type process struct {
 	mode      quorum.Mode
 	log       logr.Logger
 	ring      *etcd.Client
-	hedge     *controller.Hedge
 	mgr       ctrl.Manager
 	api       client.WithWatch // past the manager's cache
 	tell      events.EventRecorder
@@ -177,7 +176,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
 		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, Alone: !p.flags.besideOperator,
-		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Hedge: p.hedge, Log: p.log.WithName("reconciler"),
+		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Log: p.log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
 		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
 	}

@@ -31,7 +31,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
-	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
@@ -177,8 +176,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
-	p := &process{flags: o, mode: mode, log: log, hedge: &controller.Hedge{}}
-	config.Wrap(p.hedge.Wrap)
+	p := &process{flags: o, mode: mode, log: log}
 	types := scheme()
 	p.ring, err = o.connect(ctx, config, types, mode, log)
 	if ctx.Err() != nil {

@@ -11,5 +11,5 @@
 //   - the rounds: reconcile.go; a change of etcd or of a Machine: apply.go; the ledger, written before a release: ledger.go
 //   - when the next round comes: backoff.go; rounds that only wait for a learner: catchup.go; when a failed action is tried again: attempts.go
 //   - what is told: alarms.go, conditions.go, operatorcondition.go, metrics.go, ringview.go; etcd's hosts and clients: publish.go
-//   - the rest: quorumguard.go (budget and pods), etcdoperator.go (who else drives etcd), hedge.go (reads that hang)
+//   - the rest: quorumguard.go (budget and pods); etcdoperator.go (who else drives etcd)
 package controller

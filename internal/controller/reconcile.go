@@ -47,8 +47,6 @@ type Reconciler struct {
 	OperatorCondition *OperatorCondition
 	// Seen is told what is new in a look; nil for nobody.
 	Seen func(s *quorum.Snapshot, news []membership.Seen)
-	// Hedge is told when a member has left etcd; nil for nobody.
-	Hedge *Hedge
 
 	memory       observe.Memory
 	changes      membership.Changes
@@ -297,9 +295,6 @@ func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 func (r *Reconciler) done(a membership.Action) {
 	r.Metrics.actions.WithLabelValues(a.Kind().String(), "done").Inc()
 	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
-	if a.Kind() == membership.KindRemoveVoter || a.Kind() == membership.KindRemoveLearner {
-		r.Hedge.Begin()
-	}
 	if a.Machine == "" {
 		return
 	}
