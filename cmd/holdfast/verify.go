@@ -81,8 +81,7 @@ waits, with progress, until --timeout.
     a member that etcd lists are never archived.
   - A member that has started before does not start without its data.
   - Where etcd lists the member whose data are here at another peer URL, the host's address changed. This
-    command waits, and says so in etcd by a key below /holdfast/waits that lasts 15 s; in full mode
-    Holdfast then has etcd list the member here, if nothing speaks against it.
+    command waits until etcd lists it here, and says what to type for that.
   - Data from before etcd was restored from a snapshot do not start. Restore with a new
     --initial-cluster-token: with the old one members and cluster keep their IDs.
   - If etcd gives no linearizable answer for --quorum-wait, a member whose own data are here and that

@@ -71,7 +71,7 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 		return r.QuorumGuard.createPod(ctx, c.Node, c.Address)
 	case membership.DeleteGuardPod:
 		return r.QuorumGuard.deletePod(ctx, c.Pod, c.PodUID)
-	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.UpdatePeerURL, membership.MoveLeader: // changeMembership's
+	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
@@ -223,8 +223,6 @@ func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd
 		err = held.Remove(ctx, c.Member.ID)
 	case membership.RemoveVoter:
 		err = held.Remove(ctx, c.Member.ID)
-	case membership.UpdatePeerURL:
-		err = held.UpdatePeerURL(ctx, c.Member.ID, c.PeerURL)
 	case membership.MoveLeader:
 		err = held.MoveLeader(ctx, c.To.ID)
 	case membership.ReleaseHook:

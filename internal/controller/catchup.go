@@ -52,7 +52,7 @@ func shape(ring *quorum.Ring, limits quorum.Limits) string {
 	fmt.Fprintln(&b, ring.Known, ring.Leader, ring.Version, ring.Alarms)
 	for i := range ring.Members {
 		m := &ring.Members[i]
-		fmt.Fprintln(&b, m.ID, m.Name, m.PeerURLs, m.ClientURLs, m.WaitsAt, m.Learner, m.Healthy, m.MaxLearners, s.CaughtUp(m))
+		fmt.Fprintln(&b, m.ID, m.Name, m.PeerURLs, m.ClientURLs, m.Learner, m.Healthy, m.MaxLearners, s.CaughtUp(m))
 	}
 	return b.String()
 }

@@ -104,7 +104,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"phase"}),
 		state: newGauges(),
 	}
-	for _, invariant := range [...]membership.Invariant{membership.InvariantQuorum, membership.InvariantHookedPromotion, membership.InvariantRelease, membership.InvariantVoterCount, membership.InvariantLivePromotion, membership.InvariantNoRegain, membership.InvariantOneChange, membership.InvariantPeerURL} {
+	for _, invariant := range [...]membership.Invariant{membership.InvariantQuorum, membership.InvariantHookedPromotion, membership.InvariantRelease, membership.InvariantVoterCount, membership.InvariantLivePromotion, membership.InvariantNoRegain, membership.InvariantOneChange} {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
 	for _, c := range []prometheus.Collector{m.Elected, m.actions, m.refused, m.phases, m} {

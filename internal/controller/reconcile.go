@@ -301,7 +301,7 @@ func (r *Reconciler) done(a membership.Action) {
 	reason := map[membership.Kind]string{
 		membership.KindAddHook: "HookAdded", membership.KindReleaseHook: "HookReleased", membership.KindRecordRelease: "ReleaseRecorded", membership.KindRemoveLearner: "LearnerRemoved",
 		membership.KindMoveLeader: "LeaderMoved", membership.KindRemoveVoter: "MemberRemoved", membership.KindPromote: "LearnerPromoted",
-		membership.KindAddLearner: "LearnerAdded", membership.KindUpdatePeerURL: "PeerURLUpdated",
+		membership.KindAddLearner: "LearnerAdded",
 	}[a.Kind()]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind().String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }

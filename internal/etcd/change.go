@@ -53,18 +53,6 @@ func (h *Held) Remove(ctx context.Context, id quorum.MemberID) error {
 	})
 }
 
-// UpdatePeerURL has a voter be found at another peer URL. etcd refuses with rpctypes.ErrMemberNotFound, and with
-// rpctypes.ErrPeerURLExist where another member is listed there.
-func (h *Held) UpdatePeerURL(ctx context.Context, id quorum.MemberID, peerURL string) error {
-	if _, err := types.NewURLs([]string{peerURL}); err != nil {
-		return fmt.Errorf("list member %x at %q: %w", id, peerURL, err)
-	}
-	return h.change(ctx, fmt.Sprintf("list member %x at %s", id, peerURL), func(ctx context.Context, leader *clientv3.Client) error {
-		_, err := leader.MemberUpdate(ctx, uint64(id), []string{peerURL})
-		return err
-	})
-}
-
 // MoveLeader hands leadership to the voter with ID to, and returns when it leads. etcd refuses with
 // rpctypes.ErrBadLeaderTransferee for a learner or a stranger, with ErrNotLeader if leadership has
 // moved by itself. A transferee that does not answer makes it ErrAmbiguous at the deadline.

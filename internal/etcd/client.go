@@ -53,7 +53,7 @@ type Config struct {
 }
 
 // Client reads and changes the membership of one etcd: the cluster that its first good read met. A
-// cluster restored from a snapshot is another one, see Restored. It is safe for concurrent use, but for Waits and WaitsNoMore.
+// cluster restored from a snapshot is another one, see Restored. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
 	seeds []string
@@ -68,7 +68,6 @@ type Client struct {
 	at      time.Time                   // when that was
 	learned []string                    // client URLs that may be etcd's, until a good read says which are
 	unwell  bool                        // a member did not answer the last read
-	waiting waiting                     // what Waits said last
 	names   map[string]lookup           // what DNS said of host names in peer URLs
 	roots   *x509.CertPool
 	rootAt  time.Time // modification time of the file that roots were read from

@@ -55,16 +55,12 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 			asked.Go(func() { ring.Members[i].MaxLearners = c.limit(ctx, ring.Members[i].ClientURLs) })
 		}
 	}
-	var waits map[quorum.MemberID]string
-	if c.wasUnwell() {
-		asked.Go(func() { waits = c.waits(ctx) })
-	}
 	asked.Go(func() { c.keepNames(ctx, ring.Members) }) // into a field that the others leave alone
 	for i := range ring.Members {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
-	c.keepWaits(&ring, waits)
+	c.setUnwell(slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return !m.Healthy }))
 	for i, a := range answers {
 		if a.status == nil { // who else answers at its URL says nothing of this member
 			ring.Members[i].MaxLearners = 0
@@ -277,6 +273,19 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	return out
+}
+
+// wasUnwell is whether a member did not answer the last read. Only then the leader is asked how far the members are.
+func (c *Client) wasUnwell() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unwell
+}
+
+func (c *Client) setUnwell(unwell bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unwell = unwell
 }
 
 // connectBound is how long a read waits for a learner that does not take the connection.

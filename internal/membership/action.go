@@ -72,11 +72,6 @@ type (
 	MoveLeader struct{ From, To Member }
 	// RemoveVoter removes a voter from etcd.
 	RemoveVoter struct{ Member Member }
-	// UpdatePeerURL has etcd list a voter at another peer URL.
-	UpdatePeerURL struct {
-		Member  Member
-		PeerURL string
-	}
 	// Promote makes a learner a voter.
 	Promote struct{ Member Member }
 	// AddLearner adds a member as a learner.
@@ -96,7 +91,6 @@ const (
 	KindRemoveLearner
 	KindMoveLeader
 	KindRemoveVoter
-	KindUpdatePeerURL
 	KindPromote
 	KindAddLearner
 )
@@ -104,7 +98,7 @@ const (
 func (k Kind) String() string {
 	return [...]string{
 		KindAddHook: "add-hook", KindReleaseHook: "release-hook", KindSizeGuard: "size-guard", KindCreateGuardPod: "create-guard-pod", KindDeleteGuardPod: "delete-guard-pod",
-		KindRecordRelease: "record-release", KindRemoveLearner: "remove-learner", KindMoveLeader: "move-leader", KindRemoveVoter: "remove-voter", KindUpdatePeerURL: "update-peer-url",
+		KindRecordRelease: "record-release", KindRemoveLearner: "remove-learner", KindMoveLeader: "move-leader", KindRemoveVoter: "remove-voter",
 		KindPromote: "promote", KindAddLearner: "add-learner",
 	}[k]
 }
@@ -121,7 +115,6 @@ func (DeleteGuardPod) kind() Kind { return KindDeleteGuardPod }
 func (RemoveLearner) kind() Kind  { return KindRemoveLearner }
 func (MoveLeader) kind() Kind     { return KindMoveLeader }
 func (RemoveVoter) kind() Kind    { return KindRemoveVoter }
-func (UpdatePeerURL) kind() Kind  { return KindUpdatePeerURL }
 func (Promote) kind() Kind        { return KindPromote }
 func (AddLearner) kind() Kind     { return KindAddLearner }
 
@@ -136,8 +129,6 @@ func (a Action) MemberID() quorum.MemberID {
 	case MoveLeader:
 		return c.From.ID
 	case RemoveVoter:
-		return c.Member.ID
-	case UpdatePeerURL:
 		return c.Member.ID
 	case Promote:
 		return c.Member.ID
@@ -208,10 +199,6 @@ func (c MoveLeader) describe(string) string {
 
 func (c RemoveVoter) describe(string) string { return fmt.Sprintf("remove voter %s", c.Member) }
 
-func (c UpdatePeerURL) describe(string) string {
-	return fmt.Sprintf("list voter %s at %s", c.Member, c.PeerURL)
-}
-
 func (c Promote) describe(string) string { return fmt.Sprintf("promote learner %s", c.Member) }
 
 func (c AddLearner) describe(machine string) string {
@@ -232,8 +219,6 @@ func Shows(s *quorum.Snapshot, a Action) bool {
 	switch c := a.Change.(type) {
 	case RemoveLearner, RemoveVoter:
 		return member == nil
-	case UpdatePeerURL:
-		return member != nil && slices.Equal(member.PeerURLs, []string{c.PeerURL})
 	case Promote:
 		return member != nil && !member.Learner
 	case MoveLeader:

@@ -8,8 +8,7 @@
 //	step 2  finalrelease.go   let go of a Machine whose hook a person took off, on record first, if etcd can do without it
 //	step 3  removelearner.go  remove the learner of a deleting Machine, or one that makes no progress while another Node waits
 //	step 4  removevoter.go    remove the voter of a deleting Machine
-//	step 5  updatepeerurl.go  list a dead voter at its host's new address, or else:
-//	        removedead.go     remove a dead voter that keeps its replacement out
+//	step 5  removedead.go     remove a dead voter that keeps its replacement out
 //	step 6  promote.go        promote a learner
 //	step 7  addlearner.go     add a learner
 //	step 8  quorumguard.go    beside any other: size the quorum guard's budget, create and delete its pods

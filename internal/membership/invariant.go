@@ -20,7 +20,6 @@ const (
 	InvariantOneChange       Invariant = "I7"  // at most one membership change a round
 	InvariantTolerance       Invariant = "I10" // no action lowers what etcd tolerates, but for the moment between a promotion and the removal that follows it
 	InvariantDead            Invariant = "I11" // no voter is removed below desired unless etcd's leader calls it lost
-	InvariantPeerURL         Invariant = "I12" // no voter is listed at another peer URL while it is healthy, and none but at its own host
 )
 
 // Violation is an action that would break an invariant. It always means a bug in the planner.
@@ -34,7 +33,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
 }
 
-// CheckPlan checks actions against I1 to I7 and I10 to I12, from the Snapshot and the actions alone: it shares
+// CheckPlan checks actions against I1 to I7, I10 and I11, from the Snapshot and the actions alone: it shares
 // nothing with the steps that chose them but the join.
 func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 	changes := 0
@@ -104,7 +103,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 			return InvariantRelease, "the Machine is not deleting, or no person took its hook off"
 		}
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
-	case RemoveLearner, MoveLeader, RemoveVoter, UpdatePeerURL, Promote, AddLearner: // checkMember's
+	case RemoveLearner, MoveLeader, RemoveVoter, Promote, AddLearner: // checkMember's
 	}
 	return "", ""
 }
@@ -113,7 +112,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
 	voters, _ := s.Ring.Voters()
 	member := s.Ring.Member(a.MemberID())
-	switch c := a.Change.(type) {
+	switch a.Change.(type) {
 	case RemoveLearner:
 		if !member.Learner {
 			return InvariantVoterCount, "the member is a voter"
@@ -127,15 +126,6 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 		}
 		if lost := member.LostSince; voters <= s.Desired && (member.Healthy || lost.IsZero() || s.Now.Sub(lost) < s.Limits.DeadAfter) {
 			return InvariantDead, fmt.Sprintf("etcd's leader has not called it lost for %s", s.Limits.DeadAfter)
-		}
-	case UpdatePeerURL:
-		switch {
-		case member.Healthy || member.Learner:
-			return InvariantPeerURL, "the member is healthy, or a learner"
-		case m == nil || quorum.NewJoin(s).Host(member).Machine() != m || !quorum.PeerHostsOf([]string{c.PeerURL}).Meets(m.Addresses, nil):
-			return InvariantPeerURL, "the member does not run on that Machine, or the Machine is not at that address"
-		case c.PeerURL != member.WaitsAt:
-			return InvariantPeerURL, "its etcd does not wait there"
 		}
 	case Promote:
 		switch {

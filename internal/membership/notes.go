@@ -284,9 +284,6 @@ func (p *planner) moved(member *quorum.Member) (at, has string) {
 	if m == nil || len(member.PeerURLs) == 0 {
 		return "", ""
 	}
-	if waitsElsewhere(member) {
-		return strings.Join(member.PeerURLs, ", "), member.WaitsAt
-	}
 	addrs, names := slices.Clone(m.Addresses), m.HostNames
 	if n := p.join.Node(m); n != nil {
 		addrs, names = append(addrs, n.Addresses...), append(slices.Clone(names), n.HostNames...)
@@ -305,9 +302,5 @@ func (p *planner) afterMove(member *quorum.Member) string {
 		}
 		return fmt.Sprintf("if that is for good: etcdctl member remove %x", member.ID)
 	}
-	why := p.whyNotListed(member)
-	if why == "" {
-		return fmt.Sprintf("Holdfast has etcd list it at %s once it has not answered for %s, if etcd has quorum without it", member.WaitsAt, p.s.Limits.DeadAfter)
-	}
-	return fmt.Sprintf("%s; if that is for good: etcdctl member update %x --peer-urls=<the new one>, and start its etcd again", why, member.ID)
+	return fmt.Sprintf("if that is for good: etcdctl member update %x --peer-urls=<the new one>, and start its etcd again", member.ID)
 }

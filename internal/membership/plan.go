@@ -103,7 +103,7 @@ func (p *planner) decide() {
 		case s.Desired == 0:
 			p.note(ReasonDesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
-			steps = append(steps, p.removeLearner, p.removeVoter, p.updatePeerURL, p.removeDead, p.promote, p.addLearner)
+			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
 			if f := p.refused(); f != nil {
 				p.plan.Refused = f.What
 			}

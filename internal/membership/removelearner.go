@@ -67,7 +67,7 @@ func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string 
 // deserted is where a learner is listed although its host is not there, "" if it may be: a name can be an alias that no Machine and no
 // Node has.
 func (p *planner) deserted(learner *quorum.Member) string {
-	if !waitsElsewhere(learner) && len(learner.PeerAddresses()) == 0 {
+	if len(learner.PeerAddresses()) == 0 {
 		return ""
 	}
 	at, _ := p.moved(learner)

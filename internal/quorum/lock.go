@@ -9,9 +9,6 @@ import (
 // LockName is the membership lock in etcd: a change of etcd's members is made by who has the oldest key below it.
 const LockName = "/holdfast/membership"
 
-// WaitsName is where hosts say in etcd which member's etcd waits on them for being listed there (holdfast verify membership).
-const WaitsName = "/holdfast/waits"
-
 // Lock is who has the membership lock. The zero value is nobody.
 type Lock struct {
 	Key    string    `json:"key"`             // in etcd

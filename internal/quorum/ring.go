@@ -19,10 +19,7 @@ type Member struct {
 	PeerURLs   []string `json:"peerURLs,omitempty"`
 	ClientURLs []string `json:"clientURLs,omitempty"`
 	NoAddress  string   `json:"noAddress,omitzero"` // a host name in its peer URLs that DNS has no address for; "" if there is none, or it is not known
-	// WaitsAt is another peer URL, of the host that says that it has the member's data, and that its etcd waits for being listed there; ""
-	// if none says so, or several do.
-	WaitsAt string `json:"waitsAt,omitzero"`
-	Learner bool   `json:"learner,omitzero"`
+	Learner    bool     `json:"learner,omitzero"`
 
 	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.
 	Healthy bool `json:"healthy"`

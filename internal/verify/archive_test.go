@@ -58,9 +58,7 @@ func (c canned) Contacts(context.Context) []etcd.Contact             { return ni
 func (c canned) Past(context.Context, string, []byte, int64) (*mvccpb.KeyValue, bool, error) {
 	return nil, false, c.err
 }
-func (c canned) Linearizable(context.Context, string) error           { return c.err }
-func (c canned) Waits(context.Context, quorum.MemberID, string) error { return c.err }
-func (c canned) WaitsNoMore(context.Context) error                    { return c.err }
+func (c canned) Linearizable(context.Context, string) error { return c.err }
 
 // newcomer is the check of a host whose member 1 was just added to the ring of member 2.
 func newcomer(dir string) *Membership {

@@ -221,8 +221,7 @@ func absent(f Facts) Decision {
 		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
 			return Decision{VerdictWait, fmt.Sprintf("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID), ""}
 		}
-		return Decision{VerdictWait, fmt.Sprintf("%s In full mode Holdfast is told, and has etcd list it here if it has no doubts: see kubectl holdfast status. Else type: etcdctl member update %x --peer-urls=%s",
-			why, m.ID, f.PeerURL), ""}
+		return Decision{VerdictWait, fmt.Sprintf("%s If that is for good: etcdctl member update %x --peer-urls=%s", why, m.ID, f.PeerURL), ""}
 	}
 	return Decision{VerdictWait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
 }

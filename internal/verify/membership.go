@@ -24,10 +24,6 @@ type Etcd interface {
 	Contacts(ctx context.Context) []etcd.Contact
 	Past(ctx context.Context, clientURL string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error)
 	Linearizable(ctx context.Context, clientURL string) error
-	// Waits says for the next 15 s that a member's etcd waits on this host.
-	Waits(ctx context.Context, id quorum.MemberID, peerURL string) error
-	// WaitsNoMore takes that back.
-	WaitsNoMore(ctx context.Context) error
 }
 
 // Membership is the check whether etcd may start on this host.
@@ -71,24 +67,9 @@ func (m *Membership) Run(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-over.C:
-		err := fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
-		cancel()
-		r.ends(done)
-		return err
+		return fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
 	case <-ctx.Done():
-		err := fmt.Errorf("stopped while waiting: %s", *r.doing.Load())
-		r.ends(done)
-		return err
-	}
-}
-
-// ends waits until the loop has taken back what it told etcd, unless a disk or etcd hangs.
-func (m *run) ends(done <-chan error) {
-	hangs := time.NewTimer(2 * answer)
-	defer hangs.Stop()
-	select {
-	case <-done: //nolint:errcheck // why the run ended is known
-	case <-hangs.C:
+		return fmt.Errorf("stopped while waiting: %s", *r.doing.Load())
 	}
 }
 
@@ -97,8 +78,6 @@ type run struct {
 	Membership
 	began    time.Time
 	answered time.Time // when etcd last gave a linearizable answer, or was first asked
-	waits    bool      // etcd may have been told that a member waits here
-	toldAt   time.Time // when that was tried last
 	doing    atomic.Pointer[string]
 }
 
@@ -107,7 +86,6 @@ func (m *run) now(doing string) { m.doing.Store(&doing) }
 func (m *run) loop(ctx context.Context) error {
 	var told time.Time
 	said := ""
-	defer func() { m.takeBack(context.WithoutCancel(ctx)) }()
 	for {
 		f, err := m.observe(ctx)
 		if err != nil {
@@ -132,7 +110,6 @@ func (m *run) loop(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m.now(d.Why)
-		m.tellWaits(ctx, f)
 		switch d.Verdict {
 		case VerdictStart, VerdictFresh, VerdictArchive:
 			m.say("Start: %s", d.Why)
@@ -161,31 +138,6 @@ func pause(began time.Time) time.Duration {
 		return look
 	}
 	return seldom
-}
-
-// tellWaits tells etcd, and so Holdfast, whose etcd waits here for being listed at this host's peer URL, and takes that back when it waits
-// no more. What fails is tried again a second later; a person has the command meanwhile.
-func (m *run) tellWaits(ctx context.Context, f Facts) {
-	if me := moved(f); me == nil && f.Ring.Known {
-		m.takeBack(ctx)
-	} else if me != nil && time.Since(m.toldAt) >= answer {
-		ctx, cancel := context.WithTimeout(ctx, answer)
-		defer cancel()
-		m.waits = true
-		_ = m.Etcd.Waits(ctx, me.ID, m.PeerURL)
-		m.toldAt = time.Now()
-	}
-}
-
-// takeBack takes back that a member waits here.
-func (m *run) takeBack(ctx context.Context) {
-	if !m.waits {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, answer)
-	defer cancel()
-	m.waits = m.Etcd.WaitsNoMore(ctx) != nil
-	m.toldAt = time.Now()
 }
 
 // observe gathers the facts that every decision takes.

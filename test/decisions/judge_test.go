@@ -63,8 +63,6 @@ func violates(s *q.Snapshot, a membership.Action) string {
 		return "I1: no quorum is left"
 	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
 		return "I1: fewer are left of those that stay"
-	case a.Kind() == membership.KindUpdatePeerURL:
-		return dumbListsWrongly(s, a, m)
 	case a.Kind() == membership.KindPromote && (m == nil || m.Hook != q.EntryOurs):
 		return "I2: no hook"
 	case a.Kind() == membership.KindReleaseHook && (m == nil || m.DeletedAt.IsZero()):
@@ -424,30 +422,4 @@ func dumbMislists(s *q.Snapshot) bool {
 		}
 	}
 	return false
-}
-
-// dumbListsWrongly is what is wrong with another peer URL for a member.
-func dumbListsWrongly(s *q.Snapshot, a membership.Action, m *q.Machine) string {
-	for k := range s.Ring.Members {
-		member := &s.Ring.Members[k]
-		if member.ID != a.MemberID() {
-			continue
-		}
-		if member.Healthy {
-			return "I12: it is healthy"
-		}
-		if member.WaitsAt != a.Change.(membership.UpdatePeerURL).PeerURL {
-			return "I12: it does not wait there"
-		}
-		if m == nil || dumbHosts(s, member) != "[machine "+m.Name+"]" {
-			return "I12: it does not run there"
-		}
-		for _, address := range m.Addresses {
-			if a.Change.(membership.UpdatePeerURL).PeerURL == peerURL(address.String()) {
-				return ""
-			}
-		}
-		return "I12: its host is not there"
-	}
-	return "I12: it is not listed"
 }

@@ -192,7 +192,6 @@ func TestSame(t *testing.T) {
 		"member":    {membership.Promote{Member: one}, membership.Promote{Member: two}},
 		"successor": {membership.MoveLeader{From: one, To: one}, membership.MoveLeader{From: one, To: two}},
 		"peer URL":  {membership.AddLearner{PeerURL: "p"}, membership.AddLearner{PeerURL: "q"}},
-		"address":   {membership.UpdatePeerURL{Member: one, PeerURL: "p"}, membership.UpdatePeerURL{Member: one, PeerURL: "q"}},
 		"way":       {membership.RemoveLearner{Member: one, GivesWay: true}, membership.RemoveLearner{Member: one}},
 		"hook":      {membership.ReleaseHook{Hook: true}, membership.ReleaseHook{}},
 		"latch":     {membership.AddHook{Latch: true}, membership.AddHook{}},

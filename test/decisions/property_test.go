@@ -115,11 +115,6 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		if n := w.node(s.Machines[i].NodeName); n != nil && chance(t, 80, "its Node, too") {
 			n.Addresses = to
 		}
-		for k := range s.Ring.Members {
-			if chance(t, 30, "waits") {
-				s.Ring.Members[k].WaitsAt = peerURL(to[0].String())
-			}
-		}
 	}
 	return s
 }
@@ -363,7 +358,6 @@ func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
 		a := membership.Action{Change: rapid.SampledFrom([]membership.Change{
 			membership.AddHook{Hook: true}, membership.ReleaseHook{Hook: true}, membership.RecordRelease{}, membership.SizeGuard{}, membership.CreateGuardPod{}, membership.DeleteGuardPod{},
 			membership.RemoveLearner{Member: member}, membership.MoveLeader{From: member}, membership.RemoveVoter{Member: member}, membership.Promote{Member: member}, membership.AddLearner{},
-			membership.UpdatePeerURL{Member: member, PeerURL: peerURL(address(rapid.IntRange(0, 6).Draw(t, "peer")).String())},
 		}).Draw(t, "change")}
 		if len(s.Machines) > 0 {
 			m := rapid.SampledFrom(s.Machines).Draw(t, "machine")
@@ -1035,10 +1029,6 @@ func TestCheckPlan(t *testing.T) {
 	latch := membership.Action{Machine: "master-0", UID: "uid-master-0", Change: membership.ReleaseHook{Latch: true}}
 	promote := membership.Action{Machine: "master-3", UID: "uid-master-3", Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}
 	release := membership.Action{Machine: "master-0", UID: "uid-master-0", Change: membership.ReleaseHook{Hook: true}}
-	const moved = three + "\n machine master-2 moved=10.0.0.99 evidence=a2@uid-master-2 \n member a2 waits-at=10.0.0.99"
-	listed := func(machine string, id q.MemberID, at string) []membership.Action {
-		return []membership.Action{{Machine: machine, UID: "uid-" + machine, Change: membership.UpdatePeerURL{Member: membership.Member{ID: id}, PeerURL: at}}}
-	}
 	for _, c := range []struct {
 		name    string
 		cluster string
@@ -1061,13 +1051,6 @@ func TestCheckPlan(t *testing.T) {
 		{"promoted while deleting", learner + "\n machine master-3 deleting", []membership.Action{promote}, membership.InvariantLivePromotion},
 		{"the hook returns", three + "\n machine master-0 bare deleting", []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.AddHook{Hook: true}}}, membership.InvariantNoRegain},
 		{"the latch returns", three + "\n machine master-0 bare deleting", []membership.Action{{Machine: "master-0", UID: "uid-master-0", Change: membership.AddHook{Latch: true}}}, membership.InvariantNoRegain},
-		{"listed elsewhere while healthy", moved, listed("master-2", 0xa2, "https://10.0.0.99:2380"), membership.InvariantPeerURL},
-		{"a learner listed elsewhere", moved + "\n member a2 dead learner", listed("master-2", 0xa2, "https://10.0.0.99:2380"), membership.InvariantPeerURL},
-		{"listed at another's Machine", moved + "\n member a2 dead waits-at=10.0.0.11", listed("master-1", 0xa2, "https://10.0.0.11:2380"), membership.InvariantPeerURL},
-		{"listed at nobody's address", moved + "\n member a2 dead waits-at=10.0.0.98", listed("master-2", 0xa2, "https://10.0.0.98:2380"), membership.InvariantPeerURL},
-		{"listed where its etcd does not wait", moved + "\n member a2 dead waits-at=10.0.0.97", listed("master-2", 0xa2, "https://10.0.0.99:2380"), membership.InvariantPeerURL},
-		{"listed without quorum", moved + "\n member a2 dead\n member a1 dead", listed("master-2", 0xa2, "https://10.0.0.99:2380"), membership.InvariantQuorum},
-		{"listed at its host's address", moved + "\n member a2 dead", listed("master-2", 0xa2, "https://10.0.0.99:2380"), ""},
 		{"two at once", learner + "\n desired 5", []membership.Action{promote, {Change: membership.AddLearner{}}}, membership.InvariantOneChange},
 		{"nobody's member", three, []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xff}}}}, membership.InvariantOneChange},
 		{"a member without an ID", three, []membership.Action{{Change: membership.RemoveVoter{}}}, membership.InvariantOneChange},

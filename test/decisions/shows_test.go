@@ -31,8 +31,6 @@ func TestShows(t *testing.T) {
 		"a learner that is gone":              {membership.Action{Change: membership.Promote{Member: membership.Member{ID: 9}}}, false},
 		"leadership that moved":               {membership.Action{Change: membership.MoveLeader{From: membership.Member{ID: 1}, To: membership.Member{ID: 2}}}, true},
 		"leadership that did not":             {membership.Action{Change: membership.MoveLeader{From: membership.Member{ID: 2}, To: membership.Member{ID: 1}}}, false},
-		"a voter that is listed there":        {membership.Action{Change: membership.UpdatePeerURL{Member: membership.Member{ID: 2}, PeerURL: other}}, true},
-		"a voter that is listed elsewhere":    {membership.Action{Change: membership.UpdatePeerURL{Member: membership.Member{ID: 2}, PeerURL: url}}, false},
 		"a member that was added":             {membership.Action{Change: membership.AddLearner{PeerURL: url}}, true},
 		"a member that was not":               {membership.Action{Change: membership.AddLearner{PeerURL: "https://10.0.0.3:2380"}}, false},
 		"a release of both":                   {membership.Action{UID: "n", Change: membership.ReleaseHook{Hook: true, Latch: true}}, true},

@@ -139,14 +139,6 @@ func (w *world) apply(a membership.Action) error {
 			return errors.New("etcdserver: can only promote a learner member which is in sync with leader")
 		}
 		member.Learner, member.Since = false, w.s.Now
-	case membership.UpdatePeerURL:
-		if slices.ContainsFunc(ring.Members, func(o q.Member) bool { return o.ID != member.ID && slices.Contains(o.PeerURLs, c.PeerURL) }) {
-			return errors.New("etcdserver: Peer URLs already exists")
-		}
-		member.PeerURLs, member.WaitsAt = []string{c.PeerURL}, ""
-		if w.nodeAt(member.PeerURLs) != nil {
-			member.Healthy, member.Since, member.Why = true, w.s.Now, ""
-		}
 	case membership.MoveLeader:
 		ring.Leader = c.To.ID
 	}
@@ -858,8 +850,6 @@ func (w *world) setMember(id string, opts []string) error {
 			m.Healthy, m.Since, m.Why, w.silent[m.ID] = false, w.s.Now.Add(-ago), "no answer in time", true
 		case "no-address": // DNS has none for that name
 			m.NoAddress = value
-		case "waits-at": // its host says that its etcd waits there
-			m.WaitsAt = peerURL(value)
 		case "healthy":
 			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
 			delete(w.silent, m.ID)

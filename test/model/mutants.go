@@ -20,7 +20,7 @@ type mutant struct{ name, file, old, new string }
 func mutants() []mutant {
 	return []mutant{
 		// The traps that DESIGN.md names; the fourth, two leaders, is a configuration.
-		{"trap: a second voter dies while one waits", "membership/plan.go", "p.updatePeerURL, p.removeDead, p.promote", "p.updatePeerURL, p.promote"},
+		{"trap: a second voter dies while one waits", "membership/plan.go", "p.removeDead, p.promote", "p.promote"},
 		{"trap: tolerates no fewer than before", "membership/removevoter.go", "spare < min(now, quorum.Tolerance(s.Desired))", "spare < now"},
 		{"trap: a learner that never starts blocks", "membership/removelearner.go", "case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):", "case false:"},
 
@@ -30,7 +30,6 @@ func mutants() []mutant {
 		{"the same address blocks", "membership/removedead.go", "if !refused && (otherWay ||", "if !refused && (true || otherWay ||"},
 		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},
 		{"never removes a learner", "membership/plan.go", "p.removeLearner, p.removeVoter,", "p.removeVoter,"},
-		{"never lists a voter elsewhere", "membership/plan.go", "p.updatePeerURL, p.removeDead", "p.removeDead"},
 		{"removes below desired", "membership/removevoter.go", "remain < s.Desired || ", "remain < 0 || "},
 		{"anything that is listed replaces", "membership/removevoter.go", "remain = p.servingWithout(member, s.Limits.StableFor)", ""},
 		{"always a seat", "membership/promote.go", "!p.seatFree() || p.holdsPromotion() {", "p.holdsPromotion() {"},

@@ -98,10 +98,6 @@ func (e *explorer) fair(s *state) {
 				s.giveWay(int(a.slot))
 			}
 			s.etcd(e.c, a)
-		case membership.KindUpdatePeerURL:
-			if s.etcd(e.c, a) && !s.at[a.slot].is(moved) {
-				s.at[a.slot].set(answers, up) // it only waited for that
-			}
 		default:
 			s.etcd(e.c, a)
 		}
@@ -176,7 +172,13 @@ func (e *explorer) administer(s *state) {
 		if o.get(machine) != live {
 			continue
 		}
-		gone := o.votes() && o.is(own) && o.get(answers) != up && !o.is(moved)
+		if o.votes() && o.is(moved) && o.is(own) && healthy > (voters-1)/2 && !o.is(broken) {
+			s.at[i].set(moved, 0) // etcdctl member update, as the host and a Note say
+			s.at[i].set(answers, up)
+			settled = false
+			continue
+		}
+		gone := o.votes() && o.is(own) && o.get(answers) != up
 		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.onDelete {
 			s.edit() // the template asked for what the platform does not have
 		}

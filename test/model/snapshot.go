@@ -149,9 +149,6 @@ func (c *config) member(o slot, h *host) q.Member {
 	if o.is(lower) {
 		m.MaxLearners = 1
 	}
-	if o.is(moved) && o.is(own) && o.is(instance) && o.is(machine) && !o.is(broken) {
-		m.WaitsAt = "https://" + h.elsewhere[0].String() + ":2380"
-	}
 	if o.get(answers) != down {
 		m.Since = longAgo()
 	}

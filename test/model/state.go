@@ -461,13 +461,6 @@ func (s *state) etcd(c *config, a act) (done bool) {
 			return false
 		}
 		s.unlist(int(a.slot))
-	case membership.KindUpdatePeerURL:
-		if o.get(member) == noMember {
-			return false
-		}
-		if o.set(moved, 1-o.get(moved)); o.is(moved) { // its host is at the old address again
-			s.stop(int(a.slot))
-		}
 	case membership.KindPromote:
 		if o.get(member) != caughtUp {
 			return false

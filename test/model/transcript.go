@@ -129,9 +129,6 @@ func (o slot) memberText(n int) string {
 	if o.is(lower) {
 		text += " max-learners=1"
 	}
-	if o.is(moved) {
-		text += fmt.Sprintf(" waits-at=10.0.1.%d", 10+n)
-	}
 	return text + "\n"
 }
 
