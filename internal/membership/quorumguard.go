@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -33,11 +34,25 @@ func (p *planner) keepQuorumGuard() []Action {
 		if g.MinAvailable == nil || node.Cordoned || !p.nodeNeedsPod(node) || slices.ContainsFunc(g.Pods, func(pod quorum.GuardPod) bool { return pod.Node == node.Name && pod.Owner != quorum.PodOwnerOther }) {
 			continue
 		}
-		if addr, ok := p.address(node); ok {
+		if addr, ok := p.asksAt(node); ok {
 			out = append(out, Action{Step: 8, Change: CreateGuardPod{node.Name, addr}, Why: "it hosts an etcd member, or is about to"})
 		}
 	}
 	return out
+}
+
+// asksAt is the address at which the guard pod of a Node asks its member: by the member's client URLs, or its peer URLs; before it is
+// added, where it will listen.
+func (p *planner) asksAt(node *quorum.Node) (addr netip.Addr, ok bool) {
+	for _, m := range p.join.MembersOn(node) {
+		for _, urls := range [...][]string{m.ClientURLs, m.PeerURLs} {
+			at := quorum.PeerHostsOf(urls)
+			if n := slices.IndexFunc(node.Addresses, func(a netip.Addr) bool { return at.Meets([]netip.Addr{a}, nil) }); n >= 0 {
+				return node.Addresses[n].Unmap(), true
+			}
+		}
+	}
+	return p.address(node)
 }
 
 // leastReady is what leaves etcd its quorum after one drain more, if etcd tolerates one at all: as many ready pods as there
@@ -163,7 +178,7 @@ func (p *planner) outdated(pod *quorum.GuardPod) bool {
 	if pod.Deleting || node == nil || !p.podWanted(pod) {
 		return false
 	}
-	addr, ok := p.address(node)
+	addr, ok := p.asksAt(node)
 	if !pod.Outdated && (!ok || addr == pod.Address) {
 		return false
 	}

@@ -57,13 +57,22 @@ func (g *Guard) Pod(node string) *GuardPod {
 // HasPod says whether a Node has its guard pod, or needs none.
 func (g *Guard) HasPod(node string) bool { return !g.Manageable() || g.Pod(node) != nil }
 
-// NeedsGuardPod says whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
-func (j *Join) NeedsGuardPod(n *Node) bool {
+// MembersOn are the listed members that a Node hosts, surely or perhaps.
+func (j *Join) MembersOn(n *Node) []*Member {
+	var out []*Member
 	for k := range j.hosts {
 		host := &j.hosts[k]
 		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Machines, func(m *Machine) bool { return j.Node(m) == n }) {
-			return true
+			out = append(out, &j.s.Ring.Members[k])
 		}
+	}
+	return out
+}
+
+// NeedsGuardPod says whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
+func (j *Join) NeedsGuardPod(n *Node) bool {
+	if len(j.MembersOn(n)) > 0 {
+		return true
 	}
 	for i := range j.s.Machines {
 		if m := &j.s.Machines[i]; j.nodes[i] == n && n.Ready && m.ControlPlane() && !m.Deleting() && !m.Mirrored {

@@ -136,6 +136,8 @@ func plan() []mutant {
 		{"step 7: guard that cannot be kept", "quorum/quorumguard.go", "return g.Managed && g.Absent == \"\"", "return g.Managed"},
 		{"step 6: guard sized first", "membership/promote.go", "!p.seatFree() || p.holdsPromotion() {", "!p.seatFree() {"},
 		{"step 8: minAvailable", "membership/quorumguard.go", "g.MinAvailable == nil || *g.MinAvailable != p.minAvailable() || ", ""},
+		{"step 8: asks where its own member is", "membership/quorumguard.go", "range p.join.MembersOn(node)", "range []*quorum.Member(nil)"},
+		{"step 8: asks at the client URLs", "membership/quorumguard.go", "[...][]string{m.ClientURLs, m.PeerURLs}", "[...][]string{m.PeerURLs}"},
 		{"step 8: even voters", "membership/quorumguard.go", "voters - min(1, quorum.Tolerance(voters))", "voters - 1"},
 		{"step 8: one voter", "membership/quorumguard.go", "	if voters == 1 && desired == 1 {", "	if false {"},
 		{"step 8: one voter of three", "membership/quorumguard.go", "voters == 1 && desired == 1", "voters == 1"},
