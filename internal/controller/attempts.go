@@ -1,14 +1,17 @@
 package controller
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -23,6 +26,15 @@ type trial struct {
 	quorum.Failure
 	fails bool      // it counts as a failure, not as a short delay
 	pause time.Time // when to try again
+}
+
+// actionFailure is what the next plans know of an action that failed, all but since when and why. They make way where etcd refuses to add a
+// member because of voters that it has lost; that it refuses to remove one says nothing of the sort.
+func actionFailure(a membership.Action, err error) quorum.Failure {
+	return quorum.Failure{
+		Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine,
+		Refused: a.Kind() == membership.KindAddLearner && errors.Is(err, rpctypes.ErrUnhealthy),
+	}
 }
 
 // longDelay is how long an error that is expected to pass may last until it counts as a failure.

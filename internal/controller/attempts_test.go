@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -113,4 +115,22 @@ func TestUndone(t *testing.T) {
 	defer func() { stop(); <-ended }()
 	g.Eventually(func() map[string]float64 { return scrape(t, registry) }, "2m", "50ms").Should(HaveKey("condition{ActionFails}"))
 	g.Expect(patches.Load()).To(BeNumerically("<", 20), "patches that were undone, in about ten seconds")
+}
+
+// TestRefused: only that etcd refuses to add a member, for voters that it has lost, makes the next plans make way.
+func TestRefused(t *testing.T) {
+	add, remove := membership.Action{Change: membership.AddLearner{}}, membership.Action{Change: membership.RemoveVoter{}}
+	for _, c := range []struct {
+		a    membership.Action
+		err  error
+		want bool
+	}{
+		{add, fmt.Errorf("add: %w", rpctypes.ErrUnhealthy), true},
+		{add, rpctypes.ErrPeerURLExist, false},
+		{remove, rpctypes.ErrUnhealthy, false},
+	} {
+		if got := actionFailure(c.a, c.err); got.Refused != c.want {
+			t.Errorf("%s, %v: refused %t", c.a.Describe(), c.err, got.Refused)
+		}
+	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -254,7 +253,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		} else {
 			err = r.apply(ctx, a, s)
 		}
-		r.attempts.after(quorum.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Refused: a.Kind() == membership.KindAddLearner && errors.Is(err, rpctypes.ErrUnhealthy)}, s.Now, err, errors.As(err, new(notYet)))
+		r.attempts.after(actionFailure(a, err), s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
 			r.done(a)

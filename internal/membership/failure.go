@@ -23,7 +23,7 @@ func Failing(s *quorum.Snapshot, a Action) *quorum.Failure {
 func (p *planner) allFailing(actions []Action) bool {
 	for _, a := range actions {
 		f := Failing(p.s, a)
-		if f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter || (a.Kind().Membership() || a.Final()) && (!f.Refused || a.Kind() != KindAddLearner) {
+		if f == nil || p.s.Now.Sub(f.Since) < quorum.FailsAfter || (a.Kind().Membership() || a.Final()) && !f.Refused {
 			return false
 		}
 	}
