@@ -23,7 +23,7 @@ type auditOptions struct {
 	machines, users, rules, verdicts []string
 	since, until                     string
 	output, by                       string
-	rotated, follow                  bool
+	rotated                          bool
 	steps                            bool // steps as well as decisions, for report
 	cluster                          clusterFlags
 
@@ -39,7 +39,7 @@ func auditCommand(t terminal) *cobra.Command {
 
 Without a FILE they are read from the logs of Holdfast's pods (label ` + holdfastPods + `),
 where they stand among other lines if holdfast run has --audit-log-path=-. The records of all replicas
-are merged by time, and what is there twice is shown once. --follow goes on with what is written.
+are merged by time, and what is there twice is shown once.
 
 A FILE is such a log, or one that --audit-log-path names; the ones rotated from it, compressed or not, are
 read with it, and of a folder all logs. For - standard input is read. A line of a FILE that is no audit
@@ -53,9 +53,6 @@ the API server did not wait: it went by the webhook's failure policy, and what b
 not in the record.`,
 		Example: `  # What was refused in the last hour
   kubectl holdfast audit --verdict denied --since 1h
-
-  # See it as it happens
-  kubectl holdfast audit --follow --since 10m
 
   # All there is on one Machine, with what etcd looked like each time
   kubectl holdfast audit --machine master-0 -o wide
@@ -77,7 +74,6 @@ not in the record.`,
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
 	f.StringVar(&o.by, "by", "", "sum up by user, rule or machine, the busiest first")
 	f.BoolVar(&o.rotated, "rotated", true, "read the logs that were rotated from a FILE, too")
-	f.BoolVar(&o.follow, "follow", false, "go on with what Holdfast's pods write, until Ctrl-C; with -o json one record a line")
 	f.StringVar(&o.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
 	o.cluster.bindAPI(f, "user", "namespace") // the first is a filter here, and --holdfast-namespace says where the pods are
 	among(cmd, "rule", ruleNames()...)
@@ -163,9 +159,6 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 	if len(args) == 0 {
 		return o.ofPods(ctx, t)
 	}
-	if o.follow {
-		return usage("--follow reads the logs of Holdfast's pods; it does not go with a FILE")
-	}
 	entries, err := o.ofFiles(ctx, t, args)
 	if err != nil {
 		return err
@@ -182,9 +175,6 @@ func (o *auditOptions) print(t terminal, entries []audit.Entry) error {
 
 // ofPods shows the records in the logs of Holdfast's pods.
 func (o *auditOptions) ofPods(ctx context.Context, t terminal) error {
-	if o.follow && (o.by != "" || o.until != "" || o.output == "yaml") {
-		return usage("--follow shows records as they come; it does not go with --by, --until or -o yaml")
-	}
 	logs, err := o.logs(t)
 	if err != nil {
 		return err
@@ -201,25 +191,10 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal) error {
 			entries = append(entries, e)
 		}
 	})
-	if entries = audit.Merge(entries); len(entries) == 0 && failed != nil && !o.follow {
+	if entries = audit.Merge(entries); len(entries) == 0 && failed != nil {
 		return failed // and not "No records."
 	}
-	if !o.follow {
-		return errors.Join(o.print(t, entries), failed)
-	}
-	if failed != nil {
-		fmt.Fprintf(t.err, "%s; trying again\n", plain(failed.Error()))
-	}
-	shown := newStream(t.out, o.output, entries)
-	for i := range entries {
-		shown.show(&entries[i])
-	}
-	logs.follow(ctx, t.now, func(e audit.Entry) {
-		if o.wants(&e) {
-			shown.show(&e)
-		}
-	})
-	return shown.err
+	return errors.Join(o.print(t, entries), failed)
 }
 
 // ofFiles are the records in files.

@@ -15,12 +15,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/audit"
 )
 
-const (
-	// holdfastPods selects the replicas of Holdfast.
-	holdfastPods = "app.kubernetes.io/name=holdfast"
-	// again is how soon --follow looks for new pods, and for logs that ended.
-	again = 3 * time.Second
-)
+// holdfastPods selects the replicas of Holdfast.
+const holdfastPods = "app.kubernetes.io/name=holdfast"
 
 // podLogs reads the logs of Holdfast's pods.
 type podLogs struct {
@@ -101,8 +97,8 @@ func statusOf(pod *corev1.Pod, container string) *corev1.ContainerStatus {
 }
 
 // read hands the records of one log to each. since is how far back, 0 for all. What is no record is counted.
-func (p *podLogs) read(ctx context.Context, l containerLog, since time.Duration, follow bool, each func(audit.Entry)) (audit.Tally, error) {
-	options := &corev1.PodLogOptions{Container: l.container, Previous: l.previous, Follow: follow}
+func (p *podLogs) read(ctx context.Context, l containerLog, since time.Duration, each func(audit.Entry)) (audit.Tally, error) {
+	options := &corev1.PodLogOptions{Container: l.container, Previous: l.previous}
 	if since > 0 {
 		// An age, and not a time: the Node's clock counts. A record is written after what it is about.
 		seconds := int64(since/time.Second) + 10
@@ -141,7 +137,7 @@ func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.
 		pods   = map[string]bool{}
 	)
 	for _, l := range logs {
-		tally, err := p.read(ctx, l, since, false, each)
+		tally, err := p.read(ctx, l, since, each)
 		sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
@@ -157,72 +153,6 @@ func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.
 		fmt.Fprintln(p.err, "Records are there only if Holdfast writes them to its standard output: holdfast run --audit-log-path=-")
 	}
 	return sentences(failed)
-}
-
-// follow hands over records as they are written, of new pods as well, until the context ends; each is called
-// by one goroutine at a time. What was written since the start is there again.
-func (p *podLogs) follow(ctx context.Context, now func() time.Time, each func(audit.Entry)) {
-	var (
-		start   = now()
-		records = make(chan audit.Entry)
-		ended   = make(chan containerLog)
-		trouble = make(chan error)
-		reading = map[containerLog]bool{}
-		said    = map[string]bool{}
-	)
-	say := func(err error) {
-		if text := plain(oneLine(err)); ctx.Err() == nil && !said[text] {
-			said[text] = true
-			fmt.Fprintf(p.err, "%s; trying again\n", text)
-		}
-	}
-	open := func() {
-		logs, _, err := p.list(ctx)
-		if err != nil {
-			say(err)
-		}
-		for _, l := range logs {
-			if l.previous || reading[l] {
-				continue
-			}
-			reading[l] = true
-			go func() {
-				_, err := p.read(ctx, l, max(now().Sub(start), time.Second), true, func(e audit.Entry) {
-					select {
-					case records <- e:
-					case <-ctx.Done():
-					}
-				})
-				if err != nil {
-					select {
-					case trouble <- err:
-					case <-ctx.Done():
-					}
-				}
-				select {
-				case ended <- l:
-				case <-ctx.Done():
-				}
-			}()
-		}
-	}
-	open()
-	look := time.NewTicker(again)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-records:
-			each(e)
-		case err := <-trouble:
-			say(err)
-		case l := <-ended:
-			delete(reading, l) // it is read again at the next look, if it is still there
-		case <-look.C:
-			open()
-		}
-	}
 }
 
 func counted(n int, what string) string {

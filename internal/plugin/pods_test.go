@@ -1,11 +1,8 @@
 package plugin
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +21,7 @@ type replicas struct {
 	pods []corev1.Pod
 	// logs are files by path of the request, with ?previous=true where that is asked for; one that is
 	// missing is refused.
-	logs    map[string]string
-	follows chan string // what is written while somebody follows; nil where nobody may
+	logs map[string]string
 
 	mu    sync.Mutex
 	asked []string
@@ -60,22 +55,6 @@ func (r *replicas) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	_, _ = w.Write(data)
-	if query.Get("follow") != "true" {
-		return
-	}
-	w.(http.Flusher).Flush()
-	for {
-		select {
-		case <-req.Context().Done():
-			return
-		case text, more := <-r.follows:
-			if !more {
-				return
-			}
-			_, _ = io.WriteString(w, text)
-			w.(http.Flusher).Flush()
-		}
-	}
 }
 
 // kubeconfig is of that server.
@@ -144,56 +123,4 @@ func TestPods(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestFollow: what is written is shown, each record once, whatever else is written; what ends is read again.
-func TestFollow(t *testing.T) {
-	for _, form := range []string{"table", "json"} {
-		from := &replicas{
-			pods: []corev1.Pod{pod("holdfast-b", 0, true)}, logs: map[string]string{"holdfast-b": "b.log"}, follows: make(chan string),
-		}
-		t.Setenv("KUBECONFIG", from.kubeconfig(t))
-		record, err := os.ReadFile("testdata/pods/late.log")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		out := &awaited{text: "master-late", met: cancel}
-		go func() {
-			for _, text := range []string{"a line of the log\n", string(record), string(record)} {
-				select {
-				case from.follows <- text:
-				case <-ctx.Done():
-				}
-			}
-		}()
-		now := func() time.Time { return noon().Add(time.Hour) }
-		if status := execute(ctx, []string{"audit", "--follow", "-o", form}, terminal{nil, out, io.Discard, now, network{}}); status != 0 {
-			t.Errorf("%s: status %d", form, status)
-		}
-		text := out.String()
-		if strings.Count(text, "master-late") < 1 || form == "table" && strings.Count(text, "Machine master-1 hosts") != 1 {
-			t.Errorf("%s: it shows\n%s", form, text)
-		}
-		for line := range strings.Lines(text) {
-			if form == "json" && !json.Valid([]byte(line)) {
-				t.Errorf("%q is no JSON", line)
-			}
-		}
-	}
-}
-
-// awaited is a screen before which somebody presses Ctrl-C once a text stands there.
-type awaited struct {
-	bytes.Buffer
-	text string
-	met  func()
-}
-
-func (a *awaited) Write(p []byte) (int, error) {
-	n, err := a.Buffer.Write(p)
-	if strings.Contains(a.String(), a.text) {
-		a.met()
-	}
-	return n, err
 }

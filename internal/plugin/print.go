@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -74,65 +73,6 @@ func entryRow(format string, e *audit.Entry) []string {
 		said = shorten("\""+given+"\": "+reason(e), 80)
 	}
 	return append(row, said)
-}
-
-// stream shows records one by one, each once.
-type stream struct {
-	out    io.Writer
-	format string
-	widths []int
-	seen   map[string]bool
-	err    error // the first write's that failed
-}
-
-// newStream prints the head, for columns that suit what is shown first.
-func newStream(out io.Writer, format string, first []audit.Entry) *stream {
-	s := &stream{out: out, format: format, seen: map[string]bool{}}
-	if format != "json" {
-		// What comes is not known: widths that suit most, and grow with what is longer.
-		s.widths = []int{20, 11, 18, 9, 16, 24, 18, 8, 8, 16, 16, 36, 24}
-		for i := range first {
-			cells := entryRow(format, &first[i])
-			for k, cell := range cells[:len(cells)-1] {
-				s.widths[k] = max(s.widths[k], utf8.RuneCountInString(cell))
-			}
-		}
-		s.row(entryHead(format))
-	}
-	return s
-}
-
-func (s *stream) show(e *audit.Entry) {
-	key := e.Key()
-	if s.err != nil || key != "" && s.seen[key] {
-		return
-	}
-	s.seen[key] = true
-	if s.format != "json" {
-		s.row(entryRow(s.format, e))
-		return
-	}
-	raw, err := json.Marshal(e.Event)
-	if err == nil {
-		_, err = s.out.Write(append(escaped(raw), '\n'))
-	}
-	s.err = err
-}
-
-func (s *stream) row(cells []string) {
-	var line strings.Builder
-	for i, cell := range cells {
-		if cell = plain(cell); cell == "" {
-			cell = "-"
-		}
-		if i == len(cells)-1 {
-			line.WriteString(cell)
-			break
-		}
-		s.widths[i] = max(s.widths[i], utf8.RuneCountInString(cell))
-		fmt.Fprintf(&line, "%-*s   ", s.widths[i], cell)
-	}
-	_, s.err = fmt.Fprintln(s.out, line.String())
 }
 
 // reason is the first line of what Holdfast answered, without "Refused (rule):", which other columns say.

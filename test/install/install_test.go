@@ -1,6 +1,7 @@
 package install_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -33,6 +35,7 @@ func TestInstall(t *testing.T) {
 	guard := f.render("self-signed", "")
 	part := f.parts(t)
 	part("guard mode", func() { f.install(guard); f.guards() })
+	part("taints and labels that Machines hand to their Nodes", f.tainted)
 	part("rights of guard mode", func() {
 		f.upset()
 		f.exact(guard, 0, spareGuard())
@@ -215,6 +218,58 @@ func (f *fixture) guards() {
 	f.Expect(out).To(gomega.ContainSubstring("Refused (one-too-many)"))
 	f.Expect(f.must("kubectl-holdfast", nil, "status")).To(gomega.ContainSubstring("master-0"))
 	f.t.Log(f.must("kubectl-holdfast", nil, "status"))
+}
+
+// tainted has Machines hand a taint and a label to their Nodes, as whoever may write Machines can. A pod that does not tolerate the taint is evicted;
+// Holdfast's stay, and a new one finds a Node.
+func (f *fixture) tainted() {
+	const (
+		role  = "node-role.kubernetes.io/control-plane"
+		patch = `{"spec":{"taints":%s,"metadata":{"labels":{"` + role + `":%s}}}}`
+	)
+	pods, nodes := map[types.UID]bool{}, []string(nil)
+	for _, pod := range f.pods() {
+		pods[pod.UID] = true
+	}
+	hand := func(taints, value string) {
+		for _, name := range []string{"master-0", "master-1", "master-2"} {
+			f.must("kubectl", nil, "patch", "machine", name, "-n", sandbox.MachineNamespace, "--type=merge", "-p", fmt.Sprintf(patch, taints, value))
+		}
+	}
+	for _, name := range []string{"master-0", "master-1", "master-2"} {
+		node := f.machine(name).Status.NodeRef.Name
+		nodes = append(nodes, node)
+		f.Expect(f.admin.Create(f.t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "canary-" + node},
+			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "canary", Image: "none"}}},
+		})).To(gomega.Succeed())
+	}
+	hand(`[{"key":"evil","effect":"NoExecute"}]`, `"x"`)
+	f.Eventually(func(g gomega.Gomega) {
+		for _, node := range nodes {
+			pod := &corev1.Pod{}
+			if err := f.admin.Get(f.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "canary-" + node}, pod); !apierrors.IsNotFound(err) {
+				g.Expect(err).NotTo(gomega.HaveOccurred())
+				g.Expect(pod.DeletionTimestamp).NotTo(gomega.BeNil(), "the taint evicts pods from %s", node)
+			}
+			var n corev1.Node
+			g.Expect(f.admin.Get(f.t.Context(), client.ObjectKey{Name: node}, &n)).To(gomega.Succeed())
+			g.Expect(n.Labels).To(gomega.HaveKeyWithValue(role, "x"))
+		}
+	}).Should(gomega.Succeed())
+	f.Expect(f.pods()).To(gomega.HaveLen(len(pods)))
+	for _, pod := range f.pods() {
+		f.Expect(pods).To(gomega.HaveKey(pod.UID))
+		f.Expect(pod.DeletionTimestamp).To(gomega.BeNil())
+	}
+	f.must("kubectl", nil, "delete", "pod", f.pods()[0].Name, "-n", namespace)
+	f.complete()
+	hand("null", "null")
+	for _, node := range nodes {
+		f.must("kubectl", nil, "taint", "node", node, "evil-")
+		f.must("kubectl", nil, "label", "node", node, "--overwrite", role+"=")
+		f.must("kubectl", nil, "delete", "pod", "canary-"+node, "-n", metav1.NamespaceDefault, "--ignore-not-found", "--force", "--grace-period=0")
+	}
 }
 
 // others has the API server check the other overlays, as far as it knows the kinds, and looks that guard mode

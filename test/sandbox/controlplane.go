@@ -31,7 +31,8 @@ func (s *Sandbox) controllerManagerSpec() (process.Spec, error) {
 	}
 	controllers := "disruption-controller,garbage-collector-controller"
 	if s.options.ForInstall {
-		controllers += ",deployment-controller,replicaset-controller,namespace-controller" // what is installed is taken away again
+		// What is installed is taken away again, and what a Node is tainted with ends the pods that do not tolerate it.
+		controllers += ",deployment-controller,replicaset-controller,namespace-controller,taint-eviction-controller"
 	}
 	return process.Spec{
 		Name: "kube-controller-manager", Path: path, Log: s.logFile("kube-controller-manager"),
