@@ -413,7 +413,6 @@ func TestNoCluster(t *testing.T) {
 		"status --desired-replicas -3":     {2, "--desired-replicas"},
 		"explain a -o wide":                {2, "--output"},
 		"audit":                            {1, "connection refused"},
-		"completion tcsh":                  {2, "bash, zsh, fish and powershell"},
 		"status --endpoints http://a":      {2, "--endpoints"},
 		"status --endpoints https://a:1":   {2, "--cacert is missing"},
 		"status -o table -w -f x":          {2, "--watch"},

@@ -16,45 +16,6 @@ import (
 // completionTimeout is how long somebody who pressed TAB waits for the cluster.
 const completionTimeout = 3 * time.Second
 
-func completionCommand(t terminal) *cobra.Command {
-	return &cobra.Command{
-		Use:   "completion bash|zsh|fish|powershell",
-		Short: "Print a script that completes this command's line in a shell",
-		Long: `Print a script that has a shell complete the line of kubectl-holdfast: commands, flags and their values,
-and the names of Machines.
-
-kubectl completes the lines of its plugins by itself, once it finds an executable of the name
-kubectl_complete-holdfast in the PATH. The second example makes it.`,
-		Example: `  # For kubectl-holdfast, in this shell
-  source <(kubectl holdfast completion bash)
-
-  # For kubectl holdfast, where kubectl's own completion is set up
-  printf '#!/bin/sh\nexec kubectl holdfast __complete "$@"\n' > ~/bin/kubectl_complete-holdfast
-  chmod +x ~/bin/kubectl_complete-holdfast
-
-  # The other shells
-  kubectl holdfast completion zsh > "${fpath[1]}/_kubectl-holdfast"
-  kubectl holdfast completion fish > ~/.config/fish/completions/kubectl-holdfast.fish
-  kubectl holdfast completion powershell | Out-String | Invoke-Expression`,
-		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      exactly(1, "the name of a shell"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root := cmd.Root()
-			switch args[0] {
-			case "bash":
-				return root.GenBashCompletionV2(t.out, true)
-			case "zsh":
-				return root.GenZshCompletion(t.out)
-			case "fish":
-				return root.GenFishCompletion(t.out, true)
-			case "powershell":
-				return root.GenPowerShellCompletionWithDesc(t.out)
-			}
-			return usage("there is no completion for %q; the shells are bash, zsh, fish and powershell", args[0])
-		},
-	}
-}
-
 // names completes the names of control-plane Machines, those that suit alone. Nothing is said of what goes
 // wrong: somebody is typing.
 func (c *clusterFlags) names(t terminal, suits func(*quorum.Machine) bool) cobra.CompletionFunc {

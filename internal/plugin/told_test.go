@@ -142,7 +142,6 @@ func TestCompletion(t *testing.T) {
 		"audit --verdict denied,": "denied,overridden\ndenied,repaired\ndenied,allowed\n:4\n",
 		"audit --by ":             "user\nrule\nmachine\n:4\n",
 		"explain -o ":             "text\njson\nyaml\n:4\n",
-		"completion ":             "bash\nzsh\nfish\npowershell\n:4\n",
 		"explain -f testdata/snapshots/last.yaml master-2": "master-2\tRunning\n:4\n",
 	} {
 		var out bytes.Buffer
@@ -168,11 +167,11 @@ func TestHelp(t *testing.T) {
 	list, _, _ = strings.Cut(list, "\n\n")
 	for line := range strings.Lines(list) {
 		command := strings.Fields(line)[0]
-		if _, stdout, _ := cli(t, nil, command, "--help"); command != "help" && !strings.Contains(stdout, "Examples:\n  ") {
+		if _, stdout, _ := cli(t, nil, command, "--help"); command != "help" && command != "completion" && !strings.Contains(stdout, "Examples:\n  ") {
 			t.Errorf("the help of %s has no example", command)
 		}
 	}
-	for _, command := range []string{"", "status", "explain", "simulate", "replace", "release", "audit", "completion", "version"} {
+	for _, command := range []string{"", "status", "explain", "simulate", "replace", "release", "audit", "version"} {
 		args := append(strings.Fields(command), "--help")
 		status, stdout, stderr := cli(t, nil, args...)
 		if status != 0 || stderr != "" {
