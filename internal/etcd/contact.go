@@ -14,11 +14,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // Contact is the result of asking one endpoint for its status.
@@ -58,20 +55,6 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 	}
 	asked.Wait()
 	return contacts
-}
-
-// Listed are the members as the first member that answers has them on its own disk. That needs no quorum, and may be out of date.
-// There are none if no member answers.
-func (c *Client) Listed(ctx context.Context) []quorum.Member {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
-	defer cancel()
-	list, _, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.MemberListResponse, error) {
-		return conn.MemberList(ctx, clientv3.WithSerializable())
-	})
-	if err != nil {
-		return nil
-	}
-	return members(list)
 }
 
 // quiet says whether an error means that no answer came.

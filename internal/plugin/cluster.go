@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +86,6 @@ type clusterFlags struct {
 	etcd       etcdflags.Flags
 	mode       string
 	desired    int
-	patience   time.Duration // with the API server's first answer; 0 is the default
 }
 
 // bindAPI adds the flags of the connection to the API server, but for those with the names of others.
@@ -188,7 +186,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 			out.close()
 		}
 	}()
-	patience := cmp.Or(c.patience, 20*time.Second)
+	const patience = 20 * time.Second // with its first answer
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer out.warnings.after(2*time.Second, fmt.Sprintf("The API server has not answered yet; it is given %s.", patience))()

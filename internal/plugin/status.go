@@ -63,13 +63,10 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	if err := oneOf(o.output, "table", "wide", "json", "yaml"); err != nil {
 		return err
 	}
-	if o.file == "" && o.asksEtcd() {
-		o.patience = impatient // etcd's half is shown without the API server
-	}
 	if !o.watch {
 		v, err := o.take(ctx, t)
 		if err != nil {
-			return o.withoutAPI(ctx, t, err)
+			return err
 		}
 		return o.print(t.out, v, narrow(t.out))
 	}
@@ -78,7 +75,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {
-		return o.withoutAPI(ctx, t, err)
+		return err
 	}
 	defer c.close()
 	return o.follow(ctx, t, c)
