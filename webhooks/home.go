@@ -15,9 +15,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// MachineCRD is the name of the Machine's CustomResourceDefinition.
-const MachineCRD = "machines.machine.openshift.io"
-
 // Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD, and the rule keep-host about
 // BareMetalHosts.
 func (g *Handlers) Home() ctrladmission.Handler {
@@ -127,7 +124,7 @@ func (g *Handlers) readHome(req *ctrladmission.Request) (*admission.HomeRequest,
 		}
 		return &admission.HomeRequest{What: "namespace " + name, Operation: operation}, nil
 	case kind == "CustomResourceDefinition.apiextensions.k8s.io":
-		if name != MachineCRD {
+		if name != machineapi.CRDName {
 			return nil, nil
 		}
 		request := &admission.HomeRequest{What: "CustomResourceDefinition " + name, Operation: operation}

@@ -427,7 +427,7 @@ func (f *fixture) crd(t *testing.T) *unstructured.Unstructured {
 	crd := &unstructured.Unstructured{}
 	crd.SetAPIVersion("apiextensions.k8s.io/v1")
 	crd.SetKind("CustomResourceDefinition")
-	must(t, f.direct.Get(t.Context(), client.ObjectKey{Name: webhooks.MachineCRD}, crd))
+	must(t, f.direct.Get(t.Context(), client.ObjectKey{Name: machineapi.CRDName}, crd))
 	return crd
 }
 
@@ -455,7 +455,7 @@ func (f *fixture) homeRequests(t *testing.T) map[string]func(c client.Client, dr
 			return c.Delete(ctx, f.crd(t), &client.DeleteOptions{DryRun: dryRun, PropagationPolicy: new(metav1.DeletePropagationOrphan)})
 		},
 		"CRD deletecollection": func(c client.Client, dryRun ...string) error {
-			return c.DeleteAllOf(ctx, f.crd(t), client.MatchingFields{"metadata.name": webhooks.MachineCRD}, &client.DeleteAllOfOptions{DeleteOptions: client.DeleteOptions{DryRun: dryRun}})
+			return c.DeleteAllOf(ctx, f.crd(t), client.MatchingFields{"metadata.name": machineapi.CRDName}, &client.DeleteAllOfOptions{DeleteOptions: client.DeleteOptions{DryRun: dryRun}})
 		},
 		"CRD update that gives hooks a default": func(c client.Client, dryRun ...string) error {
 			patch := fmt.Sprintf("["+inHooks+"]", "preDrain", "remark")

@@ -92,7 +92,8 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.QuorumGuard, s.OtherDriver = guard, driver
-	s.Failures = slices.Concat(r.attempts.failures(), r.Publisher.failures(), r.ClusterOperator.failures())
+	r.machineCRD.look(ctx, r.Observer.API, s.Now)
+	s.Failures = slices.Concat(r.attempts.failures(), r.Publisher.failures(), r.ClusterOperator.failures(), r.machineCRD.failures())
 	if lock.Key != r.lock.Key {
 		r.lock = lock
 		r.lock.Since = s.Now

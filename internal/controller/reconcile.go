@@ -54,7 +54,8 @@ type Reconciler struct {
 	writeTimeout writeTimeout
 	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
 	etcdWait     etcdWait
-	attempts     attempts    // of the plan's actions
+	attempts     attempts // of the plan's actions
+	machineCRD   machineCRD
 	lock         quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
 	changed      atomic.Bool // something that is watched has changed since the last look
 }

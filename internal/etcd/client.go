@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -58,6 +59,8 @@ type Client struct {
 	cfg   Config
 	seeds []string
 
+	unwell atomic.Bool // a member did not answer the last read. Only then the leader is asked how far the members are
+
 	mu      sync.Mutex
 	closed  bool
 	conns   map[string]*clientv3.Client // one per endpoint, so that a call goes where it is meant to
@@ -67,7 +70,6 @@ type Client struct {
 	last    string                      // the endpoint that answered it: asked first next time
 	at      time.Time                   // when that was
 	learned []string                    // client URLs that may be etcd's, until a good read says which are
-	unwell  bool                        // a member did not answer the last read
 	names   map[string]lookup           // what DNS said of host names in peer URLs
 	roots   *x509.CertPool
 	rootAt  time.Time // modification time of the file that roots were read from

@@ -60,7 +60,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}
 	asked.Wait()
-	c.setUnwell(slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return !m.Healthy }))
+	c.unwell.Store(slices.ContainsFunc(ring.Members, func(m quorum.Member) bool { return !m.Healthy }))
 	for i, a := range answers {
 		if a.status == nil { // who else answers at its URL says nothing of this member
 			ring.Members[i].MaxLearners = 0
@@ -264,7 +264,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	m.Healthy = true
-	if c.wasUnwell() && m.Leader == m.ID {
+	if c.unwell.Load() && m.Leader == m.ID {
 		said, err := c.vars(ctx, at)
 		if err == nil {
 			out.vars = &said
@@ -273,19 +273,6 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	return out
-}
-
-// wasUnwell is whether a member did not answer the last read. Only then the leader is asked how far the members are.
-func (c *Client) wasUnwell() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unwell
-}
-
-func (c *Client) setUnwell(unwell bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unwell = unwell
 }
 
 // connectBound is how long a read waits for a learner that does not take the connection.

@@ -1,6 +1,8 @@
 package machineapi
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,6 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
+
+// CRDName is the name of the Machine's CustomResourceDefinition.
+const CRDName = "machines.machine.openshift.io"
+
+// Unfit is why the guard cannot go by a Machine CRD, as JSON, and nil if it can. It loses hooks, or it has a default below status or
+// lifecycleHooks: every Machine that is read has that, whoever wrote it.
+func Unfit(raw []byte) error {
+	if loses, err := LosesHooks(raw); err != nil || loses {
+		return cmp.Or(err, errors.New("it has no place for the hooks, does not take them, or has no status subresource"))
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := utiljson.Unmarshal(raw, &crd); err != nil {
+		return err
+	}
+	for _, version := range crd.Spec.Versions {
+		if version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		root := version.Schema.OpenAPIV3Schema.Properties
+		for at, schema := range map[string]apiextensionsv1.JSONSchemaProps{"status": root["status"], "spec.lifecycleHooks": root["spec"].Properties["lifecycleHooks"]} {
+			if defaults(&schema) {
+				return fmt.Errorf("version %s has a default below %s, which every Machine gets that is read", version.Name, at)
+			}
+		}
+	}
+	return nil
+}
 
 // LosesHooks says whether a Machine CRD, as JSON, serves no version, or has one whose schema has no
 // place for the names and owners of preDrain and preTerminate hooks or does not take Holdfast's beside

@@ -49,6 +49,7 @@ const (
 	ReasonActionFails             Reason = "ActionFails"
 	ReasonMembershipNotPublished  Reason = "MembershipNotPublished"
 	ReasonConditionsNotTold       Reason = "ConditionsNotTold"
+	ReasonMachineCRDUnfit         Reason = "MachineCRDUnfit"
 	ReasonClusterUnreadable       Reason = "ClusterUnreadable"
 )
 

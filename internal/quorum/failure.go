@@ -7,7 +7,7 @@ import (
 
 // Failure is something that is tried again and again, and does not get done.
 type Failure struct {
-	Reason  string    `json:"reason"`           // of the Note that tells of it: ActionFails, MembershipNotPublished or ConditionsNotTold
+	Reason  string    `json:"reason"`           // of the Note that tells of it: ActionFails, MembershipNotPublished, ConditionsNotTold or MachineCRDUnfit
 	What    string    `json:"what"`             // an Action as Describe has it, or the object that is not published
 	Machine string    `json:"machine,omitzero"` // "" if it is about no Machine in particular
 	Since   time.Time `json:"since,omitzero"`

@@ -298,7 +298,7 @@ func homes(namespace string) string {
 	}
 	return some(
 		is("namespaces", namespace),
-		all(is("customresourcedefinitions", webhooks.MachineCRD), some(operation("DELETE"), "(object.spec != oldObject.spec)")),
+		all(is("customresourcedefinitions", machineapi.CRDName), some(operation("DELETE"), "(object.spec != oldObject.spec)")),
 		hosts(namespace),
 	)
 }

@@ -157,8 +157,9 @@ func (c *cluster) withoutAddresses(t *testing.T, right *custodian.Operator) {
 	goOn(t, wrong, "Machine "+old+" gone", func(ctx context.Context) error { return errors.Join(c.gone(ctx, old), c.restless(ctx)) })
 }
 
-// learner is a deletion before the promotion. To the newest version of the operator a learner holds
-// nothing; Holdfast holds its Machine until etcd does not list it any more, which the operator sees to.
+// learner is a deletion before the promotion. This operator releases a Machine
+// whose learner is listed, as no branch of the real one does up to release-5.1 of June 2026. Holdfast holds the Machine until etcd does not list the
+// learner any more, which the operator sees to while its hook is on.
 func (c *cluster) learner(t *testing.T) {
 	c.watch(t, desired)
 	o := c.custodian(t, unready{dial(t, c.Sandbox)}, custodian.Options{LearnersHoldNothing: true})
