@@ -96,7 +96,7 @@ type Handlers struct {
 func (g *Handlers) Mutating() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(mutating, req.Operation, time.Now())
-		return g.answer(ctx, &req, mutating, g.mutate)
+		return g.answer(ctx, &req, g.mutate)
 	})
 }
 
@@ -104,7 +104,7 @@ func (g *Handlers) Mutating() ctrladmission.Handler {
 func (g *Handlers) Validating() ctrladmission.Handler {
 	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(validating, req.Operation, time.Now())
-		return g.answer(ctx, &req, validating, g.validate)
+		return g.answer(ctx, &req, g.validate)
 	})
 }
 
@@ -132,7 +132,7 @@ func (r *review) stale() bool {
 }
 
 // answer decides a request and has the handler put the decision into words.
-func (g *Handlers) answer(ctx context.Context, req *ctrladmission.Request, handler string, respond func(context.Context, *review) ctrladmission.Response) ctrladmission.Response {
+func (g *Handlers) answer(ctx context.Context, req *ctrladmission.Request, respond func(context.Context, *review) ctrladmission.Response) ctrladmission.Response {
 	if req.Kind.Group != machinev1beta1.GroupName || req.Kind.Kind != "Machine" {
 		return refused(fmt.Errorf("Holdfast answers for Machines of %s only, and this AdmissionReview is about %s", machinev1beta1.GroupName, about(req)))
 	}
