@@ -82,6 +82,10 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 			return nil
 		})
 	}
+	group.Go(func() error {
+		r.machineCRD.look(ctx, r.Observer.API, r.Observer.Clock.Now())
+		return nil
+	})
 	if r.QuorumGuard != nil {
 		group.Go(func() (err error) {
 			guard, err = r.QuorumGuard.readGuard(ctx)
@@ -92,7 +96,6 @@ func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
 		return nil, err
 	}
 	s.QuorumGuard, s.OtherDriver = guard, driver
-	r.machineCRD.look(ctx, r.Observer.API, s.Now)
 	s.Failures = slices.Concat(r.attempts.failures(), r.Publisher.failures(), r.ClusterOperator.failures(), r.machineCRD.failures())
 	if lock.Key != r.lock.Key {
 		r.lock = lock

@@ -31,8 +31,9 @@ func (s *Sandbox) controllerManagerSpec() (process.Spec, error) {
 	}
 	controllers := "disruption-controller,garbage-collector-controller"
 	if s.options.ForInstall {
-		// What is installed is taken away again, and what a Node is tainted with ends the pods that do not tolerate it.
-		controllers += ",deployment-controller,replicaset-controller,namespace-controller,taint-eviction-controller"
+		// What is installed is taken away again, and what a Node is tainted with ends the pods that do not tolerate it: for that controller the
+		// one of DaemonSets finds the pods of a Node.
+		controllers += ",deployment-controller,replicaset-controller,namespace-controller,taint-eviction-controller,daemonset-controller"
 	}
 	return process.Spec{
 		Name: "kube-controller-manager", Path: path, Log: s.logFile("kube-controller-manager"),
