@@ -106,7 +106,10 @@ func (a *actuator) Update(ctx context.Context, m *machinev1beta1.Machine) error 
 	if err := a.record(ctx, m, found); err != nil {
 		return err
 	}
-	return a.linkNode(ctx, m)
+	if err := a.linkNode(ctx, m); err != nil {
+		return err
+	}
+	return a.remediate(ctx, m, found)
 }
 
 // Delete begins the end of the Machine's instance. The machine controller then

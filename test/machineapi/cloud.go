@@ -92,11 +92,19 @@ func (c *cloud) terminate(ctx context.Context, name string) error {
 	return err
 }
 
+// power turns the instance of that name on or off.
+func (c *cloud) power(ctx context.Context, name string, on bool) error {
+	_, err := c.do(ctx, http.MethodPost, name+"/power", map[string]bool{"on": on}, nil)
+	return err
+}
+
 // do sends one request and decodes the answer. found is false on a 404.
 func (c *cloud) do(ctx context.Context, method, name string, body, answer any) (found bool, err error) {
 	path := "/instances"
 	if name != "" {
-		path += "/" + url.PathEscape(name)
+		for part := range strings.SplitSeq(name, "/") {
+			path += "/" + url.PathEscape(part)
+		}
 	}
 	defer func() {
 		if err != nil {

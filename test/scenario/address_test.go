@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestAddress has the leader's host come back at another address, and types what Holdfast says. The member goes on with its ID and its data, and
 // its Machine keeps the hook, which the history sees.
 func TestAddress(t *testing.T) {
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3})
 	c.watch(t, 2)
