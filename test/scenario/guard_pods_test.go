@@ -163,7 +163,7 @@ func TestGuardPodsLeftAlone(t *testing.T) {
 	c := start(t, sandbox.Options{Replicas: 1, Mode: "guard"})
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: machineapi.GuardName}}
 	must(t, c.as(sandbox.Alice).Create(t.Context(), budget))
-	must(t, c.hook(t.Context(), sandbox.EtcdOperator, "master-0"))
+	must(t, c.hook(t.Context(), "master-0"))
 	c.atRest(t) // so it has looked, and written what it does write
 	var now policyv1.PodDisruptionBudget
 	must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKeyFromObject(budget), &now))

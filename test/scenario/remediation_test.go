@@ -28,7 +28,7 @@ func TestRemediation(t *testing.T) {
 			c.watch(t, 2)
 			if mode == "guard" {
 				for _, name := range []string{"master-0", "master-1", "master-2"} {
-					must(t, c.hook(t.Context(), sandbox.EtcdOperator, name))
+					must(t, c.hook(t.Context(), name))
 				}
 			}
 			c.atRest(t)

@@ -202,7 +202,7 @@ func TestGuard(t *testing.T) {
 	c := start(t, sandbox.Options{Replicas: 1, Mode: "guard"})
 	c.watch(t, 1)
 	c.refused(t, "master-0", "unprotected-delete")
-	must(t, c.hook(t.Context(), sandbox.EtcdOperator, "master-0"))
+	must(t, c.hook(t.Context(), "master-0"))
 	c.atRest(t)
 	must(t, c.remove(t.Context(), "master-0"))
 	must(t, c.strip(t.Context(), sandbox.EtcdOperator, "master-0"))
@@ -327,8 +327,8 @@ func (c *cluster) removeMember(ctx context.Context, name string) error {
 	return nil
 }
 
-// hook puts etcd's hook on a Machine.
-func (c *cluster) hook(ctx context.Context, who sandbox.Identity, name string) error {
+// hook puts etcd's hook on a Machine, as cluster-etcd-operator.
+func (c *cluster) hook(ctx context.Context, name string) error {
 	m, err := c.machine(ctx, name)
 	if err != nil {
 		return err
@@ -339,5 +339,5 @@ func (c *cluster) hook(ctx context.Context, who sandbox.Identity, name string) e
 	}
 	before := m.DeepCopy()
 	m.Spec.LifecycleHooks.PreDrain = template.Spec.LifecycleHooks.PreDrain
-	return c.as(who).Patch(ctx, m, client.MergeFrom(before))
+	return c.as(sandbox.EtcdOperator).Patch(ctx, m, client.MergeFrom(before))
 }

@@ -83,7 +83,7 @@ func TestRestoreBesideOperator(t *testing.T) {
 	t.Parallel()
 	c := start(t, sandbox.Options{Replicas: 3, Mode: "guard"})
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
-		must(t, c.hook(t.Context(), sandbox.EtcdOperator, name))
+		must(t, c.hook(t.Context(), name))
 	}
 	c.atRest(t)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
