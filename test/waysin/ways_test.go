@@ -397,7 +397,7 @@ func ways() []way {
 
 		// What powers the host off.
 		{name: "kubectl annotate external-remediation", on: live, who: []sandbox.Identity{sandbox.GitOps}, want: denied(quorum.RuleKeepHost), send: kubectl("annotate", "machine", "MACHINE", quorum.RemediationAnnotation+"=")},
-		{name: "merge patch external-remediation, by those who may restart a host", on: live, who: []sandbox.Identity{sandbox.Alice, sandbox.MachineAPI}, want: warned(quorum.RuleKeepHost), send: merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":""}}}`), undo: merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":null}}}`), note: "one host at a time, and only while every other voter is healthy"},
+		{name: "merge patch external-remediation, by those who may restart a host", on: live, who: []sandbox.Identity{sandbox.Alice, sandbox.MachineAPI}, want: warned(quorum.RuleKeepHost), dryOnly: true, send: merge(`{"metadata":{"annotations":{"host.metal3.io/external-remediation":""}}}`), note: "one host at a time, and only while every other voter is healthy; TestRemediation sends it for real"},
 
 		// Finalizer, evidence, latch, override.
 		{name: "merge patch finalizers: null", on: live, who: everyone(), want: denied(quorum.RuleKeepFinalizer), send: merge(`{"metadata":{"finalizers":null}}`)},
