@@ -55,6 +55,7 @@ func TestInstall(t *testing.T) {
 	since := f.logged()
 	part("full mode", func() {
 		f.install(full)
+		f.mode("full")
 		out, err := f.command("kubectl-holdfast", nil, "uninstall", "--yes")
 		f.Expect(err).To(gomega.HaveOccurred())
 		f.Expect(out).To(gomega.ContainSubstring("Machine master-0 is being deleted and held"))
