@@ -14,28 +14,32 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// crdEvery is how often the Machine CRD is looked at.
-const crdEvery = 10 * time.Minute
+// How soon the Machine CRD is looked at again: once it was read, and where it could not be.
+const (
+	crdEvery = 10 * time.Minute
+	crdAgain = 10 * time.Second
+)
 
 // machineCRD looks at the Machine CRD, because rule home lets the cluster-version operator change it. The zero value is ready.
 type machineCRD struct {
-	at time.Time // of the last look
+	next time.Time // look
 	attempts
 }
 
 func (c *machineCRD) look(ctx context.Context, api client.Reader, now time.Time) {
-	if now.Before(c.at.Add(crdEvery)) {
+	if now.Before(c.next) {
 		return
 	}
-	c.at = now
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	err := api.Get(ctx, client.ObjectKey{Name: machineapi.CRDName}, crd)
-	if err == nil {
+	unread := err != nil
+	if c.next = now.Add(crdAgain); !unread {
+		c.next = now.Add(crdEvery)
 		raw, _ := crd.MarshalJSON() // it was read as JSON
 		err = machineapi.Unfit(raw)
 	}
-	c.after(quorum.Failure{Reason: string(membership.ReasonMachineCRDUnfit), What: "use the CustomResourceDefinition of Machines"}, now, err, false)
+	c.after(quorum.Failure{Reason: string(membership.ReasonMachineCRDUnfit), What: "use the CustomResourceDefinition of Machines"}, now, err, unread)
 }

@@ -23,11 +23,14 @@ func TestMachineCRD(t *testing.T) {
 			"spec": {"type": "object", "properties": {"lifecycleHooks": {"type": "object", "properties": {"preDrain": ` + hook + `, "preTerminate": ` + hook + `}}}},
 			"status": {"type": "object", "properties": {"authoritativeAPI": {"type": "string"` + status + `}}}}}}}]}}`
 	}
-	reads, stored := 0, crd("")
+	reads, stored, down := 0, crd(""), error(nil)
 	api := interceptor.NewClient(fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build(), interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 			if reads++; key.Name != "machines.machine.openshift.io" {
 				t.Errorf("%s is read", key)
+			}
+			if down != nil {
+				return down
 			}
 			return json.Unmarshal([]byte(stored), &o.(*unstructured.Unstructured).Object)
 		},
@@ -52,4 +55,14 @@ func TestMachineCRD(t *testing.T) {
 	if reads != 3 {
 		t.Errorf("it was read %d times", reads)
 	}
+	// One read that fails says nothing, and is made again soon.
+	down = context.Canceled
+	look(10*time.Minute, false)
+	down = nil
+	look(10*time.Second, false)
+	down = context.DeadlineExceeded
+	look(10*time.Minute, false)
+	look(10*time.Second, true)
+	down = nil
+	look(10*time.Second, false)
 }
