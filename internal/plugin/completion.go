@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -65,21 +64,8 @@ func offered(machines []quorum.Machine, typed string, suits func(*quorum.Machine
 
 func anyMachine(*quorum.Machine) bool { return true }
 
-// among completes a flag's value, or the last of several by comma.
+// among completes a flag's value.
 func among(cmd *cobra.Command, flag string, known ...string) {
 	// It fails for a flag that does not exist, which a test of each flag would find.
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		before := ""
-		if i := strings.LastIndex(typed, ","); i >= 0 {
-			before = typed[:i+1]
-		}
-		given := strings.Split(before, ",")
-		var out []string
-		for _, value := range known {
-			if !slices.Contains(given, value) {
-				out = append(out, before+value)
-			}
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp))
 }

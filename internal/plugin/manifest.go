@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,7 +25,7 @@ import (
 )
 
 // manifest is the replacement of a Machine as it is to be created.
-func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
+func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
 	next := &machinev1beta1.Machine{
 		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -53,7 +54,7 @@ func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*mac
 	next.Spec.ProviderID = nil
 
 	if value := old.Spec.ProviderSpec.Value; value != nil || o.changes() {
-		raw, err := o.changed(t, "Machine "+old.Name, value)
+		raw, err := o.changed("Machine "+old.Name, value)
 		if err != nil {
 			return nil, err
 		}
@@ -63,71 +64,49 @@ func (o *replaceOptions) manifest(t terminal, old *machinev1beta1.Machine) (*mac
 }
 
 // changes says whether the flags change the providerSpec.
-func (o *replaceOptions) changes() bool { return o.instanceType != "" || len(o.set) > 0 }
+func (o *replaceOptions) changes() bool { return o.instanceType != "" || o.patch != "" }
 
 // changed is a providerSpec with what the flags change. of is whose it is, for people.
-func (o *replaceOptions) changed(t terminal, of string, spec *runtime.RawExtension) ([]byte, error) {
-	changes, err := o.settings(of, spec)
-	if err != nil {
-		return nil, err
-	}
-	if len(changes) == 0 {
-		return spec.Raw, nil
-	}
-	var value any
-	if err := json.Unmarshal(spec.Raw, &value); err != nil {
-		return nil, fmt.Errorf("read providerSpec of %s: %w", of, err)
-	}
-	for _, change := range changes {
-		path, text, _ := strings.Cut(change, "=")
-		fresh, err := setPath(value, path, text)
-		if err != nil {
-			return nil, usage("--set %s: %v", change, err)
-		}
-		if fresh {
-			fmt.Fprintf(t.err, "Note: %s has no %s in its providerSpec; it is added.\n", plain(of), plain(path))
-		}
-	}
-	raw, err := json.Marshal(value)
-	if err != nil {
-		return nil, fmt.Errorf("write providerSpec of %s: %w", of, err)
-	}
-	return raw, nil
-}
-
-// settings are the changes of a providerSpec, each PATH=VALUE.
-func (o *replaceOptions) settings(of string, spec *runtime.RawExtension) ([]string, error) {
-	for _, change := range o.set {
-		path, value, ok := strings.Cut(change, "=")
-		if !ok || path == "" {
-			return nil, usage("--set is %q; it is PATH=VALUE, such as rootVolume.size=200", change)
-		}
-		if placeholder(value) {
-			return nil, usage("--set %s sets a placeholder; give the value itself", change)
-		}
-	}
+func (o *replaceOptions) changed(of string, spec *runtime.RawExtension) (raw []byte, err error) {
 	if placeholder(o.instanceType) {
 		return nil, usage("--instance-type is %q, a placeholder; give an instance type of the platform", o.instanceType)
-	}
-	if !o.changes() {
-		return nil, nil
 	}
 	if spec == nil {
 		return nil, fmt.Errorf("%s has no providerSpec that could be changed", of)
 	}
-	if o.instanceType == "" {
-		return o.set, nil
+	raw = spec.Raw
+	if o.patch != "" {
+		if raw, err = patched(raw, []byte(o.patch)); err != nil {
+			return nil, usage("--patch does not apply to the providerSpec of %s: %v; it is a JSON patch, as for kubectl patch --type=json", of, err)
+		}
 	}
-	var has map[string]json.RawMessage
-	if err := json.Unmarshal(spec.Raw, &has); err != nil {
+	if o.instanceType == "" {
+		return raw, nil
+	}
+	var has map[string]any
+	if err := json.Unmarshal(raw, &has); err != nil {
 		return nil, fmt.Errorf("read providerSpec of %s: %w", of, err)
 	}
 	for _, field := range [...]string{"instanceType", "vmSize", "machineType", "flavor"} {
 		if _, ok := has[field]; ok {
-			return append([]string{field + "=" + o.instanceType}, o.set...), nil
+			has[field] = o.instanceType
+			return json.Marshal(has)
 		}
 	}
-	return nil, usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --set what to change", of)
+	return nil, usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --patch what to change", of)
+}
+
+// patched is a JSON document with a JSON patch (RFC 6902) applied, which may be written as YAML.
+func patched(raw, patch []byte) ([]byte, error) {
+	patch, err := yaml.YAMLToJSON(patch)
+	if err != nil {
+		return nil, err
+	}
+	operations, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, err
+	}
+	return operations.Apply(raw)
 }
 
 // placeholder says whether a value is what stands for one in a text that was copied.
@@ -146,56 +125,6 @@ func nextName(old *machinev1beta1.Machine) string {
 	_, _ = h.Write([]byte(old.UID)) // it never fails
 	tail := rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")
 	return base + "-" + tail[:5]
-}
-
-// setPath sets what a path such as a.b[0].c leads to, and says whether it was not there before. A value
-// keeps the type of the one that it replaces where that is a string, else it is what YAML makes of it.
-func setPath(root any, path, text string) (fresh bool, err error) {
-	steps := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "[", "."), "]", ""), ".")
-	at := root
-	for i, step := range steps {
-		last := i == len(steps)-1
-		if step == "" {
-			return false, fmt.Errorf("the path has an empty step")
-		}
-		switch here := at.(type) {
-		case map[string]any:
-			is, ok := here[step]
-			if last {
-				here[step], err = typedLike(is, text)
-				return !ok, err
-			}
-			if !ok || is == nil {
-				is = map[string]any{}
-				here[step] = is
-			}
-			at = is
-		case []any:
-			n, err := strconv.Atoi(step)
-			if err != nil || n < 0 || n >= len(here) {
-				return false, fmt.Errorf("%s is a list of %d, and %q is no place in it", strings.Join(steps[:i], "."), len(here), step)
-			}
-			if last {
-				here[n], err = typedLike(here[n], text)
-				return false, err
-			}
-			at = here[n]
-		default:
-			return false, fmt.Errorf("%s is neither an object nor a list", strings.Join(steps[:i], "."))
-		}
-	}
-	return false, nil
-}
-
-func typedLike(was any, text string) (any, error) {
-	if _, ok := was.(string); ok {
-		return text, nil
-	}
-	var value any
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-		return nil, fmt.Errorf("%q is no value", text)
-	}
-	return value, nil
 }
 
 // printManifest prints what would be written, without the empty fields that Go's types add.

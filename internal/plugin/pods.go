@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,8 +43,6 @@ func (o *auditOptions) logs(t terminal) (*podLogs, error) {
 // containerLog is one log: of a container, or of the one before it that ended.
 type containerLog struct {
 	pod, container string
-	uid            string
-	restarts       int32
 	previous       bool
 }
 
@@ -66,34 +66,24 @@ func (p *podLogs) list(ctx context.Context) (logs []containerLog, waiting []stri
 	for i := range found.Items {
 		pod := &found.Items[i]
 		for _, c := range pod.Spec.Containers {
-			one := containerLog{pod: pod.Name, container: c.Name, uid: string(pod.UID)}
-			state := statusOf(pod, c.Name)
-			if state == nil || state.State.Running == nil && state.State.Terminated == nil && state.RestartCount == 0 {
+			var state corev1.ContainerStatus // none yet
+			if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 {
+				state = pod.Status.ContainerStatuses[i]
+			}
+			if state.State.Running == nil && state.State.Terminated == nil && state.RestartCount == 0 {
 				waiting = append(waiting, pod.Name)
 				continue
 			}
-			one.restarts = state.RestartCount
 			if state.RestartCount > 0 {
-				before := one
-				before.previous = true
-				logs = append(logs, before)
+				logs = append(logs, containerLog{pod.Name, c.Name, true})
 			}
-			logs = append(logs, one)
+			logs = append(logs, containerLog{pod.Name, c.Name, false})
 		}
 	}
 	if len(found.Items) == 0 {
 		return nil, nil, fmt.Errorf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, p.namespace)
 	}
 	return logs, waiting, nil
-}
-
-func statusOf(pod *corev1.Pod, container string) *corev1.ContainerStatus {
-	for i := range pod.Status.ContainerStatuses {
-		if s := &pod.Status.ContainerStatuses[i]; s.Name == container {
-			return s
-		}
-	}
-	return nil
 }
 
 // read hands the records of one log to each. since is how far back, 0 for all. What is no record is counted.
@@ -152,7 +142,10 @@ func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.
 	if sum.Ours == 0 && failed == nil && since == 0 {
 		fmt.Fprintln(p.err, "Records are there only if Holdfast writes them to its standard output: holdfast run --audit-log-path=-")
 	}
-	return sentences(failed)
+	if err := errors.Join(failed...); err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; and "))
+	}
+	return nil
 }
 
 func counted(n int, what string) string {
@@ -160,15 +153,4 @@ func counted(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// sentences are several errors in one line, nil for none.
-func sentences(all []error) error {
-	switch len(all) {
-	case 0:
-		return nil
-	case 1:
-		return all[0]
-	}
-	return fmt.Errorf("%w; and %s", all[0], oneLine(sentences(all[1:])))
 }

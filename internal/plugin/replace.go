@@ -18,7 +18,7 @@ const replacesLabel = "holdfast.dev/replaces"
 type replaceOptions struct {
 	clusterFlags
 	instanceType, name string
-	set                []string
+	patch              string
 	dryRun             bool
 	yes                bool
 	output             string
@@ -31,7 +31,7 @@ func replaceCommand(t terminal) *cobra.Command {
 		Use:   "replace MACHINE",
 		Short: "Replace a control-plane Machine, for example with another instance type",
 		Long: `Replace a control-plane Machine by the documented procedure, in one command: create a copy of it, under
-a new name and with what --instance-type and --set change in its providerSpec, wait until the copy is
+a new name and with what --instance-type and --patch change in its providerSpec, wait until the copy is
 Running, delete the old one, and follow until that is gone and the copy's etcd member votes. Holdfast holds the old
 Machine meanwhile, until the new member votes.
 
@@ -43,12 +43,12 @@ Before anything is created it asks the server, by a trial, whether the old Machi
 with --yes it goes ahead without a question.
 
 A Machine that a ControlPlaneMachineSet keeps is replaced by the set: the command deletes the Machine, the set creates another, and the
-command follows. --instance-type and --set then change the set's template, so that all its Machines are replaced, one after the other; the
+command follows. --instance-type and --patch then change the set's template, so that all its Machines are replaced, one after the other; the
 command tries the change first, and asks.`,
 		Example: `  kubectl holdfast replace master-0 --instance-type m5.2xlarge
 
   # See the manifest first
-  kubectl holdfast replace master-0 --set rootVolume.size=200 --set tags[0].value=b --dry-run
+  kubectl holdfast replace master-0 --dry-run --patch '[{op: replace, path: /rootVolume/size, value: 200}]'
 
   # A set keeps the Machines: resize all of them, without a question
   kubectl holdfast replace master-0 --instance-type m5.2xlarge --yes
@@ -68,7 +68,7 @@ command tries the change first, and asks.`,
 	among(cmd, "mode", "guard", "full")
 	cmd.ValidArgsFunction = o.names(t, anyMachine)
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
-	f.StringArrayVar(&o.set, "set", nil, "PATH=VALUE in spec.providerSpec.value, such as rootVolume.size=200; may be repeated")
+	f.StringVar(&o.patch, "patch", "", "what else to change in spec.providerSpec.value: a JSON patch, as for kubectl patch --type=json")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
@@ -105,7 +105,7 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 		return fmt.Errorf("Machine %s is controlled by %s %s, which may make a replacement of its own. Either have that do it: kubectl -n %s edit %s %s; or take that owner reference off the Machine and try again",
 			name, owner.Kind, owner.Name, c.namespace, strings.ToLower(owner.Kind), owner.Name)
 	}
-	next, err := o.manifest(t, old)
+	next, err := o.manifest(old)
 	if err != nil {
 		return err
 	}

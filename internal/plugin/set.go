@@ -158,7 +158,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		}
 		return o.inTime(ctx, old.Name, r.another)
 	}
-	changed, err := o.template(t, &set)
+	changed, err := o.template(&set)
 	if err != nil {
 		return err
 	}
@@ -194,14 +194,14 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 }
 
 // template is the set with what the flags change in its providerSpec.
-func (o *replaceOptions) template(t terminal, set *machinev1.ControlPlaneMachineSet) (*machinev1.ControlPlaneMachineSet, error) {
+func (o *replaceOptions) template(set *machinev1.ControlPlaneMachineSet) (*machinev1.ControlPlaneMachineSet, error) {
 	of := "ControlPlaneMachineSet " + set.Name
 	changed := set.DeepCopy()
 	machine := changed.Spec.Template.OpenShiftMachineV1Beta1Machine
 	if machine == nil {
 		return nil, fmt.Errorf("%s has no template of a Machine that could be changed", of)
 	}
-	raw, err := o.changed(t, of, machine.Spec.ProviderSpec.Value)
+	raw, err := o.changed(of, machine.Spec.ProviderSpec.Value)
 	if err != nil {
 		return nil, err
 	}
