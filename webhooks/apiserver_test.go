@@ -124,7 +124,7 @@ func (f *fixture) serve(t *testing.T) {
 	}
 	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
-		Observer: f.guard, Recorder: f.guard, Metrics: metrics,
+		Observer: f.guard, Recorder: f.guard, Metrics: metrics, Claim: f.guard.claim,
 	}
 	mux := http.NewServeMux()
 	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
@@ -222,8 +222,9 @@ type guard struct {
 	snapshot *quorum.Snapshot
 	calls    map[string]int
 	recorded []record
-	looks    int            // at the cluster
-	slow     func(look int) // nil, or what each of them does after the first glance
+	claims   []quorum.Release // on the ledger, since the Snapshot was set
+	looks    int              // at the cluster
+	slow     func(look int)   // nil, or what each of them does after the first glance
 }
 
 // record is a finding as it was recorded.
@@ -235,7 +236,7 @@ type record struct {
 func (g *guard) set(s *quorum.Snapshot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.snapshot, g.recorded = s, nil
+	g.snapshot, g.recorded, g.claims = s, nil, nil
 	clear(g.calls)
 }
 
@@ -283,6 +284,17 @@ func (g *guard) Snapshot(context.Context) (*quorum.Snapshot, error) {
 		return nil, errors.New("the cluster cannot be read")
 	}
 	return seen, nil
+}
+
+// claim takes one entry, since the ledger is not the Snapshot's after that.
+func (g *guard) claim(_ context.Context, l *quorum.Ledger, entry quorum.Release) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.claims) > 0 || l.Unusable() != "" {
+		return errors.New("the ledger was changed")
+	}
+	g.claims = append(g.claims, entry)
+	return nil
 }
 
 func (g *guard) Machines(ctx context.Context) ([]quorum.Machine, error) {
@@ -340,7 +352,7 @@ const (
 
 func ring(changes ...func(*quorum.Snapshot)) *quorum.Snapshot {
 	s := &quorum.Snapshot{
-		Mode: quorum.ModeFull, Now: time.Now(), Desired: 3, Limits: quorum.DefaultLimits(),
+		Mode: quorum.ModeFull, Now: time.Now(), Desired: 3, Limits: quorum.DefaultLimits(), Ledger: quorum.Ledger{Version: "1"},
 		Ring: quorum.Ring{Known: true, Leader: 2, Version: "3.7.3", Members: []quorum.Member{
 			{ID: member, Name: "cp-1", PeerURLs: []string{"https://" + address + ":2380"}, Healthy: true},
 			{ID: 2, Name: "cp-2", PeerURLs: []string{"https://10.0.0.2:2380"}, Healthy: true},

@@ -233,7 +233,11 @@ func startEtcd(t *testing.T) *etcdFixture {
 	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
 		Observer: f.observer, Recorder: f.guard, Metrics: metrics,
+		Claim: func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error {
+			return observe.Record(ctx, f.direct, namespace, l, entry)
+		},
 	}
+	must(t, f.direct.Create(t.Context(), observe.LedgerOf(namespace, &quorum.Ledger{}, nil)))
 	for k, m := range f.ring.Members {
 		name := fmt.Sprintf("host-%d", k)
 		f.machine(t, name, state{naked: true})

@@ -80,6 +80,7 @@ func (g *Handlers) bareMetalHost(ctx context.Context, req *ctrladmission.Request
 		m = fresh
 	}
 	d := g.Identities.AdmitHost(r, m, s)
+	g.claim(ctx, req, &d, s)
 	if len(d.Findings) == 0 {
 		return ctrladmission.Allowed("")
 	}

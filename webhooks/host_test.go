@@ -2,6 +2,7 @@ package webhooks_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -132,5 +133,43 @@ func TestBareMetalHost(t *testing.T) {
 		if err := send(gitops, "master", body); err != nil {
 			t.Errorf("%s while Holdfast is down: %v", body, err)
 		}
+	}
+}
+
+// TestTwoHostsAtOnce has two hosts powered off at the same instant: etcd could bear either, and no look shows the other.
+func TestTwoHostsAtOnce(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	names := []string{"cp-2", "cp-3"}
+	for i, name := range names {
+		m := f.machine(t, name, state{naked: true})
+		m.Status.Addresses[0].Address = fmt.Sprintf("10.0.0.%d", i+2)
+		must(t, f.direct.Status().Update(t.Context(), m))
+		f.caughtUp(t, m)
+	}
+	f.guard.set(ring(func(s *quorum.Snapshot) { s.Machines = append(s.Machines, other("cp-1", address)) }))
+	looks := make(chan int)
+	f.guard.slow = func(look int) { // two at a time
+		select {
+		case looks <- look:
+		case <-looks:
+		case <-t.Context().Done():
+		}
+	}
+	answers := make(chan error)
+	for _, name := range names {
+		go func() { answers <- remediate(t.Context(), f.client(t, person, nil), f.get(t, name), false) }()
+	}
+	var refused []string
+	for range names {
+		if err := <-answers; err != nil {
+			refused = append(refused, err.Error())
+		}
+	}
+	if len(refused) != 1 || !strings.Contains(refused[0], "Refused (keep-host): that the host of Machine cp-") || !strings.Contains(refused[0], "the ledger was changed") {
+		t.Errorf("refused: %q", refused)
+	}
+	if got := f.guard.findings(); !slices.Contains(got, "keep-host allowed") || !slices.Contains(got, "keep-host denied") {
+		t.Errorf("recorded: %q", got)
 	}
 }

@@ -49,6 +49,7 @@ func TestPolicy(t *testing.T) {
 		}
 		t.Run("home", f.testHomeStopped)
 		t.Run("claim", f.testInstance)
+		t.Run("claim: a new Machine's override", f.testCopied)
 	})
 
 	mutating, validating := registrations.Registrations(registrations.Options{MachineNamespace: namespace})
@@ -106,13 +107,20 @@ func (f *fixture) enact(t *testing.T, probe *machinev1beta1.Machine) {
 		must(t, f.direct.Create(t.Context(), object.(client.Object)))
 	}
 	c := f.client(t, person, nil)
-	wait := gomega.NewWithT(t).Eventually
-	wait(func() string {
-		return deniedBy(merge(`{"spec":{"lifecycleHooks":null}}`)(t.Context(), c, probe, true))
-	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.MachinePolicy))
-	wait(func() string {
-		return deniedBy(c.Status().Patch(t.Context(), probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll))
-	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Equal(registrations.StatusPolicy))
+	for policy, send := range map[string]func() error{ // the API server takes up each on its own
+		registrations.MachinePolicy: func() error { return merge(`{"spec":{"lifecycleHooks":null}}`)(t.Context(), c, probe, true) },
+		registrations.InstancePolicy: func() error {
+			return merge(`{"spec":{"providerID":"process:///another"}}`)(t.Context(), c, probe, true)
+		},
+		registrations.StatusPolicy: func() error {
+			return c.Status().Patch(t.Context(), probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll)
+		},
+		registrations.RecordsPolicy: func() error {
+			return c.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: machineapi.LedgerName}}, client.DryRunAll)
+		},
+	} {
+		gomega.NewWithT(t).Eventually(func() string { return deniedBy(send()) }).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(gomega.Equal(policy))
+	}
 }
 
 // deniedBy is the policy that an error is about, "" if it is none.
@@ -156,6 +164,8 @@ func stopped() []stoppedCase {
 		{"keep-hook: the latch alone", state{}, person, hookOnly, protected, "keep-hook"},
 		{"keep-hook: the evidence", state{}, gitops, merge(`{"metadata":{"annotations":null}}`), protected, "keep-hook"},
 		{"keep-hook: the evidence of a Machine without hook", state{bare: true}, gitops, merge(`{"metadata":{"annotations":null}}`), "evidence", "keep-hook"},
+		{"keep-hook: a worker's evidence", state{worker: true}, person, merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"}}}`), "", "keep-hook"},
+		{"keep-hook: evidence that comes with the label", state{worker: true}, gitops, merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"},"labels":{"machine.openshift.io/cluster-api-machine-role":"master"}}}`), "", "keep-hook"},
 		{"keep-hook: deleting, the latch alone", state{deleting: true}, gitops, hookOnly, going, "keep-hook"},
 		{"keep-hook: deleting, another owner", state{deleting: true}, person, mine, going, "keep-hook"},
 		{"keep-hook: a custodian's drop is the webhook's", state{}, operator, all, protected, registrations.ClosedWebhook},
@@ -340,6 +350,25 @@ func (f *fixture) testRecords(t *testing.T) {
 		}
 	}
 	denied("a tool deletes a guard pod", f.client(t, gitops, nil).Delete(t.Context(), pod("guard"), client.GracePeriodSeconds(0)), false)
+}
+
+// testCopied has nobody create a Machine with an override, signed by whomever, while Holdfast is down, which would take it out.
+func (f *fixture) testCopied(t *testing.T) {
+	for _, annotations := range []map[string]string{
+		{quorum.OverrideAnnotation: "one-too-many: copied"}, {quorum.OverrideByAnnotation: quorum.Stamp(person, time.Now())},
+		{quorum.OverrideAnnotation: "one-too-many: copied", quorum.OverrideByAnnotation: quorum.Stamp(person, time.Now())},
+	} {
+		for _, user := range []string{person, gitops, machineAPI, holdfast} {
+			m := manifest("copied")
+			m.Annotations = annotations
+			if err := f.client(t, user, nil).Create(t.Context(), m); deniedBy(err) != registrations.InstancePolicy || !strings.Contains(err.Error(), "denied request: Refused (claim): annotations holdfast.dev/override and ") {
+				t.Errorf("%s creates a Machine with %v: %v", user, annotations, err)
+			}
+		}
+	}
+	m := manifest("copied-evidence") // it names another Machine, whose UID nobody gives to a new one
+	m.Annotations = map[string]string{quorum.EvidenceAnnotation: "{}"}
+	must(t, f.client(t, person, nil).Create(t.Context(), m))
 }
 
 // testInstance has what the rule claim says without a webhook: of what automation creates, and of a worker's instance.

@@ -272,6 +272,7 @@ func cases() []verdictCase {
 			stored: "latch evidence deleting", recorded: []string{"keep-role denied"}},
 
 		// keep-host
+		{name: "keep-hook: a worker's evidence", state: state{worker: true}, user: gitops, send: merge(`{"metadata":{"annotations":{"holdfast.dev/etcd-member":"{}"}}}`), recorded: []string{"keep-hook repaired"}},
 		{name: "keep-host: a tool", user: gitops, send: remediate,
 			stored: protected, recorded: []string{"keep-host denied"}},
 		{name: "keep-host: a tool, by server-side apply", user: robot, send: apply(`{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine","metadata":{"name":"NAME","annotations":{"host.metal3.io/external-remediation":"x"}},"spec":{}}`),

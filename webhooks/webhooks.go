@@ -87,6 +87,8 @@ type Handlers struct {
 	Observer         Observer
 	Recorder         Recorder
 	Metrics          *Metrics
+	// Claim adds an entry to the release ledger, and fails if that is not as it was read any more.
+	Claim func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error
 
 	sharedLooks sharedLooks
 	lists       sharedLooks // of the guarded Machines alone
@@ -285,6 +287,9 @@ func (g *Handlers) mutate(ctx context.Context, r *review) ctrladmission.Response
 
 // validate denies, also what ought to have been repaired by now, and warns of all but the repairs, which mutate has told of.
 func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Response {
+	if !r.stale() {
+		g.claim(ctx, r.Request, &r.decision, r.snapshot)
+	}
 	if denial := r.decision.Denial(); denial != nil {
 		return g.deny(ctx, r, denial)
 	}
@@ -297,6 +302,21 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
 	return ctrladmission.Allowed("").WithWarnings(warnings...)
 }
+
+// claim writes down what a decision claims, the last thing before it is allowed. If it cannot, the decision denies.
+func (g *Handlers) claim(ctx context.Context, req *ctrladmission.Request, d *admission.Decision, s *quorum.Snapshot) {
+	if d.Claims.Until.IsZero() || d.Denial() != nil || dryRun(&req.AdmissionRequest) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	if err := g.Claim(ctx, &s.Ledger, d.Claims); err != nil {
+		d.NotClaimed(err.Error())
+	}
+}
+
+// claimTimeout is for one write to the API server, after a look.
+const claimTimeout = time.Second / 2
 
 // deny answers with one rule's denial. The findings of other rules are dropped, because nothing that they say happens.
 func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {

@@ -232,6 +232,9 @@ func (p *process) answer() error {
 	handlers := webhooks.Handlers{
 		Identities: p.flags.identities, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
 		Recorder: &recorder.Recorder{Events: p.tell, Audit: p.records, Log: p.log.WithName("webhooks")},
+		Claim: func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error {
+			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
+		},
 	}
 	server := p.mgr.GetWebhookServer() // has the manager run it
 	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))

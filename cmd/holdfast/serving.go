@@ -248,17 +248,9 @@ func (s *served) server() webhook.Server {
 		o.ClientCAs = func() (*x509.CertPool, error) { return pool(s.clientCA) }
 	}
 	if s.options != nil {
-		o.Known = s.known
+		o.Known = func(path string) (string, bool) { return s.shared.Known(path) } // it is made in setUp
 	}
 	return webhookserver.New(o)
-}
-
-// known returns the path of a webhook for that of a request, if it is one that only an API server knows.
-func (s *served) known(path string) (string, bool) {
-	if plain, ok := s.shared.Known(path); ok {
-		return plain, true
-	}
-	return path, s.live.Plain()
 }
 
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told

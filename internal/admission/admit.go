@@ -32,7 +32,9 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		admitDelete(&d, r, s, &ids)
 	case r.Old.Mirrored:
 	case !r.guarded():
-		admitOverride(&d, r, ids.Classify(r.User)) // of the rule claim, for its deletion
+		class := ids.Classify(r.User)
+		admitEvidence(&d, r, class)
+		admitOverride(&d, r, class) // of the rule claim, for its deletion
 	default:
 		class := ids.Classify(r.User)
 		admitOwners(&d, r, s)

@@ -48,6 +48,7 @@ type Repairs struct {
 type Decision struct {
 	Findings []Finding
 	Repairs  Repairs
+	Claims   quorum.Release // what has to be on the release ledger, as the Snapshot has it, before the request is allowed; the zero value for nothing
 }
 
 // Denial is the finding that denies the request, nil if it is allowed.

@@ -6,9 +6,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// admitEvidence keeps the evidence as the custodians wrote it.
+// admitEvidence keeps the evidence as the custodians wrote it. Nobody else gives any to a worker, which may get a control-plane label while
+// Holdfast is down.
 func admitEvidence(d *Decision, r *Request, class Class) {
-	if class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw {
+	if class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.New.EvidenceRaw == "" && !r.guarded() {
 		return
 	}
 	d.Repairs.Evidence = FixAsOld

@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -32,12 +33,31 @@ func admitRemediation(d *Decision, r *Request, s *quorum.Snapshot, ids *Identiti
 	switch {
 	case why == "" && voter == nil: // etcd has nothing to lose
 	case why == "":
-		d.add(quorum.RuleKeepHost, VerdictAllowed, remediated(r, voter)...)
+		d.powersOff(r, s, VerdictAllowed, remediated(r, voter))
 	case class == ClassPerson && r.Old.Lifts(quorum.RuleKeepHost, r.At):
-		d.add(quorum.RuleKeepHost, VerdictOverridden, overrideUsed(r, quorum.RuleKeepHost)...)
+		d.powersOff(r, s, VerdictOverridden, overrideUsed(r, quorum.RuleKeepHost))
 	default:
 		d.add(quorum.RuleKeepHost, VerdictDenied, remediationDenied(r, voter, why)...)
 	}
+}
+
+// powersOff lets the host of the request's Machine be powered off. No Machine shows that before the request is stored, so it is
+// claimed first: of two such requests at one instant, the later finds the other's claim, or the ledger changed. Where the ledger cannot be
+// written, only a person's override is left.
+func (d *Decision) powersOff(r *Request, s *quorum.Snapshot, verdict Verdict, lines []string) {
+	d.add(quorum.RuleKeepHost, verdict, lines...)
+	if s != nil && s.Ledger.Unusable() == "" {
+		d.Claims = quorum.PowersOff(r.Old, r.At, r.User.Name)
+	}
+}
+
+// NotClaimed denies a request whose Claims could not be written down, and says why not.
+func (d *Decision) NotClaimed(why string) {
+	*d = Decision{Findings: []Finding{{quorum.RuleKeepHost, VerdictDenied, []string{
+		fmt.Sprintf("Refused (%s): that the host of Machine %s is powered off has to be on record first, so that no other is at the same instant.", quorum.RuleKeepHost, d.Claims.Machine),
+		reasonLine(quorum.Clip(why, 200)),
+		"Try again in a few seconds; if it stays so, look into Holdfast's log.",
+	}}}}
 }
 
 // hostLoss is the voter on the request's Machine, nil without one, and says why etcd cannot do without the Machine's host for a
@@ -62,7 +82,14 @@ func (r *Request) hostLoss(s *quorum.Snapshot) (voter *quorum.Member, why string
 		return voter, fmt.Sprintf("Voter %s is unhealthy.", sick)
 	}
 	if !j.QuorumWithout(m) {
-		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go; quorum is %d.", healthy, voters, j.Remaining(m), quorum.Size(voters))
+		off := ""
+		if names := s.PoweredOff(m); names != nil {
+			off = fmt.Sprintf(" (powered off, or to be by a request of the last two minutes: %s)", strings.Join(names, ", "))
+		}
+		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go%s; quorum is %d.", healthy, voters, j.Remaining(m), off, quorum.Size(voters))
+	}
+	if why := s.Ledger.Unusable(); why != "" { // it has to be on record first: see powersOff
+		return voter, reasonLine(why)
 	}
 	return voter, ""
 }
@@ -128,9 +155,9 @@ func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Sna
 	switch {
 	case off && m.Remediating: // as was judged
 	case off && why == "" && !voter.Healthy:
-		d.add(quorum.RuleKeepHost, VerdictAllowed, remediated(of, voter)...)
+		d.powersOff(of, s, VerdictAllowed, remediated(of, voter))
 	case ids.Classify(r.User) == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
-		d.add(quorum.RuleKeepHost, VerdictOverridden, overrideUsed(of, quorum.RuleKeepHost)...)
+		d.powersOff(of, s, VerdictOverridden, overrideUsed(of, quorum.RuleKeepHost))
 	default:
 		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, of, voter)...)
 	}

@@ -71,10 +71,14 @@ func keptUnheld(r *Request, took []string, instance string) []string {
 }
 
 func keepFinalizer(r *Request) []string {
+	letGo := "To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", "")
+	if r.Old.Hook != quorum.EntryOurs {
+		letGo = "Holdfast takes that hook off once etcd can do without the Machine; why it does not yet: kubectl holdfast explain " + r.name()
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): finalizer %s of Machine %s stays while hook %s is on it.", quorum.RuleKeepFinalizer, quorum.Finalizer, r.name(), r.holder()),
 		"Without the finalizer a deletion removes the Machine at once, even if the hook is on, and nobody knows the host of its etcd member any more.",
-		"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", ""),
+		letGo,
 	}
 }
 

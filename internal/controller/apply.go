@@ -167,7 +167,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 	return nil
 }
 
-// changeMembership makes one membership change, or a final release, which also takes a voter away. Leader election does not fence,
+// changeMembership makes an action that Locks. Leader election does not fence,
 // so it works under the membership lock, and only if a plan made under that lock still has the action. held is that lock if this
 // round planned under it; if nil, it takes the lock and plans again. It returns the lock after a promotion or a leader move,
 // because another change usually follows. It does not after a removal: the lock may have been taken at the removed member's
@@ -207,7 +207,7 @@ func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {
 	}
 }
 
-// change makes a change of etcd's membership under the lock.
+// change makes an action under the lock.
 func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd.Held) (err error) {
 	switch c := a.Change.(type) {
 	case membership.AddLearner:
@@ -227,8 +227,10 @@ func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd
 		err = held.MoveLeader(ctx, c.To.ID)
 	case membership.ReleaseHook:
 		err = r.release(ctx, a, c)
-	case membership.AddHook, membership.RecordRelease, membership.SizeGuard, membership.CreateGuardPod, membership.DeleteGuardPod:
-		err = fmt.Errorf("%s is no change of etcd's membership", a.Describe())
+	case membership.SizeGuard:
+		err = r.QuorumGuard.writeBudget(ctx, c.MinAvailable, c.Version)
+	case membership.AddHook, membership.RecordRelease, membership.CreateGuardPod, membership.DeleteGuardPod:
+		err = fmt.Errorf("%s is not done under the membership lock", a.Describe())
 	}
 	return err
 }

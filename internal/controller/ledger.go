@@ -3,14 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -22,7 +19,7 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWriteTimeout)
 	defer cancel()
-	cm := r.ledgerOf(s, entries)
+	cm := observe.LedgerOf(r.Observer.Namespace, &s.Ledger, entries)
 	switch {
 	case s.Ledger.Version == "":
 		err = r.Client.Create(ctx, cm)
@@ -43,21 +40,9 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 
 // record adds a release to the ledger that was read. If the ledger was changed since, it returns notYet: the release may be one too many.
 func (r *Reconciler) record(ctx context.Context, s *quorum.Snapshot, release quorum.Release) error {
-	cm := r.ledgerOf(s, append(slices.Clip(s.Ledger.Entries), release))
-	err := r.Client.Update(ctx, cm)
+	err := observe.Record(ctx, r.Client, r.Observer.Namespace, &s.Ledger, release)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return notYet{err}
 	}
-	if err != nil {
-		return fmt.Errorf("write ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
-	}
-	return nil
-}
-
-// ledgerOf is the ledger as it was seen, with other entries.
-func (r *Reconciler) ledgerOf(s *quorum.Snapshot, entries []quorum.Release) *corev1.ConfigMap {
-	cm := &corev1.ConfigMap{Data: map[string]string{}}
-	cm.Namespace, cm.Name, cm.ResourceVersion = r.Observer.Namespace, machineapi.LedgerName, s.Ledger.Version
-	maps.Copy(cm.Data, machineapi.FormatLedger(entries))
-	return cm
+	return err
 }

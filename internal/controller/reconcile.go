@@ -249,7 +249,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		}
 		var err error
 		did.tried = true
-		if a.Kind().Membership() || a.Final() && s.Mode == quorum.ModeFull && s.Ring.Known {
+		if a.Locks(s) {
 			did.heldLock, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -26,13 +27,17 @@ type release struct {
 	Members []string  `json:"members"`
 	At      time.Time `json:"at"`
 	By      string    `json:"by,omitempty"`
+	Until   time.Time `json:"until,omitzero"`
 }
+
+// powersOff begins the key of an entry with Until: the Machine may have another.
+const powersOff = "host."
 
 // FormatLedger is the data of the ConfigMap that is the release ledger: a key for each Machine, its UID.
 func FormatLedger(entries []quorum.Release) map[string]string {
 	data := map[string]string{}
 	for _, e := range entries {
-		out := release{Machine: e.Machine, Members: []string{}, At: e.At.UTC(), By: e.By}
+		out := release{Machine: e.Machine, Members: []string{}, At: e.At.UTC(), By: e.By, Until: e.Until.UTC()}
 		for _, id := range e.Members {
 			out.Members = append(out.Members, id.Hex())
 		}
@@ -40,7 +45,11 @@ func FormatLedger(entries []quorum.Release) map[string]string {
 		if err != nil { // only a year beyond 9999 does not marshal
 			panic(err)
 		}
-		data[e.UID] = string(value)
+		key := e.UID
+		if !e.Until.IsZero() {
+			key = powersOff + key
+		}
+		data[key] = string(value)
 	}
 	return data
 }
@@ -50,13 +59,14 @@ func FormatLedger(entries []quorum.Release) map[string]string {
 func ParseLedger(data map[string]string) ([]quorum.Release, error) {
 	var entries []quorum.Release
 	var errs []error
-	for _, uid := range slices.Sorted(maps.Keys(data)) {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
 		var in release
-		if err := json.Unmarshal([]byte(data[uid]), &in); err != nil {
+		uid := strings.TrimPrefix(key, powersOff)
+		if err := json.Unmarshal([]byte(data[key]), &in); err != nil {
 			errs = append(errs, fmt.Errorf("release %.100s: %w", uid, err))
 			continue
 		}
-		e := quorum.Release{Machine: in.Machine, UID: uid, At: in.At, By: in.By}
+		e := quorum.Release{Machine: in.Machine, UID: uid, At: in.At, By: in.By, Until: in.Until}
 		for _, s := range in.Members {
 			id, err := quorum.ParseMemberID(s)
 			if err != nil {

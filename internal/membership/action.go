@@ -106,6 +106,19 @@ func (k Kind) String() string {
 // Membership says whether the action changes etcd: at most one such action a round.
 func (k Kind) Membership() bool { return k >= KindRemoveLearner }
 
+// Locks says whether the action, planned on a Snapshot, is made under the membership lock: a change of etcd, a final release, which takes a
+// voter away just the same, and what lowers the quorum guard's budget, on which a promotion that another replica is about to make may rely.
+func (a Action) Locks(s *quorum.Snapshot) bool {
+	switch c := a.Change.(type) {
+	case ReleaseHook:
+		return c.Final && s.Mode == quorum.ModeFull && s.Ring.Known
+	case SizeGuard:
+		return s.QuorumGuard.MinAvailable != nil && c.MinAvailable < *s.QuorumGuard.MinAvailable
+	case AddHook, RecordRelease, CreateGuardPod, DeleteGuardPod, AddLearner, Promote, RemoveLearner, RemoveVoter, MoveLeader:
+	}
+	return a.Kind().Membership()
+}
+
 func (AddHook) kind() Kind        { return KindAddHook }
 func (ReleaseHook) kind() Kind    { return KindReleaseHook }
 func (RecordRelease) kind() Kind  { return KindRecordRelease }

@@ -100,11 +100,14 @@ func (p *planner) noteHeld(m *quorum.Machine) {
 		"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, why, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 }
 
-// ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there. Nil to leave
-// it as it is.
+// ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there, until they
+// are due. Nil to leave it as it is.
 func (p *planner) ledgerToKeep() []quorum.Release {
 	out := []quorum.Release{}
 	for _, r := range p.s.Ledger.Entries {
+		if !r.Until.IsZero() && !p.s.Now.Before(r.Until) {
+			continue
+		}
 		if slices.ContainsFunc(r.Members, func(id quorum.MemberID) bool { return p.s.Ring.Member(id) != nil }) ||
 			slices.ContainsFunc(p.s.Machines, func(m quorum.Machine) bool { return m.UID == r.UID }) {
 			out = append(out, r)

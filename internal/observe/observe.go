@@ -278,27 +278,6 @@ func (o *Observer) records(ctx context.Context, s *quorum.Snapshot) error {
 	return nil
 }
 
-// Ledger reads the release ledger. One that may not be read, or cannot be written, holds like one that is garbled.
-func (o *Observer) Ledger(ctx context.Context) (quorum.Ledger, error) {
-	key := client.ObjectKey{Namespace: o.Namespace, Name: machineapi.LedgerName}
-	var cm corev1.ConfigMap
-	if err := o.API.Get(ctx, key, &cm); apierrors.IsNotFound(err) {
-		return quorum.Ledger{}, nil
-	} else if apierrors.IsForbidden(err) {
-		return quorum.Ledger{Why: err.Error()}, nil
-	} else if err != nil {
-		return quorum.Ledger{}, fmt.Errorf("read ConfigMap %s: %w", key, err)
-	}
-	l := quorum.Ledger{Version: cm.ResourceVersion, CreatedAt: cm.CreationTimestamp.Time}
-	var err error
-	if l.Entries, err = machineapi.ParseLedger(cm.Data); err != nil {
-		l.Why = strings.ReplaceAll(fmt.Sprintf("ConfigMap %s: %v", key, err), "\n", "; ")
-	} else if cm.Immutable != nil && *cm.Immutable {
-		l.Why = fmt.Sprintf("ConfigMap %s is immutable", key)
-	}
-	return l, nil
-}
-
 // page is how many Machines are read at a time where there may be thousands.
 const page = 500
 

@@ -13,19 +13,52 @@ type Ledger struct {
 	Entries   []Release `json:"releases,omitempty"`
 }
 
+// Unusable says why nothing can be added to the ledger, "" if it can.
+func (l *Ledger) Unusable() string {
+	if l.Version == "" {
+		return "the release ledger is not there yet"
+	}
+	return l.Why
+}
+
 // Has says whether the release of a Machine is recorded.
 func (l *Ledger) Has(uid string) bool {
-	return uid != "" && slices.ContainsFunc(l.Entries, func(r Release) bool { return r.UID == uid })
+	return uid != "" && slices.ContainsFunc(l.Entries, func(r Release) bool { return r.UID == uid && r.Until.IsZero() })
 }
 
 // Release is the ledger's entry for a Machine that is let go. The entry stays while the Machine exists, or etcd lists one of its
-// Members.
+// Members. One with Until is for a Machine whose host somebody may power off, and has no Members.
 type Release struct {
 	Machine string     `json:"machine"`
 	UID     string     `json:"uid"`
 	Members []MemberID `json:"members,omitempty"` // that the Machine hosts or may host; none where that is not known
 	At      time.Time  `json:"at,omitzero"`
-	By      string     `json:"by,omitzero"` // who lifted rule escape-hatch for it, "" if etcd can do without
+	By      string     `json:"by,omitzero"`    // who lifted rule escape-hatch for it, "" if etcd can do without
+	Until   time.Time  `json:"until,omitzero"` // then the Machine itself shows whether its host is powered off
+}
+
+// HostGracePeriod is for how long a request to power a host off counts that was allowed. The API server stores it within a minute, or
+// never: it gives a request no more time. The rest is for clocks that differ.
+const HostGracePeriod = 2 * time.Minute
+
+// PowersOff is the entry for a Machine whose host may be powered off.
+func PowersOff(m *Machine, at time.Time, by string) Release {
+	return Release{Machine: m.Name, UID: m.UID, At: at, By: by, Until: at.Add(HostGracePeriod)}
+}
+
+// PoweredOff are the names of the Machines but one whose hosts are powered off, or may be at any moment.
+func (s *Snapshot) PoweredOff(but *Machine) (names []string) {
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.Name != but.Name && s.powersOff(m) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// powersOff says whether the host of a Machine is powered off, or may be at any moment.
+func (s *Snapshot) powersOff(m *Machine) bool {
+	return m.Remediating || slices.ContainsFunc(s.Ledger.Entries, func(r Release) bool { return r.UID == m.UID && s.Now.Before(r.Until) })
 }
 
 // LedgerGracePeriod is for how long a new ledger is taken to lack entries: somebody may have deleted the one before, and what
@@ -77,7 +110,7 @@ func (j *Join) Remaining(without *Machine) int {
 	for k := range j.hosts {
 		member, host := &j.s.Ring.Members[k], &j.hosts[k]
 		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, without) || j.Released(member) || j.ReleasePending(member) ||
-			slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Remediating }) {
+			slices.ContainsFunc(host.Machines, j.s.powersOff) {
 			continue
 		}
 		if m := host.Machine(); young && (m == nil || m.Deleting() && m.Hook != EntryOurs) {

@@ -216,18 +216,21 @@ func TestReleaseReason(t *testing.T) {
 		verdict admission.Verdict
 		raw     []byte
 		want    string
+		was     []byte
 	}{
-		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw("it burnt down"), "it burnt down"},
-		{quorum.RuleEscapeHatch, admission.VerdictDenied, raw("it burnt down"), "it burnt down"},
-		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw(strings.Repeat("x", 3000)), strings.Repeat("x", noteLimit-4) + " ..."},
-		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{}}`), ""},
-		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{"annotations":7}}`), ""},
-		{quorum.RuleEscapeHatch, admission.VerdictAllowed, nil, ""},
-		{quorum.RuleAutomationRelease, admission.VerdictRepaired, raw("an old one"), ""},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw("it burnt down"), "it burnt down", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictDenied, raw("it burnt down"), "it burnt down", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw(strings.Repeat("x", 3000)), strings.Repeat("x", noteLimit-4) + " ...", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{}}`), "", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, []byte(`{"metadata":{"annotations":7}}`), "", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, nil, "", nil},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw("it burnt down"), "it burnt down", raw("a tool's")},
+		{quorum.RuleEscapeHatch, admission.VerdictAllowed, raw("a tool's"), "", raw("a tool's")},
+		{quorum.RuleAutomationRelease, admission.VerdictRepaired, raw("an old one"), "", nil},
 	} {
 		kept := &records{}
 		request := decided(person, "master-0", c.rule, c.verdict, "x")
-		request.Admission.Object.Raw = c.raw
+		request.Admission.Object.Raw, request.Admission.OldObject.Raw = c.raw, c.was
 		(&Recorder{Events: events.NewFakeRecorder(1), Audit: kept, Log: logr.Discard()}).Decided(t.Context(), request)
 		if got := (*kept)[0].ReleaseReason; got != c.want {
 			t.Errorf("%s of %s: %q, not %q", c.rule, c.raw, got, c.want)

@@ -134,21 +134,28 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 	}
 }
 
-// releaseReason is what the request says of why, "" where it releases nothing by hand. The API server has
-// the annotation from the person, so it is cut.
+// releaseReason is what the request says of why, "" where it releases nothing by hand. What the Machine says already may be
+// anybody's words. The API server has the annotation from the person, so it is cut.
 func releaseReason(d *webhooks.Record) string {
 	if !slices.ContainsFunc(d.Decision.Findings, func(f admission.Finding) bool { return f.Rule == quorum.RuleEscapeHatch }) {
 		return ""
 	}
-	var object struct {
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
+	given := func(raw []byte) string {
+		var object struct {
+			Metadata struct {
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		}
+		if json.Unmarshal(raw, &object) != nil {
+			return "" // the handler refused what is no Machine; without annotations there is no reason
+		}
+		return object.Metadata.Annotations[audit.ReleaseReasonAnnotation]
 	}
-	if json.Unmarshal(d.Admission.Object.Raw, &object) != nil {
-		return "" // the handler refused what is no Machine; without annotations there is no reason
+	reason := given(d.Admission.Object.Raw)
+	if reason == given(d.Admission.OldObject.Raw) {
+		return ""
 	}
-	return note(object.Metadata.Annotations[audit.ReleaseReasonAnnotation])
+	return note(reason)
 }
 
 // noteLimit is the length of an Event's note, in bytes: the API server refuses an Event with a longer one.

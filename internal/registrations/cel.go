@@ -116,7 +116,7 @@ const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAP
 func touched() string {
 	return some(
 		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), overrides())),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), annotates())),
 		deletes(),
 		deletesStray(),
 	)
@@ -126,7 +126,7 @@ func touched() string {
 func mendable() string {
 	return some(
 		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), overrides())),
+		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), annotates())),
 	)
 }
 
@@ -180,9 +180,11 @@ func unnames() string {
 	return all(claims(), some(terms...))
 }
 
-// overrides says whether an update changes an override. A worker's lifts the rule claim for its deletion.
-func overrides() string {
-	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation))
+// annotates says whether an update changes what is Holdfast's to say of any Machine: a worker's override lifts the rule claim for its
+// deletion, and its evidence would count once it has a control-plane label.
+func annotates() string {
+	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation),
+		all("("+annotation("object", quorum.EvidenceAnnotation)+" != '')", differs(annotation, quorum.EvidenceAnnotation)))
 }
 
 // deletesStray says whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a

@@ -126,7 +126,6 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	}
 	k.LedAgo, k.Lease = func() time.Duration { return 0 }, 15*time.Second
 	k.begin()
-	k.since = time.Now()
 	k.elected.Store(true)
 	return keeper{k, recorder, registry}
 }

@@ -5,35 +5,26 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// plainAtFirst is how long whoever is elected leaves paths without tokens as they are: a replica of a version before
-// this one, which knows no other, may still be asked.
-const plainAtFirst = time.Minute
 
 // fill completes the wanted object with the fields that depend on the live one: the CAs, the path, and whether a webhook that is to
 // fail closed may do so yet. It returns false if they are not known.
 func (k *Registrar) fill(o *object) bool {
 	bundles := map[string][]byte{}
 	closed := map[string]string{} // the place of each webhook that fails closed now
-	plain := false                // an earlier version, which had no token in the path, registered them
 	switch live := o.live.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		for i := range live.Webhooks {
 			bundles[live.Webhooks[i].Name] = live.Webhooks[i].ClientConfig.CABundle
-			plain = plain || !hasToken(live.Webhooks[i].ClientConfig)
 		}
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
 		for i := range live.Webhooks {
 			w := &live.Webhooks[i]
 			bundles[w.Name] = w.ClientConfig.CABundle
-			plain = plain || !hasToken(w.ClientConfig)
 			if w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail && len(w.ClientConfig.CABundle) > 0 {
 				closed[w.Name] = place(w.ClientConfig)
 			}
@@ -45,9 +36,6 @@ func (k *Registrar) fill(o *object) bool {
 	if k.Shared != nil {
 		if token = k.Shared.Token(); token == "" {
 			return false
-		}
-		if plain && (!k.elected.Load() || time.Since(k.since) < plainAtFirst) {
-			token = ""
 		}
 	}
 	bundle := func(name string) []byte {
@@ -128,37 +116,17 @@ func (k *Registrar) annotations(o client.Object) map[string]string {
 
 // contents are what Holdfast decides about an object, as the API server stores it.
 func contents(o client.Object) any {
-	all := &metav1.LabelSelector{}
-	switch o := o.(type) {
+	switch o := o.DeepCopyObject().(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
-		out := o.DeepCopy().Webhooks
-		for i := range out {
-			out[i].ObjectSelector, out[i].NamespaceSelector = orElse(out[i].ObjectSelector, all), orElse(out[i].NamespaceSelector, all)
-		}
-		return out
+		return o.Webhooks
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
-		out := o.DeepCopy().Webhooks
-		for i := range out {
-			out[i].ObjectSelector, out[i].NamespaceSelector = orElse(out[i].ObjectSelector, all), orElse(out[i].NamespaceSelector, all)
-		}
-		return out
+		return o.Webhooks
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:
-		out := o.DeepCopy().Spec
-		if m := out.MatchConstraints; m != nil {
-			m.ObjectSelector, m.NamespaceSelector = orElse(m.ObjectSelector, all), orElse(m.NamespaceSelector, all)
-		}
-		return out
+		return o.Spec
 	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-		return *o.DeepCopy().Spec.DeepCopy()
+		return o.Spec
 	}
 	return nil
-}
-
-func orElse(s, none *metav1.LabelSelector) *metav1.LabelSelector {
-	if s == nil {
-		return none
-	}
-	return s
 }
 
 // bare are contents without what changes while Holdfast runs.

@@ -36,7 +36,6 @@ type Live struct {
 	known   bool
 	absent  string            // a configuration that is not there, "" if both are
 	bundles map[string][]byte // by the webhook's name
-	plain   bool              // a webhook is called without a token
 	changed []func()
 }
 
@@ -79,19 +78,15 @@ func (l *Live) look(ctx context.Context) error {
 			return fmt.Errorf("read %s %s: %w", kind, Name, err)
 		}
 	}
-	bundles, plain := map[string][]byte{}, false
-	of := func(name string, c admissionregistrationv1.WebhookClientConfig) {
-		bundles[name] = c.CABundle
-		plain = plain || !hasToken(c)
-	}
+	bundles := map[string][]byte{}
 	for i := range mutating.Webhooks {
-		of(mutating.Webhooks[i].Name, mutating.Webhooks[i].ClientConfig)
+		bundles[mutating.Webhooks[i].Name] = mutating.Webhooks[i].ClientConfig.CABundle
 	}
 	for i := range validating.Webhooks {
-		of(validating.Webhooks[i].Name, validating.Webhooks[i].ClientConfig)
+		bundles[validating.Webhooks[i].Name] = validating.Webhooks[i].ClientConfig.CABundle
 	}
 	l.mu.Lock()
-	l.known, l.absent, l.bundles, l.plain = true, absent, bundles, plain
+	l.known, l.absent, l.bundles = true, absent, bundles
 	changed := slices.Clone(l.changed)
 	l.mu.Unlock()
 	for _, f := range changed {
@@ -132,14 +127,6 @@ func (l *Live) registered() error {
 		return errors.New("no webhook is registered; Holdfast puts them back")
 	}
 	return nil
-}
-
-// Plain says whether API servers call a webhook without a token: a version of Holdfast before this one has registered
-// it, and is elected, or was until a moment ago.
-func (l *Live) Plain() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.plain
 }
 
 // uncalled says whether no API server calls this, because nothing is registered.

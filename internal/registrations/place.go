@@ -91,11 +91,6 @@ func setPath(c *admissionregistrationv1.WebhookClientConfig, path string) {
 	}
 }
 
-// hasToken says whether a webhook is called under a path that begins with a token.
-func hasToken(c admissionregistrationv1.WebhookClientConfig) bool {
-	return strings.Count(pathOf(&c), "/") > 1
-}
-
 // withToken has a webhook called under a path that begins with a token, and with no other; "" for none.
 func withToken(c admissionregistrationv1.WebhookClientConfig, token string) admissionregistrationv1.WebhookClientConfig {
 	plain := "/" + path.Base(pathOf(&c))

@@ -23,7 +23,8 @@ const (
 	MachinePolicy = "holdfast-machines"
 	// StatusPolicy is the rule keep-status, which no webhook knows.
 	StatusPolicy = "holdfast-machines-status"
-	// InstancePolicy is the rule claim for updates, and for what automation creates: which instance a Machine has is the Machine API's to say.
+	// InstancePolicy is the rule claim for updates, and for what automation creates: which instance a Machine has is the Machine API's to
+	// say. And nobody creates a Machine with an override.
 	InstancePolicy = "holdfast-machines-instance"
 	// RecordsPolicy is the rule own-records, which no webhook knows either.
 	RecordsPolicy = "holdfast-records"
@@ -38,7 +39,7 @@ func PolicyNames() []string {
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), overrides()))), machineVariables(&o.Identities), o.machineValidations()),
+		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), annotates()))), machineVariables(&o.Identities), o.machineValidations()),
 		binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
 		binding(StatusPolicy),
@@ -180,8 +181,8 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 				"(variables.hadHook && !variables.hasHook && (variables.hasEntry || !variables.deleting && !variables.custodian))",
 				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",
 				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian",
-					// A Machine that is labelled only now brings its annotations along; claim takes them out.
-					some(controlPlane("oldObject"), all(not(controlPlane("object")), some("variables.hadHook", "variables.hadLatch")))),
+					// From a Machine that is labelled only now, claim takes out what it brings along.
+					some("("+annotation("object", quorum.EvidenceAnnotation)+" != '')", controlPlane("oldObject"), all(not(controlPlane("object")), "variables.held"))),
 			),
 			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
 				"Leave them in the change; to replace the Machine, delete it. "+down),
@@ -213,14 +214,20 @@ func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionP
 	for _, of := range instanceFields() {
 		denied = append(denied, all(operation("UPDATE"), changes(of)))
 	}
-	p := o.policy(InstancePolicy, "machines", conditions("names-an-instance", some(all(operation("CREATE"), namesInstance("object")), all(operation("UPDATE"), claims()))),
+	copied := some("("+annotation("object", quorum.OverrideAnnotation)+" != '')", "("+annotation("object", quorum.OverrideByAnnotation)+" != '')")
+	p := o.policy(InstancePolicy, "machines", conditions("names-an-instance", some(all(operation("CREATE"), some(namesInstance("object"), copied)), all(operation("UPDATE"), claims()))),
 		[]admissionregistrationv1.Variable{
 			{Name: "held", Expression: held},
 			{Name: "person", Expression: person(&o.Identities)},
 			{Name: "lifts", Expression: liftsClaim()},
 		},
 		[]admissionregistrationv1.Validation{{
-			Expression: not(some(denied...)),
+			Expression: not(all(operation("CREATE"), copied)),
+			MessageExpression: quote("Refused (claim): annotations "+quorum.OverrideAnnotation+" and "+quorum.OverrideByAnnotation+" of Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
+				" were another Machine's: an override is set on a Machine that is there. Leave both out. "+down+more(quorum.RuleClaim)),
+			Reason: new(metav1.StatusReasonForbidden),
+		}, {
+			Expression: not(all(some(operation("UPDATE"), namesInstance("object")), some(denied...))),
 			MessageExpression: quote("Refused (claim): which instance Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
 				" has (spec.providerID, and the annotations that name it) is the Machine API's to say, and once while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
 					"If it named another's, the machine controller would terminate that one with the Machine. Leave these fields as they are; "+
@@ -297,6 +304,7 @@ func (o *Options) policy(name, resource string, conditions []admissionregistrati
 			FailurePolicy: new(admissionregistrationv1.Fail),
 			MatchConstraints: &admissionregistrationv1.MatchResources{
 				NamespaceSelector: o.namespaces(),
+				ObjectSelector:    &metav1.LabelSelector{},
 				MatchPolicy:       new(admissionregistrationv1.Equivalent),
 				ResourceRules:     []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: updates}},
 			},

@@ -142,7 +142,8 @@ func TestMachinePolicy(t *testing.T) {
 			want[quorum.RuleOverride] = true
 			seen[quorum.RuleOverride]++
 		}
-		if fix.Evidence == admission.FixAsOld {
+		brings := fix.Evidence == admission.FixDrop && req.New.EvidenceRaw != req.Old.EvidenceRaw && !slices.Contains(ids.Custodians, who.Name)
+		if fix.Evidence == admission.FixAsOld || brings {
 			want[quorum.RuleKeepHook] = true
 		}
 		denied, looked := policy.denials(t, old, next, who)
@@ -160,7 +161,7 @@ func TestMachinePolicy(t *testing.T) {
 }
 
 // TestInstancePolicy holds the policy for instances against Admit, for any update of a Machine by any user and for any new Machine: it denies if and
-// only if Admit denies or puts back which instance the Machine has. Of an override that lifts the rule it asks neither the age nor
+// only if Admit denies or puts back which instance the Machine has, or takes the override out of a new one. Of an override that lifts the rule it asks neither the age nor
 // the reason, nor whether another Machine has that instance or a member is on record here.
 func TestInstancePolicy(t *testing.T) {
 	often(t)
@@ -177,7 +178,7 @@ func TestInstancePolicy(t *testing.T) {
 			next = machines().Draw(t, "new")
 			req.Operation, req.New = admission.OperationCreate, new(machineapi.Machine(next))
 			d := ids.Admit(&req, &quorum.Snapshot{})
-			want = deniesInstance(&d)
+			want = deniesInstance(&d) || d.Repairs.Override == admission.FixDrop || d.Repairs.OverrideBy == admission.FixDrop
 		} else {
 			old, next = update(t)
 			req.Operation, req.Old, req.New = admission.OperationUpdate, new(machineapi.Machine(old)), new(machineapi.Machine(next))
@@ -198,7 +199,8 @@ func TestInstancePolicy(t *testing.T) {
 				t.Fatalf("cannot be evaluated: %s", d.Message)
 			}
 			if d.Action == validating.ActionDeny {
-				if denied = true; !strings.HasPrefix(d.Message, "Refused (claim): which instance Machine "+next.Name+" has") {
+				denied = true
+				if !strings.HasPrefix(d.Message, "Refused (claim): ") || !strings.Contains(d.Message, "Machine "+next.Name+" ") {
 					t.Errorf("denied with the words %q", d.Message)
 				}
 			}

@@ -63,7 +63,6 @@ type Registrar struct {
 	empty  bool              // the injector has not filled in the caBundle of one that is to fail closed
 	unsure string            // why there is no proof, as it was said last
 	asked  time.Time         // for Proof
-	since  time.Time         // when this replica was elected last
 }
 
 // memory is what a kind and name was like when it was right.
@@ -113,7 +112,7 @@ func (k *Registrar) Start(ctx context.Context) error {
 func (k *Registrar) Lead(ctx context.Context) error {
 	k.begin()
 	k.mu.Lock()
-	k.unsure, k.asked, k.since = "", time.Time{}, time.Now()
+	k.unsure, k.asked = "", time.Time{}
 	k.mu.Unlock()
 	k.elected.Store(true)
 	k.wake()

@@ -85,6 +85,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			FailurePolicy:           new(admissionregistrationv1.Ignore),
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       o.namespaces(),
+			ObjectSelector:          &metav1.LabelSelector{}, // as the API server stores it
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 			TimeoutSeconds:          o.timeout(),
 			AdmissionReviewVersions: []string{"v1"},
@@ -101,6 +102,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			FailurePolicy:           &policy,
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       o.namespaces(),
+			ObjectSelector:          &metav1.LabelSelector{}, // as the API server stores it
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 			TimeoutSeconds:          o.timeout(),
 			AdmissionReviewVersions: []string{"v1"},
@@ -108,7 +110,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		}
 	}
 	home := entry(HomeWebhook, admissionregistrationv1.Fail, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
-	home.ClientConfig, home.NamespaceSelector, home.Rules = o.client(webhooks.HomePath), nil, []admissionregistrationv1.RuleWithOperations{
+	home.ClientConfig, home.NamespaceSelector, home.Rules = o.client(webhooks.HomePath), &metav1.LabelSelector{}, []admissionregistrationv1.RuleWithOperations{
 		clusterRule("", "namespaces", admissionregistrationv1.Delete),
 		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
 	}

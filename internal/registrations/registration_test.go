@@ -495,7 +495,7 @@ func quiet(r *admission.Request) bool {
 	case admission.OperationUpdate:
 		a, b := *r.Old, *r.New
 		same := fmt.Sprint(a) == fmt.Sprint(b)
-		overrides := r.Old.Override != r.New.Override || r.Old.OverrideBy != r.New.OverrideBy
+		overrides := r.Old.Override != r.New.Override || r.Old.OverrideBy != r.New.OverrideBy || r.New.EvidenceRaw != "" && r.New.EvidenceRaw != r.Old.EvidenceRaw
 		return same || setsInstance(r) || r.Old.Mirrored || !guarded(r.Old) && !r.New.ControlPlane() && !overrides
 	}
 	return false
@@ -559,7 +559,7 @@ func TestRegistrations(t *testing.T) {
 		*v.Webhooks[0].ClientConfig.Service.Path != "/validate-machine" || *v.Webhooks[0].SideEffects != admissionregistrationv1.SideEffectClassNone {
 		t.Errorf("validating:\n%s", docs[1])
 	}
-	if home := v.Webhooks[2]; *home.FailurePolicy != admissionregistrationv1.Fail || *home.ClientConfig.Service.Path != "/validate-home" || home.NamespaceSelector != nil {
+	if home := v.Webhooks[2]; *home.FailurePolicy != admissionregistrationv1.Fail || *home.ClientConfig.Service.Path != "/validate-home" || len(home.NamespaceSelector.MatchLabels) > 0 {
 		t.Errorf("the rule home's:\n%s", docs[1])
 	}
 	if keepers := v.Webhooks[3]; *keepers.FailurePolicy != admissionregistrationv1.Ignore || *keepers.ClientConfig.Service.Path != "/validate-keepers" ||

@@ -27,7 +27,7 @@ func TestShared(t *testing.T) {
 	c := startCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"tokens": testTokens, "deleted": testSharedDeleted, "garbled": testSharedGarbled, "immutable": testSharedImmutable, "a CA before": testCABefore,
-		"a forged CA": testForgedCA, "without tokens at first": testPlainAtFirst, "an unusable CA": testUnusableCA,
+		"a forged CA": testForgedCA, "an unusable CA": testUnusableCA,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)
@@ -270,33 +270,6 @@ func bundlesOf(c *cluster, t *testing.T, o object) (bundles [][]byte, ok bool) {
 		}
 	}
 	return bundles, len(bundles) > 0
-}
-
-// testPlainAtFirst: registrations of a version that knew no tokens stay as they are for a minute, in which one of its
-// replicas may still be asked. Whoever adds a webhook without one later finds it put right.
-func testPlainAtFirst(t *testing.T, c *cluster) {
-	old := c.keeper(t, nobodyURL, trusted(t))
-	old.round(t.Context())
-	trust := trusted(t)
-	k := c.keeper(t, nobodyURL, trust)
-	k.Shared = NewShared(client.ObjectKeyFromObject(sharedSecret()), c.api, trust, clock.RealClock{}, logr.Discard())
-	live := &Live{API: c.api, Log: logr.Discard()}
-	plain := func(want bool, when string) {
-		t.Helper()
-		k.round(t.Context())
-		must(t, live.look(t.Context()))
-		if live.Plain() != want {
-			t.Errorf("%s: without a token: %t", when, live.Plain())
-		}
-	}
-	plain(true, "at first")
-	k.since = time.Now().Add(-plainAtFirst)
-	plain(false, "a minute later")
-	if n := k.value(t, "holdfast_registration_restored_total"); n != 0 {
-		t.Errorf("%v registrations are said to be put back", n)
-	}
-	old.round(t.Context())
-	plain(false, "after somebody has taken the token out")
 }
 
 // testUnusableCA: a CA in an immutable Secret that nobody can use does not keep a replica that starts from serving.

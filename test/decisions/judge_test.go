@@ -286,12 +286,37 @@ func dumbLifts(s *q.Snapshot, m *q.Machine) bool {
 func dumbLedger(s *q.Snapshot) string {
 	out := ""
 	for _, r := range s.Ledger.Entries {
-		out += "[" + r.UID + "]"
+		if r.Until.IsZero() {
+			out += "[" + r.UID + "]"
+		}
 		for _, id := range r.Members {
 			out += fmt.Sprintf("(%x by %s)", id, r.UID)
 		}
 	}
 	return out
+}
+
+// dumbOff is whose host may be powered off by the ledger, as one string.
+func dumbOff(s *q.Snapshot) string {
+	out := ""
+	for _, r := range s.Ledger.Entries {
+		if r.Until.After(s.Now) {
+			out += "[" + r.UID + "]"
+		}
+	}
+	return out
+}
+
+// dumbVotes says whether a voter may run on a Machine, beside others.
+func dumbVotes(s *q.Snapshot, m *q.Machine) bool {
+	voters, here := 0, false
+	for k := range s.Ring.Members {
+		if !s.Ring.Members[k].Learner {
+			voters++
+			here = here || strings.Contains(dumbHosts(s, &s.Ring.Members[k]), "[machine "+m.Name+"]")
+		}
+	}
+	return here && voters > 1
 }
 
 // dumbReleased says whether nothing holds the host of a member any more, or the ledger says so of a host that is gone.

@@ -55,6 +55,9 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		if chance(t, 80, "released member") {
 			r.Members = []q.MemberID{q.MemberID(0xa0 + i)}
 		}
+		if chance(t, 30, "powered off") {
+			r.Members, r.Until = nil, one(t, "until", noon().Add(-time.Second), noon(), noon().Add(time.Minute))
+		}
 		s.Ledger.Entries = append(s.Ledger.Entries, r)
 	}
 	if chance(t, 90, "usual limit") {
@@ -200,7 +203,7 @@ func TestDecideKeepsTheInvariants(t *testing.T) {
 		for range 3 {
 			for _, a := range decideAndCheck(t, s) {
 				if membership.Failing(s, a) == nil {
-					s.Failures = append(s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused", Refused: chance(t, 50, "by etcd")})
+					s.Failures = append(s.Failures, q.Failure{Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine, Since: noon().Add(-time.Minute), Why: "refused", Refused: a.Kind() == membership.KindAddLearner && chance(t, 50, "by etcd")})
 				}
 			}
 		}
@@ -511,12 +514,12 @@ func TestAdmit(t *testing.T) {
 			}
 			return
 		}
-		checkUpdated(t, fixed, s, class)
+		checkUpdated(t, fixed, &d, s, class)
 	})
 }
 
 // checkUpdated judges what became of a Machine by an UPDATE that passed.
-func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admission.Class) {
+func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.Snapshot, class admission.Class) {
 	was, is := r.Old, r.New
 	guarded := !was.Mirrored && (was.ControlPlane() || is.ControlPlane() || was.Hook == q.EntryOurs || was.Latch == q.EntryOurs)
 	// A person who lifted the rule takes the name of an instance off a hooked Machine of which no member is on record, if another has that instance.
@@ -553,6 +556,10 @@ func checkUpdated(t *rapid.T, r *admission.Request, s *q.Snapshot, class admissi
 	if is.Remediating && !was.Remediating {
 		if problem := dumbRestart(s, was, r.User.Name, class); problem != "" {
 			t.Errorf("its host is powered off: %s", problem)
+		}
+		lifted := was.Override == "keep-host: because" && class == admission.ClassPerson
+		if c := d.Claims; c.Until.IsZero() && !lifted && dumbVotes(s, was) || !c.Until.IsZero() && (c.UID != was.UID || c.Until != noon().Add(2*time.Minute) || len(c.Members) > 0) {
+			t.Errorf("its host is powered off, and on record is %+v", c)
 		}
 	}
 	switch {
@@ -622,7 +629,7 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 		leaves, off := false, false
 		for _, o := range s.Machines {
 			if o.Name != was.Name && strings.Contains(hosts, "[machine "+o.Name+"]") {
-				off = off || o.Remediating
+				off = off || o.Remediating || strings.Contains(dumbOff(s), "["+o.UID+"]")
 			}
 			if strings.Contains(hosts, "[machine "+o.Name+"]") && o.Deleting() {
 				leaves = true

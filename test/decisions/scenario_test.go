@@ -280,7 +280,7 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}
-	b.WriteString(decision.Describe())
+	b.WriteString(decision.Describe() + claims(&decision))
 	if decision.Denial() == nil && !d.HasArg("trial") {
 		w.happen(r, &decision)
 	}
@@ -328,7 +328,15 @@ func (w *world) host(t *testing.T, d *datadriven.TestData) string {
 	if problem := wrongWords(&decision); problem != "" {
 		t.Error(problem)
 	}
-	return decision.Describe()
+	return decision.Describe() + claims(&decision)
+}
+
+// claims is what has to be on the ledger first.
+func claims(d *admission.Decision) string {
+	if d.Claims.Until.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("on the ledger first: for %s the host of %s may be powered off, by %s\n", d.Claims.Until.Sub(d.Claims.At), d.Claims.Machine, d.Claims.By)
 }
 
 // keeper writes a MachineSet or MachineHealthCheck that selects some of the Machines.
@@ -403,6 +411,9 @@ func (w *world) scale(t *testing.T, d *datadriven.TestData) string {
 }
 
 func (w *world) happen(r *admission.Request, d *admission.Decision) {
+	if !d.Claims.Until.IsZero() {
+		w.s.Ledger.Entries = append(w.s.Ledger.Entries, d.Claims)
+	}
 	switch r.Operation {
 	case admission.OperationDelete:
 		if m := w.machine(r.Old.Name); !m.Deleting() {

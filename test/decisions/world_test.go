@@ -183,7 +183,7 @@ func (w *world) keep(entries []q.Release) {
 		return
 	}
 	l.Entries = slices.DeleteFunc(l.Entries, func(r q.Release) bool {
-		return !r.At.Equal(w.s.Now) && !slices.ContainsFunc(entries, func(e q.Release) bool { return e.UID == r.UID })
+		return !r.At.Equal(w.s.Now) && !slices.ContainsFunc(entries, func(e q.Release) bool { return e.UID == r.UID && e.Until.Equal(r.Until) })
 	})
 }
 
@@ -390,7 +390,11 @@ func (w *world) describe() string {
 		}, func(s string) bool { return s == "" }), " "), "not hooked"))
 	}
 	for _, r := range w.s.Ledger.Entries {
-		fmt.Fprintf(&b, "  let go: %s\n", r.Machine)
+		what := "let go"
+		if !r.Until.IsZero() {
+			what = "may be powered off"
+		}
+		fmt.Fprintf(&b, "  %s: %s\n", what, r.Machine)
 	}
 	for _, m := range w.s.Ring.Members {
 		kind, health, lead := "voter", "healthy", ""
@@ -425,12 +429,14 @@ func (w *world) set(line string) error {
 		if err != nil {
 			w.s.DesiredWhy = strings.TrimSpace(strings.TrimPrefix(rest, "unknown:"))
 		}
-	case "ledger": // missing, new, garbled: <why>, or <Machine> <member>...
+	case "ledger": // missing, new, empty, garbled: <why>, <Machine> <member>..., or <Machine> off=<how long ago>
 		switch f[1] {
 		case "missing":
 			w.s.Ledger = q.Ledger{}
 		case "new":
 			w.s.Ledger.Version, w.s.Ledger.CreatedAt = "1", w.s.Now
+		case "empty":
+			w.s.Ledger.Entries = nil
 		case "garbled:":
 			w.s.Ledger.Version = "1"
 			w.s.Ledger.Why = strings.TrimSpace(strings.TrimPrefix(rest, "garbled:"))
@@ -439,6 +445,14 @@ func (w *world) set(line string) error {
 			for _, id := range f[2:] {
 				if by, ok := strings.CutPrefix(id, "by="); ok { // who lifted the rule for it
 					r.By = by
+					continue
+				}
+				if ago, ok := strings.CutPrefix(id, "off="); ok { // how long ago it was allowed to power the host off
+					d, err := time.ParseDuration(ago)
+					if err != nil {
+						return err
+					}
+					r = q.PowersOff(&q.Machine{Name: r.Machine, UID: r.UID}, w.s.Now.Add(-d), r.By)
 					continue
 				}
 				n, err := strconv.ParseUint(id, 16, 64)

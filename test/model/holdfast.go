@@ -31,7 +31,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		switch {
 		case e.c.blind:
 			e.apply(s, v, r, a, emit, fail)
-		case d.kind() == membership.KindAddHook, d.kind() == membership.KindRecordRelease, d.kind() == membership.KindSizeGuard, d.kind() == membership.KindCreateGuardPod:
+		case d.kind() == membership.KindAddHook, d.kind() == membership.KindRecordRelease, d.kind() == membership.KindSizeGuard && !d.locks(), d.kind() == membership.KindCreateGuardPod:
 			e.apply(s, v, r, a, emit, fail)
 		default:
 			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
@@ -56,6 +56,8 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 					next, now := *s, d&^stageMask|confirmed
 					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() {
 						now |= wasUp
+					}
+					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].heard() { // what does not answer makes room for what does
 						if n := s.replacements(int(a.slot)); n < s.least(e.c) {
 							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
 						}

@@ -133,7 +133,7 @@ type ctl uint64
 //
 //	0-1  idle, looked or confirmed
 //	2-5  quorum.Kind
-//	6-7  about: which Machine of the slot
+//	6-7  about: which Machine of the slot; of SizeGuard underLock
 //	8-11 flags, or of SizeGuard the number
 type doing uint32
 
@@ -142,6 +142,9 @@ const ( // doing, first bits
 	looked    // it has seen a Snapshot and decided on this action
 	confirmed // a second look led to the same; a membership change is made under the lock
 )
+
+// underLock is what a SizeGuard is about that is made under the membership lock.
+const underLock = recHere
 
 const ( // doing, flags
 	putHook     doing = 1 << (8 + iota) // AddHook, ReleaseHook
@@ -181,7 +184,7 @@ func (d doing) guards() bool {
 
 // locks says whether an action is done under the membership lock.
 func (d doing) locks() bool {
-	return d.kind().Membership() || d.kind() == membership.KindReleaseHook && d.has(final)
+	return d.kind().Membership() || d.kind() == membership.KindReleaseHook && d.has(final) || d.kind() == membership.KindSizeGuard && d.about() == underLock
 }
 
 func (s *state) rec(r int) doing       { return doing(s.ctl>>(12*r)) & doingMask }

@@ -75,7 +75,11 @@ func (c *config) decide(s *state, way int) *plan {
 		x := act{doing: do(a.Kind(), which, 0)}
 		switch c := a.Change.(type) {
 		case membership.SizeGuard:
-			out.acts = append(out.acts, act{doing: do(a.Kind(), recNone, doing(c.MinAvailable)<<8)})
+			lock := uint32(recNone)
+			if a.Locks(seen) {
+				lock = underLock
+			}
+			out.acts = append(out.acts, act{doing: do(a.Kind(), lock, doing(c.MinAvailable)<<8)})
 			continue
 		case membership.CreateGuardPod:
 			_, k = about(c.Node)

@@ -129,7 +129,7 @@ func onLeaving(send sender) sender {
 	}
 }
 
-// planted has the sender write evidence on a stray worker, where nobody guards it, and then make that a
+// planted has the sender write evidence on a stray worker, and then make that a
 // control-plane Machine. It looks whether the evidence is still there.
 func planted(ctx context.Context, r *request) ([]string, error) {
 	return onStray(map[string]string{quorum.RoleLabel: "worker"}, func(ctx context.Context, r *request) ([]string, error) {

@@ -437,7 +437,7 @@ func ways() []way {
 		{name: "override of claim set by automation on such a worker", on: live, who: automation(), want: warned(quorum.RuleOverride), send: reaching(merge(`{"metadata":{"annotations":{"holdfast.dev/override":"claim: I said so","holdfast.dev/override-by":"alice 2026-11-22T10:00:00Z"}}}`))},
 
 		{name: "CREATE without role labels and with another's evidence, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), send: createdAndPromoted, note: "the evidence is taken out at once"},
-		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), send: planted, note: "the evidence is taken out with the label, where the Machine comes to be guarded"},
+		{name: "evidence written on a worker, then the label", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: planted, note: "the evidence is taken out at once"},
 
 		// Who is said to own it.
 		{name: "merge patch that makes a MachineSet its controller", on: live, who: everyone(), want: denied(quorum.RuleAdopt), send: merge(setOwner)},
