@@ -23,10 +23,12 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		admitNamed(&d, r, s, &ids)
 		admitOwners(&d, r, s)
 		admitNew(&d, r)
-		d.pairLatch(r.New.Hook, r.New.Latch)
-		if r.New.ControlPlane() && !r.New.Finalizer {
-			// The machine controller would add it a moment later, and a deletion at that moment would not see it.
-			d.Repairs.Finalizer = FixPut
+		if r.New.ControlPlane() {
+			d.pairLatch(r.New.Hook, r.New.Latch)
+			if !r.New.Finalizer {
+				// The machine controller would add it a moment later, and a deletion at that moment would not see it.
+				d.Repairs.Finalizer = FixPut
+			}
 		}
 	case r.Operation == OperationDelete:
 		admitDelete(&d, r, s, &ids)

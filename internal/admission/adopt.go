@@ -17,7 +17,7 @@ func (r *Request) Adopts() bool {
 // owns says whether the rule adopt looks at the owners of the request's Machine. A deleting one has nothing to lose any more.
 func (r *Request) owns() bool {
 	if r.Old == nil {
-		return r.New.ControlPlane() || r.New.Hook == quorum.EntryOurs
+		return r.New.ControlPlane()
 	}
 	return r.guarded() && !r.Old.Deleting()
 }

@@ -102,9 +102,17 @@ func admitInstance(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities)
 }
 
 // admitNew is the repair of rule claim for a new Machine. The documented resize copies a Machine's YAML, with annotations that are
-// true of the other Machine only.
+// true of the other Machine only. A worker that is copied from a control-plane Machine would be held for ever by its hooks.
 func admitNew(d *Decision, r *Request) {
 	var took []string
+	if !r.New.ControlPlane() && r.New.Hook == quorum.EntryOurs {
+		d.Repairs.Hook = FixDrop
+		took = append(took, quorum.HookName)
+	}
+	if !r.New.ControlPlane() && r.New.Latch == quorum.EntryOurs {
+		d.Repairs.Latch = FixDrop
+		took = append(took, quorum.LatchName)
+	}
 	if r.New.EvidenceRaw != "" {
 		d.Repairs.Evidence = FixDrop
 		took = append(took, quorum.EvidenceAnnotation)

@@ -10,10 +10,15 @@ import (
 // hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
 // without.
 func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
+	loss := lossOf(r, s)
+	if !r.Old.ControlPlane() && loss.nothing { // the reconciler does not know it
+		d.dropLatch(r)
+		d.add(quorum.RuleEscapeHatch, VerdictAllowed, letGo(r, s, &loss)...)
+		return
+	}
 	if r.New.Latch != r.Old.Latch {
 		d.Repairs.Latch = FixAsOld
 	}
-	loss := lossOf(r, s)
 	switch {
 	case r.Old.Hook != quorum.EntryOurs: // the latch, which stood alone, and stays
 		d.add(quorum.RuleEscapeHatch, VerdictRepaired, escaped(r, s, &loss)...)

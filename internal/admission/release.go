@@ -46,10 +46,14 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 }
 
 func automationRelease(r *Request) []string {
+	then := "You need to do nothing: the hook is released once a replacement votes. A manifest without it is fine."
+	if !r.Old.ControlPlane() {
+		then = "It has no control-plane label, so nobody replaces it. A person lets it go: kubectl holdfast release " + r.name()
+	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", quorum.RuleAutomationRelease, r.holder(), r.name()),
 		fmt.Sprintf("%s is automation; a tool does not release the hook, only a person does, by hand.", quorum.Clip(r.User.Name, 140)),
-		"You need to do nothing: the hook is released once a replacement votes. A manifest without it is fine.",
+		then,
 	}
 }
 

@@ -70,6 +70,9 @@ type uninstalling struct {
 }
 
 func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
+	if o.holdfast != holdfastNamespace {
+		return usage("--holdfast-namespace is %q; uninstall removes Holdfast's namespace with all in it, and that is %s, no other", o.holdfast, holdfastNamespace)
+	}
 	c, err := o.open(ctx, t)
 	if err != nil {
 		return err
@@ -84,6 +87,9 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	} else if len(found) == 0 {
 		fmt.Fprintln(t.out, "Nothing of Holdfast is on this cluster.")
 		return nil
+	}
+	if err := u.alone(ctx); err != nil {
+		return err
 	}
 	if err := u.mayGo(ctx); err != nil {
 		return err
@@ -100,7 +106,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		fmt.Fprintln(t.out, "Holdfast is in guard mode here, or beside cluster-etcd-operator: etcd's hook is that operator's and stays on the\nMachines.")
 	}
 	if !o.dryRun && !o.yes {
-		if err := ask(ctx, t, "uninstall", "Nothing guards control-plane Machines after this. To go ahead, type uninstall: ", "--yes, and to see what it would do: --dry-run"); err != nil {
+		if err := ask(ctx, t, "uninstall", "Nothing guards control-plane Machines after this, and namespace "+u.namespace+" is deleted with all in it.\nTo go ahead, type uninstall: ", "--yes, and to see what it would do: --dry-run"); err != nil {
 			return err
 		}
 	}

@@ -55,6 +55,20 @@ func (c *cluster) hasEtcdOperator(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// alone refuses where pods of somebody else's are in Holdfast's namespace, and would go with it.
+func (u *uninstalling) alone(ctx context.Context) error {
+	var pods corev1.PodList
+	if err := u.List(ctx, &pods, client.InNamespace(u.namespace)); err != nil {
+		return fmt.Errorf("list the pods in namespace %s: %w", u.namespace, err)
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Labels["app.kubernetes.io/name"] != "holdfast" {
+			return fmt.Errorf("pod %s in namespace %s is not Holdfast's, and the namespace goes with all in it: see whose it is (kubectl -n %s describe pod %s), and move it away first", p.Name, u.namespace, u.namespace, p.Name)
+		}
+	}
+	return nil
+}
+
 // mayGo refuses where uninstall would take off what holds a voter's Machine that is being deleted.
 func (u *uninstalling) mayGo(ctx context.Context) error {
 	all, err := u.list(ctx)

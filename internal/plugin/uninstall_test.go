@@ -63,6 +63,7 @@ func TestUninstall(t *testing.T) {
 		funcs    interceptor.Funcs
 		set      *machinev1.ControlPlaneMachineSet // that Holdfast keeps; it owns master-0
 		stuck    bool                              // a pod of Holdfast's does not end
+		stranger bool                              // somebody else's pod is in Holdfast's namespace
 		replicas int32
 		status   int
 		then     func(t *testing.T, c client.Client)
@@ -84,6 +85,8 @@ func TestUninstall(t *testing.T) {
 		"uninstall-set-deleted":    {args: full, deleting: bare, replicas: 2, set: ownSet(ptr.To(metav1.NewTime(noon()))), status: 1, then: setKept},
 		"uninstall-nobodys-hooks":  {args: yes, replicas: 2, status: 1, then: untouched},
 		"uninstall-pod-lingers":    {args: yes + " --timeout 500ms", operator: true, replicas: 2, stuck: true, status: 1},
+		"uninstall-elsewhere":      {args: yes + " --holdfast-namespace openshift-machine-api", operator: true, replicas: 2, status: 2, then: untouched},
+		"uninstall-stranger":       {args: yes, operator: true, replicas: 2, stranger: true, status: 1, then: untouched},
 		"uninstall-guard-dry-run":  {args: " --dry-run", operator: true, replicas: 2, then: untouched},
 		"uninstall-unhooked-trial": {args: " --dry-run", operator: true, deleting: unhooked, replicas: 2, status: 1, then: untouched},
 	} {
@@ -116,11 +119,14 @@ func TestUninstall(t *testing.T) {
 			if c.stuck {
 				objects = append(objects, &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: holdfastNamespace, Name: "holdfast-1", Labels: map[string]string{"app": "holdfast"},
+						Namespace: holdfastNamespace, Name: "holdfast-1", Labels: map[string]string{"app": "holdfast", "app.kubernetes.io/name": "holdfast"},
 						DeletionTimestamp: ptr.To(metav1.NewTime(noon())), Finalizers: []string{"test/kubelet"},
 					},
 					Spec: corev1.PodSpec{NodeName: "node-2"},
 				})
+			}
+			if c.stranger {
+				objects = append(objects, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: holdfastNamespace, Name: "database"}})
 			}
 			api := memory(t, "alice", c.funcs, objects...)
 			var out, errs bytes.Buffer

@@ -170,7 +170,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			"hook "+quorum.HookName+" holds Machine ", ", which is being deleted, until etcd has a replacement. A tool does not release it, only a person does, by hand. "+
 				"You need to do nothing: the hook is released once a replacement votes. "+down),
 		validation(quorum.RuleEscapeHatch,
-			"(variables.deleting && variables.person && variables.hadLatch && !variables.hasLatch && (!variables.hadHook || !variables.hasEntry))",
+			all("variables.deleting", "variables.person", controlPlane("oldObject"), "variables.hadLatch && !variables.hasLatch", "(!variables.hadHook || !variables.hasEntry)"),
 			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
 		validation(quorum.RuleOverride,
 			all(some(differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation)), not(setsOverride()),

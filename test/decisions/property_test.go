@@ -506,10 +506,10 @@ func TestAdmit(t *testing.T) {
 			if n := fixed.New; n.ControlPlane() && !n.Finalizer {
 				t.Error("it was created without a finalizer")
 			}
-			if n := fixed.New; n.EvidenceRaw+n.Override+n.OverrideBy != "" || (n.Hook == q.EntryOurs) != (n.Latch == q.EntryOurs) {
+			if n := fixed.New; n.EvidenceRaw+n.Override+n.OverrideBy != "" || (n.Hook == q.EntryOurs) != (n.Latch == q.EntryOurs) || !n.ControlPlane() && n.Hook == q.EntryOurs {
 				t.Errorf("created as %+v", n)
 			}
-			if n := fixed.New; (n.ControlPlane() || n.Hook == q.EntryOurs) && owned(n) {
+			if n := fixed.New; n.ControlPlane() && owned(n) {
 				t.Error("it was created as a MachineSet's")
 			}
 			return
@@ -569,7 +569,7 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 		t.Error("a webhook took the hook off")
 	case unhooked && class == admission.ClassPerson && !was.Deleting():
 		t.Error("a person took the hook off a live Machine")
-	case freed && was.Latch == q.EntryOurs && class == admission.ClassPerson:
+	case freed && was.Latch == q.EntryOurs && class == admission.ClassPerson && (was.ControlPlane() || dumbMayHost(joined(s, was), was)):
 		t.Error("a person took the latch off")
 	case (unhooked || freed) && class == admission.ClassCustodian && dumbMayHost(s, was) && !final:
 		t.Error("a custodian released a Machine that may host a member")
@@ -602,6 +602,16 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 	}
 }
 
+// joined is a Snapshot with a Machine that may be none of the control plane's.
+func joined(s *q.Snapshot, m *q.Machine) *q.Snapshot {
+	if machineOf(s, m.Name) != nil {
+		return s
+	}
+	with := *s
+	with.Machines = append(slices.Clone(s.Machines), *m)
+	return &with
+}
+
 // dumbRestart is what is wrong with powering a Machine's host off, by counting.
 func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Class) string {
 	if class == admission.ClassAutomation && user != people()["machine-api"].Name {
@@ -610,11 +620,7 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 	if class == admission.ClassPerson && was.Override == "keep-host: because" && was.OverrideBy == "bob 2026-01-01T12:00:00Z" {
 		return ""
 	}
-	if machineOf(s, was.Name) == nil { // it is about to become one of the control plane's
-		with := *s
-		with.Machines = append(slices.Clone(s.Machines), *was)
-		s = &with
-	}
+	s = joined(s, was)
 	here, healthy, voters, left, sick, going := false, false, 0, 0, false, map[string]bool{}
 	joined := false
 	for k := range s.Ring.Members {

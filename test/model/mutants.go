@@ -46,7 +46,7 @@ func mutants() []mutant {
 		{"release on record counts as lost", "membership/removevoter.go", "Healthy && !p.join.Released(m) }", "Healthy && !p.join.Released(m) && !p.join.ReleasePending(m) }"},
 		{"a release does not wait for the budget", "membership/quorumguard.go", "return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.AtLeast(p.minAvailable())", "return pod, true || ready >= quorum.Size(voters)"},
 		{"a promotion does not wait for the budget", "membership/quorumguard.go", "return p.s.QuorumGuard.Manageable() && !p.s.QuorumGuard.AtLeast(p.minAvailable())", "return false"},
-		{"a person takes the latch off", "admission/escape.go", "\tif r.New.Latch != r.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tloss", "	loss"},
+		{"a person takes the latch off", "admission/escape.go", "\tif r.New.Latch != r.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tswitch {", "	switch {"},
 		{"automation releases", "admission/release.go", "d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))", "d.dropLatch(r)"},
 		{"deletes what is not protected", "admission/delete.go", "if bare && denyUnlessLifted(", "if false && denyUnlessLifted("},
 
