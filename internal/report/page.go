@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 //go:embed page.html
@@ -24,7 +26,8 @@ func (r *Report) HTML(out io.Writer, version string) error {
 	if err != nil {
 		return fmt.Errorf("read the page's template: %w", err)
 	}
-	return page.Execute(out, struct {
+	var text bytes.Buffer
+	err = page.Execute(&text, struct {
 		*Report
 		drawing
 
@@ -39,6 +42,16 @@ func (r *Report) HTML(out io.Writer, version string) error {
 		Kinds:    r.distinct(func(i *Item) []string { return []string{i.Class()} }),
 		Phased:   r.phases(),
 	})
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(bytes.Map(func(c rune) rune { // what somebody wrote may ring, or turn around what follows it
+		if c != '\n' && !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, text.Bytes()))
+	return err
 }
 
 // distinct are the values that items have, for a filter.

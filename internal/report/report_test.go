@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -219,7 +220,7 @@ func TestEvents(t *testing.T) {
 
 // TestHostile: what users wrote is text on the page, whatever they wrote.
 func TestHostile(t *testing.T) {
-	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(1)>"'`
+	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(1)>"'` + "\x1b[2J\a\u202e\u2066"
 	var out bytes.Buffer
 	r := New([]audit.Entry{entry(time.Now(), evil, evil, evil, map[string]string{
 		audit.RuleAnnotation: evil, audit.VerdictAnnotation: evil, audit.ReleaseReasonAnnotation: evil,
@@ -231,6 +232,9 @@ func TestHostile(t *testing.T) {
 	page := out.String()
 	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") || strings.Count(page, "<script>") != 1 {
 		t.Error("it is not escaped:\n" + page)
+	}
+	if at := strings.IndexFunc(page, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); at >= 0 {
+		t.Errorf("a character that does not print: %q", page[at:min(at+20, len(page))])
 	}
 	for _, load := range []string{"http://", "https://", "src=", "@import", "url("} {
 		if strings.Contains(strings.ReplaceAll(page, "&lt;img src=x", ""), load) {
