@@ -107,7 +107,7 @@ func (v *view) explain(out io.Writer, name string) error {
 	if v.user.Name != "" {
 		who += " (" + plain(v.user.Name) + ")"
 	}
-	v.verdict(out, who, what, &d)
+	v.verdict(out, m, who, what, &d)
 	if typed := v.commands(m, &d); typed != nil {
 		fmt.Fprintln(out, "\nWhat to type:")
 		indented(out, typed...)

@@ -100,7 +100,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(seen))
 	indented(t.out, v.hosts(seen)...)
 	v.sourced(t.out)
-	v.verdict(t.out, "you ("+plain(c.user.Name)+")", "released", &d)
+	v.verdict(t.out, seen, "you ("+plain(c.user.Name)+")", "released", &d)
 	fmt.Fprintln(t.out)
 	if refused(&d) {
 		// The default flags say so. Whom --escape-hatch-users, --automation-users and --custodians name, the server knows.
@@ -109,7 +109,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		}
 		fmt.Fprintf(t.out, "That goes by Holdfast's default flags. A trial on the server says that you may: this Holdfast's flags name you.\n\n")
 	}
-	if is, _ := v.join.Hosting(seen); v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(seen) {
+	if v.stays(seen) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and the Machine would stay; lift rule escape-hatch first, as said above", name)
 	}
 	if !o.dryRun && o.confirm == "" {

@@ -281,13 +281,23 @@ func (v *view) bare(which func(*quorum.Machine) bool) (names []string) {
 
 // verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,
 // that is what it would answer if etcd did not.
-func (v *view) verdict(out io.Writer, who, what string, d *admission.Decision) {
+func (v *view) verdict(out io.Writer, m *quorum.Machine, who, what string, d *admission.Decision) {
+	words := verdictWords(d)
+	if m.Deleting() && !refused(d) && v.stays(m) {
+		words = "of no use yet, because the latch would stay, and the Machine with it. Holdfast would say:"
+	}
 	if v.silent {
-		fmt.Fprintf(out, "\nIf %s %s it now, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, verdictWords(d))
+		fmt.Fprintf(out, "\nIf %s %s it now, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, words)
 	} else {
-		fmt.Fprintf(out, "\nIf %s %s it now, it would be %s\n", who, what, verdictWords(d))
+		fmt.Fprintf(out, "\nIf %s %s it now, it would be %s\n", who, what, words)
 	}
 	indented(out, lines(d)...)
+}
+
+// stays says whether a Machine stays for now that somebody releases: etcd cannot do without what it hosts.
+func (v *view) stays(m *quorum.Machine) bool {
+	is, _ := v.join.Hosting(m)
+	return v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(m)
 }
 
 // indented prints lines that are not trusted.
