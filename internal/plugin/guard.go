@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
@@ -292,11 +293,12 @@ func (c *cluster) checkReached(ctx context.Context) check {
 		out.unknown = fmt.Sprintf("list Machines in namespace %s: %s", c.namespace, oneLine(err))
 		return out
 	}
-	at := slices.IndexFunc(machines.Items, func(m machinev1beta1.Machine) bool {
-		return m.DeletionTimestamp == nil && (quorum.ControlPlaneRole(m.Labels[quorum.RoleLabel]) || quorum.ControlPlaneRole(m.Labels[quorum.TypeLabel]))
+	at := slices.IndexFunc(machines.Items, func(m machinev1beta1.Machine) bool { // of one that hosts nothing and has no hook it says nothing
+		seen := machineapi.Machine(&m)
+		return !seen.Deleting() && seen.ControlPlane() && seen.Hook == quorum.EntryOurs
 	})
 	if at < 0 {
-		out.unknown = "there is no live control-plane Machine to try it with"
+		out.unknown = "there is no live control-plane Machine with etcd's hook to try it with"
 		return out
 	}
 	m := &machines.Items[at]

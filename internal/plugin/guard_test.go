@@ -22,6 +22,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // TestCheck: what check says of a guard that is in force, and of each thing that it needs and lacks.
@@ -32,6 +35,12 @@ func TestCheck(t *testing.T) {
 		return apierrors.NewForbidden(machinev1beta1.Resource("machines"), "master-0", errors.New(`admission webhook "x" denied the request: Refused (one-too-many): it is one too many.`))
 	}
 	silent := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil }
+	hooked := func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+		if m := machineapi.Machine(o.(*machinev1beta1.Machine)); m.Hook == quorum.EntryAbsent {
+			return nil // there is nothing to say of it
+		}
+		return answers(ctx, c, o, options...)
+	}
 	mayNot := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 		return apierrors.NewForbidden(machinev1beta1.Resource("machines"), "master-0", errors.New("alice may not"))
 	}
@@ -103,7 +112,7 @@ func TestCheck(t *testing.T) {
 		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
 		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-none-elected": {args: "check", funcs: interceptor.Funcs{Delete: answers}, old: true, status: 1},
-		"check-bare":         {args: "check", funcs: interceptor.Funcs{Delete: answers}, bare: true, status: 1},
+		"check-bare":         {args: "check", funcs: interceptor.Funcs{Delete: hooked}, bare: true, status: 1},
 		"check-silent":       {args: "check", funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"check-may-not":      {args: "check", funcs: interceptor.Funcs{Delete: mayNot}, status: 1},
 		"check-unreached":    {args: "check", funcs: interceptor.Funcs{Delete: fails}, status: 1},
