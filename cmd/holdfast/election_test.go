@@ -55,7 +55,7 @@ func TestTerms(t *testing.T) {
 		began      atomic.Int32
 		stop       func()
 	}
-	times := electionTimes{lease: 4 * time.Second, renew: 2 * time.Second, retry: 200 * time.Millisecond}
+	times := electionTimes{lease: 8 * time.Second, renew: 5 * time.Second, retry: 2 * time.Second} // the last is also how long giving up may take, on a computer of any speed
 	replicas := [2]*replica{}
 	for i := range replicas {
 		r := &replica{connection: &cut{}}
@@ -132,7 +132,7 @@ func TestForeignLease(t *testing.T) {
 	g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "holdfast-system"}})).To(Succeed())
 	mgr, err := ctrl.NewManager(env.Config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	g.Expect(err).NotTo(HaveOccurred())
-	times := electionTimes{lease: 2 * time.Second, renew: time.Second, retry: 100 * time.Millisecond}
+	times := electionTimes{lease: 5 * time.Second, renew: 3 * time.Second, retry: 100 * time.Millisecond}
 	lock, err := newLease(env.Config, "holdfast-system", times, mgr, logr.Discard())
 	g.Expect(err).NotTo(HaveOccurred())
 	var leads atomic.Bool
