@@ -247,9 +247,13 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		if r.attempts.pausing(a.Describe(), s.Now) {
 			continue
 		}
+		locks := a.Locks(s)
+		if locks && did.heldLock != nil {
+			continue // the next round looks under the lock that is kept, and has it if it is still to do
+		}
 		var err error
 		did.tried = true
-		if a.Locks(s) {
+		if locks {
 			did.heldLock, err = r.changeMembership(ctx, a, held)
 		} else {
 			err = r.apply(ctx, a, s)

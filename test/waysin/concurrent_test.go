@@ -192,7 +192,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	must(c.Create(t.Context(), validating))
 	// They are called once a hook brings its latch along.
 	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
-		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: sandbox.MachineNamespace}}
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: sandbox.MachineNamespace, Labels: map[string]string{quorum.RoleLabel: "master"}}}
 		m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: quorum.HookName, Owner: quorum.HookOwner}}
 		if err := c.Create(ctx, m, client.DryRunAll); err != nil {
 			return err
