@@ -48,7 +48,7 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 func automationRelease(r *Request) []string {
 	then := "You need to do nothing: the hook is released once a replacement votes. A manifest without it is fine."
 	if !r.Old.ControlPlane() {
-		then = "It has no control-plane label, so nobody replaces it. A person lets it go: kubectl holdfast release " + r.name()
+		then = "It has no control-plane label, so nobody replaces it. A person lets it go, by taking that hook off: " + r.kubectl("edit", "")
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s, which is being deleted: it holds the Machine until etcd has a replacement.", quorum.RuleAutomationRelease, r.holder(), r.name()),
