@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -225,21 +224,13 @@ func TestRotationAndCompression(t *testing.T) {
 		want = append(want, fmt.Sprint(i))
 	}
 	g := gomega.NewWithT(t)
-	g.Eventually(func() bool {
-		files, err := Files(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+	var files []string
+	g.Eventually(func() (rotated bool) {
+		files, _ = filepath.Glob(filepath.Join(dir, "*")) // by time: audit.log comes last
 		return len(files) > 3 && !slices.ContainsFunc(files[:len(files)-1], func(f string) bool { return !strings.HasSuffix(f, ".log.gz") })
 	}).WithTimeout(2*time.Minute).Should(gomega.BeTrue(), "rotated files are compressed")
-	for _, from := range []string{path, dir} {
-		files, err := Files(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, uids(entries(t, 0, files...))); diff != "" {
-			t.Errorf("read from %s: %s", from, diff)
-		}
+	if diff := cmp.Diff(want, uids(entries(t, 0, files...))); diff != "" {
+		t.Error(diff)
 	}
 	counts(t, s, "written 40 errors 0 repeated 0")
 }
@@ -256,7 +247,7 @@ func TestUnwritable(t *testing.T) {
 		t.Errorf("ready from the start: %v", err)
 	}
 	s.Write(record("lost"))
-	if err := s.Ready(); !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), "1 records") {
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "not a directory (1 records") {
 		t.Errorf("ready: %v", err)
 	}
 	counts(t, s, "written 0 errors 1 repeated 0")
@@ -292,22 +283,6 @@ func TestDevices(t *testing.T) {
 	counts(t, null, "written 30 errors 0 repeated 0")
 	if info, err := os.Stat("/dev/null"); err != nil || info.Mode().IsRegular() {
 		t.Errorf("/dev/null is %v, %v", info, err)
-	}
-}
-
-// TestFolder: lumberjack would rename a folder that is in its file's place.
-func TestFolder(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "audit.log")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s := sink(t, options(dir))
-	s.Write(record("a"))
-	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "folder") {
-		t.Errorf("ready: %v", err)
-	}
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		t.Errorf("the folder is gone: %v", err)
 	}
 }
 
@@ -361,30 +336,6 @@ func TestTorn(t *testing.T) {
 	s.Write(record("b"))
 	if diff := cmp.Diff([]string{"a", "b"}, uids(entries(t, 1, path))); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// TestFollowsItsPath: logrotate, or a person, moved the file or removed it.
-func TestFollowsItsPath(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	s := sink(t, options(path))
-	s.Write(record("a"))
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
-	s.Write(record("b"))
-	if diff := cmp.Diff([]string{"a", "b"}, uids(entries(t, 0, path+".old", path))); diff != "" {
-		t.Error(diff)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	s.Write(record("c"))
-	if diff := cmp.Diff([]string{"c"}, uids(entries(t, 0, path))); diff != "" {
-		t.Error(diff)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the log, with who did what in it, is %v, %v", info, err)
 	}
 }
 
@@ -453,7 +404,7 @@ func TestManyAtOnce(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	files, err := Files(path)
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -668,38 +619,6 @@ func TestValidate(t *testing.T) {
 				t.Errorf("%s: %q does not hold %q", args, err, w)
 			}
 		}
-	}
-}
-
-func TestFiles(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{
-		"audit.log", "audit-2026-03-01T12-00-00.000.log", "audit-2026-02-01T12-00-00.000.log.gz",
-		"audit-2026-03-01T12-00-00.000.log.gz", // half compressed
-		"audit-webhook.log", "audit-2026.log", "other.txt", "audit.log.old",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	base := func(files []string, err error) (out []string) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			out = append(out, filepath.Base(f))
-		}
-		return out
-	}
-	rotated := []string{"audit-2026-02-01T12-00-00.000.log.gz", "audit-2026-03-01T12-00-00.000.log"}
-	if diff := cmp.Diff(append(slices.Clone(rotated), "audit.log"), base(Files(filepath.Join(dir, "audit.log")))); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(append(slices.Clone(rotated), "audit-2026.log", "audit-webhook.log", "audit.log"), base(Files(dir))); diff != "" {
-		t.Error(diff)
-	}
-	if _, err := Files(filepath.Join(dir, "none.log")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
 	}
 }
 

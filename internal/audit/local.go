@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
-	"gopkg.in/natefinch/lumberjack.v2"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
@@ -27,7 +23,7 @@ type local struct {
 	audit.Backend
 	path     string
 	out      *timeLimited
-	file     *file // nil for standard output
+	file     io.Closer // nil for standard output
 	counters counters
 	log      logr.Logger
 	complain rate.Sometimes
@@ -46,8 +42,8 @@ func newLocal(o Options, out io.Writer, c counters) *local {
 		l.path = "(standard output)"
 	}
 	l.Backend = auditlog.NewBackend(l, auditlog.FormatJson, auditv1.SchemeGroupVersion)
-	if l.file, _ = out.(*file); l.file != nil {
-		if err := l.file.open(); err != nil { // told now rather than at the first denial
+	if l.file, _ = out.(io.Closer); l.file != nil {
+		if _, err := l.out.Write([]byte("\n")); err != nil { // told now rather than at the first denial
 			l.failing = err
 			l.log.Error(err, "the audit log cannot be written", "path", l.path)
 		}
@@ -55,9 +51,16 @@ func newLocal(o Options, out io.Writer, c counters) *local {
 	return l
 }
 
-// Write takes one record, a whole line. It never fails; see failed.
+// Write takes one record, a whole line. It never fails; see failed. An empty line before it is no record: it ends one that was cut
+// off, by a full disk here, and by a crash where the log is opened.
 func (l *local) Write(p []byte) (int, error) {
-	if _, err := l.out.Write(p); err != nil {
+	line := p
+	l.mu.Lock()
+	if l.failing != nil {
+		line = append([]byte("\n"), p...)
+	}
+	l.mu.Unlock()
+	if _, err := l.out.Write(line); err != nil {
 		l.failed(err)
 	} else {
 		l.counters.events.Inc()
@@ -93,7 +96,6 @@ func (l *local) ready() error {
 	if err == nil {
 		return nil
 	}
-	// An empty line is no record. It also ends the one that a full disk may have cut off.
 	if _, err = l.out.Write([]byte("\n")); err == nil {
 		l.works()
 		return nil
@@ -157,106 +159,5 @@ func (w *timeLimited) Write(p []byte) (int, error) {
 	}
 }
 
-// file is a log file that lumberjack rotates. It follows its path if somebody else moves or removes
-// the file, and starts a new line after one that was cut off: by a full disk, or by a crash.
-type file struct {
-	rotating lumberjack.Logger
-	maxSize  int
-	mu       sync.Mutex
-	is       fs.FileInfo // what was last written to
-	torn     bool        // it does not end in a newline
-}
-
-func newFile(o Options) *file {
-	f := &file{maxSize: o.LogMaxSize, rotating: lumberjack.Logger{
-		Filename: o.LogPath, MaxAge: o.LogMaxAge, MaxBackups: o.LogMaxBackup, Compress: o.LogCompress,
-	}}
-	if f.maxSize == 0 {
-		f.maxSize = never
-	}
-	return f
-}
-
 // never is a size in megabytes at which nothing is rotated; lumberjack takes 0 for 100.
 const never = math.MaxInt64 >> 20
-
-// open makes sure that lumberjack will append to the path's file as it is now, and to nothing that it
-// would move out of its way. Making the file here makes lumberjack open it with O_APPEND.
-func (f *file) open() error {
-	path := f.rotating.Filename
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		info, err = create(path)
-	}
-	if err != nil {
-		return err
-	}
-	if err := loggable(info); err != nil {
-		return &fs.PathError{Op: "write", Path: path, Err: err}
-	}
-	if f.is != nil && os.SameFile(f.is, info) {
-		return nil
-	}
-	if err := f.rotating.Close(); err != nil {
-		return err
-	}
-	f.is, f.torn = info, false
-	f.rotating.MaxSize = f.maxSize
-	if !info.Mode().IsRegular() {
-		f.rotating.MaxSize = never // /dev/null is not to be renamed after 100 MB
-		return nil
-	}
-	f.torn = endsTorn(path, info.Size())
-	return nil
-}
-
-func create(path string) (fs.FileInfo, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	return info, errors.Join(err, f.Close())
-}
-
-// endsTorn is also true of a file that cannot be read: an empty line does no harm.
-func endsTorn(path string, size int64) bool {
-	if size == 0 {
-		return false
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return true
-	}
-	var last [1]byte
-	_, err = f.ReadAt(last[:], size-1)
-	return errors.Join(err, f.Close()) != nil || last[0] != '\n'
-}
-
-// Write appends a whole line.
-func (f *file) Write(p []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.open(); err != nil {
-		return 0, err
-	}
-	if f.torn {
-		p = append([]byte("\n"), p...)
-	}
-	n, err := f.rotating.Write(p)
-	if n > 0 {
-		f.torn = err != nil
-	}
-	return n, err
-}
-
-// Close closes the file; the next Write opens it again.
-func (f *file) Close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.is = nil
-	return f.rotating.Close()
-}

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -198,50 +196,4 @@ func Merge(entries []Entry) []Entry {
 	}
 	Sort(out)
 	return out
-}
-
-// Files are the files that belong to a log: the rotated ones, oldest first, and it. Of a folder they
-// are all its logs. A file that is just being compressed is there twice; the whole one counts.
-func Files(path string) ([]string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	dir, belongs := path, func(name string) bool {
-		return strings.HasSuffix(strings.TrimSuffix(name, gz), ".log")
-	}
-	if !info.IsDir() {
-		dir, belongs = filepath.Dir(path), func(name string) bool { return rotatedFrom(filepath.Base(path), name) }
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, e := range entries { // by name, which is by time
-		name, compressed := strings.CutSuffix(e.Name(), gz)
-		if !e.Type().IsRegular() || !belongs(e.Name()) || compressed && slices.Contains(out, filepath.Join(dir, name)) {
-			continue
-		}
-		out = append(out, filepath.Join(dir, e.Name()))
-	}
-	if !info.IsDir() {
-		out = append(out, path)
-	}
-	return out, nil
-}
-
-// gz is what lumberjack adds to the name of a file that it has compressed.
-const gz = ".gz"
-
-// rotatedFrom says whether lumberjack made a file by rotating the log of that name: audit.log becomes
-// audit-2006-01-02T15-04-05.000.log.
-func rotatedFrom(base, name string) bool {
-	ext := filepath.Ext(base)
-	stamp, ok := strings.CutPrefix(strings.TrimSuffix(name, gz), strings.TrimSuffix(base, ext)+"-")
-	if !ok || !strings.HasSuffix(stamp, ext) {
-		return false
-	}
-	_, err := time.Parse("2006-01-02T15-04-05.000", strings.TrimSuffix(stamp, ext))
-	return err == nil
 }

@@ -1,13 +1,16 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"gopkg.in/natefinch/lumberjack.v2"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 )
 
@@ -28,7 +31,11 @@ func New(o Options) (*Sink, error) {
 	case stdoutPath:
 		out = o.Stdout
 	default:
-		out = newFile(o)
+		size := cmp.Or(o.LogMaxSize, never)
+		if info, err := os.Stat(o.LogPath); err == nil && !info.Mode().IsRegular() {
+			size = never // a device is not to be renamed
+		}
+		out = &lumberjack.Logger{Filename: o.LogPath, MaxSize: size, MaxAge: o.LogMaxAge, MaxBackups: o.LogMaxBackup, Compress: o.LogCompress}
 	}
 	return open(o, out)
 }

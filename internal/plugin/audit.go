@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -22,8 +21,7 @@ import (
 type auditOptions struct {
 	machines, users, rules, verdicts []string
 	since, until                     string
-	output, by                       string
-	rotated                          bool
+	output                           string
 	steps                            bool // steps as well as decisions, for report
 	cluster                          clusterFlags
 
@@ -41,9 +39,9 @@ Without a FILE they are read from the logs of Holdfast's pods (label ` + holdfas
 where they stand among other lines if holdfast run has --audit-log-path=-. The records of all replicas
 are merged by time, and what is there twice is shown once.
 
-A FILE is such a log, or one that --audit-log-path names; the ones rotated from it, compressed or not, are
-read with it, and of a folder all logs. For - standard input is read. A line of a FILE that is no audit
-event is reported and left out; the API server's own events are left out without a word.
+A FILE is such a log, or one that --audit-log-path names, compressed or not: name those that were rotated
+from it as well (audit*.log*). For - standard input is read. A line of a FILE that is no audit event is
+reported and left out; the API server's own events are left out without a word.
 
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
@@ -55,10 +53,10 @@ not in the record.`,
   kubectl holdfast audit --verdict denied --since 1h
 
   # All there is on one Machine, with what etcd looked like each time
-  kubectl holdfast audit --machine master-0 -o wide
+  kubectl holdfast audit --machine master-0 -o yaml
 
-  # Which tools fight over which hooks, from a file that was brought along
-  kubectl holdfast audit /var/log/holdfast/audit.log --by user
+  # Which tools fight over which hooks, from files that were brought along
+  kubectl holdfast audit /var/log/holdfast/audit*.log* --verdict repaired
 
   # Every escape hatch used in March and the reasons given, for a report
   kubectl holdfast audit --rule escape-hatch --since 2026-03-01T00:00:00Z --until 2026-04-01T00:00:00Z -o json`,
@@ -71,15 +69,12 @@ not in the record.`,
 	f.StringSliceVar(&o.verdicts, "verdict", nil, "only with these verdicts: "+strings.Join(verdictNames(), ", "))
 	f.StringVar(&o.since, "since", "", "only from this time on: an age such as 90m, or a time such as 2026-03-01T12:00:00Z")
 	f.StringVar(&o.until, "until", "", "only before this time: an age or a time, like --since")
-	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
-	f.StringVar(&o.by, "by", "", "sum up by user, rule or machine, the busiest first")
-	f.BoolVar(&o.rotated, "rotated", true, "read the logs that were rotated from a FILE, too")
+	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
 	f.StringVar(&o.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
 	o.cluster.bindAPI(f, "user", "namespace") // the first is a filter here, and --holdfast-namespace says where the pods are
 	among(cmd, "rule", ruleNames()...)
 	among(cmd, "verdict", verdictNames()...)
-	among(cmd, "output", "table", "wide", "json", "yaml")
-	among(cmd, "by", byUser, byRule, byMachine)
+	among(cmd, "output", "table", "json", "yaml")
 	return cmd
 }
 
@@ -107,12 +102,11 @@ func (o *auditOptions) check(now time.Time) (err error) {
 	}{
 		{"rule", o.rules, ruleNames()},
 		{"verdict", o.verdicts, verdictNames()},
-		{"output", []string{o.output}, []string{"table", "wide", "json", "yaml"}},
-		{"by", []string{o.by}, []string{"", byUser, byRule, byMachine}},
+		{"output", []string{o.output}, []string{"table", "json", "yaml"}},
 	} {
 		for _, value := range list.given {
 			if !slices.Contains(list.known, value) {
-				return usage("--%s is %q; it is one of %s", list.flag, value, strings.TrimPrefix(strings.Join(list.known, ", "), ", "))
+				return usage("--%s is %q; it is one of %s", list.flag, value, strings.Join(list.known, ", "))
 			}
 		}
 	}
@@ -163,13 +157,6 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 	if err != nil {
 		return err
 	}
-	return o.print(t, entries)
-}
-
-func (o *auditOptions) print(t terminal, entries []audit.Entry) error {
-	if o.by != "" {
-		return printSummary(t.out, o.output, o.by, summarize(o.by, entries))
-	}
 	return printEntries(t.out, o.output, entries)
 }
 
@@ -194,27 +181,23 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal) error {
 	if entries = audit.Merge(entries); len(entries) == 0 && failed != nil {
 		return failed // and not "No records."
 	}
-	return errors.Join(o.print(t, entries), failed)
+	return errors.Join(printEntries(t.out, o.output, entries), failed)
 }
 
 // ofFiles are the records in files.
 func (o *auditOptions) ofFiles(ctx context.Context, t terminal, args []string) ([]audit.Entry, error) {
-	paths, err := o.files(args)
-	if err != nil {
-		return nil, err
-	}
 	var (
 		entries []audit.Entry
 		sum     audit.Tally
 	)
-	seen := opened{}
-	for _, path := range paths {
-		in, name, err := seen.open(t, path)
-		if err != nil {
-			return nil, err
-		}
-		if in == nil {
-			continue // read already
+	for _, path := range args {
+		in, name := io.NopCloser(t.in), "standard input"
+		if path != stdin {
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, err
+			}
+			in, name = f, path
 		}
 		tally, err := scan(ctx, t, in, name, func(e audit.Entry) {
 			if o.wants(&e) {
@@ -227,69 +210,13 @@ func (o *auditOptions) ofFiles(ctx context.Context, t terminal, args []string) (
 		sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
 	}
 	if sum.Bad > 0 && sum.Ours+sum.Foreign == 0 {
-		return nil, fmt.Errorf("there is no audit event in %s", strings.Join(paths, ", "))
+		return nil, fmt.Errorf("there is no audit event in %s", strings.Join(args, ", "))
 	}
 	return audit.Merge(entries), nil
 }
 
 // stdin is the FILE that means standard input.
 const stdin = "-"
-
-// files are the logs that the arguments name.
-func (o *auditOptions) files(args []string) ([]string, error) {
-	var out []string
-	for _, arg := range args {
-		if arg == stdin {
-			out = append(out, arg)
-			continue
-		}
-		info, err := os.Stat(arg)
-		if err != nil {
-			return nil, err
-		}
-		if !info.IsDir() && !o.rotated {
-			out = append(out, arg)
-			continue
-		}
-		files, err := audit.Files(arg)
-		if err != nil {
-			return nil, err
-		}
-		if len(files) == 0 {
-			return nil, fmt.Errorf("there is no log (*.log, *.log.gz) in the folder %s", arg)
-		}
-		out = append(out, files...)
-	}
-	return out, nil
-}
-
-// opened are the files that were opened: one that is named twice is read once.
-type opened []fs.FileInfo
-
-// open is nil for a file that was opened before.
-func (o *opened) open(t terminal, path string) (in io.ReadCloser, name string, err error) {
-	if path == stdin {
-		return io.NopCloser(t.in), "standard input", nil
-	}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) { // it may have been compressed since it was listed
-		if z, zErr := os.Open(path + ".gz"); zErr == nil {
-			f, err = z, nil
-		}
-	}
-	if err != nil {
-		return nil, path, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, path, errors.Join(err, f.Close())
-	}
-	if slices.ContainsFunc(*o, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
-		return nil, path, f.Close()
-	}
-	*o = append(*o, info)
-	return f, path, nil
-}
 
 // tolerated is how many bad lines of a log are reported one by one: a log on standard output stands
 // among the other lines of the process.

@@ -100,9 +100,7 @@ func TestPods(t *testing.T) {
 		status int
 	}{
 		"pods":          {args: "audit", from: both()},
-		"pods-wide":     {args: "audit -o wide --rule escape-hatch", from: both()},
 		"pods-json":     {args: "audit -o json --rule escape-hatch", from: both()},
-		"pods-by-user":  {args: "audit --by user --since 70m", from: both()},
 		"pods-one-deaf": {args: "audit --verdict denied", from: deaf, status: 1},
 		"pods-deaf":     {args: "audit", from: &replicas{pods: both().pods}, status: 1},
 		"pods-none":     {args: "audit", from: &replicas{}, status: 1},

@@ -2,12 +2,9 @@ package plugin
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,34 +33,21 @@ func printEntries(out io.Writer, format string, entries []audit.Entry) error {
 		_, err := fmt.Fprintln(out, "No records.")
 		return err
 	}
-	rows := [][]string{entryHead(format)}
+	rows := [][]string{{"TIME", "VERDICT", "RULE", "OPERATION", "MACHINE", "USER", "REASON"}}
 	for i := range entries {
-		rows = append(rows, entryRow(format, &entries[i]))
+		rows = append(rows, entryRow(&entries[i]))
 	}
 	return printRows(out, rows)
 }
 
-func entryHead(format string) []string {
-	if format == "wide" {
-		return []string{"TIME", "VERDICT", "RULE", "OPERATION", "MACHINE", "USER", "FIELD MANAGER", "HEALTHY", "WANTED", "DELETING", "OVERRIDE BY", "REQUEST UID", "RELEASE REASON", "REASON"}
-	}
-	return []string{"TIME", "VERDICT", "RULE", "OPERATION", "MACHINE", "USER", "REASON"}
-}
-
 // entryRow is a record in cells.
-func entryRow(format string, e *audit.Entry) []string {
+func entryRow(e *audit.Entry) []string {
 	verdict := e.Annotations[audit.VerdictAnnotation]
 	if _, repeated := e.Annotations[audit.RepeatedAnnotation]; repeated {
 		verdict += fmt.Sprintf(" x%d", e.Count())
 	}
 	if e.Abandoned() {
 		verdict += " (abandoned)"
-	}
-	row := []string{at(e.Last()), verdict, e.Annotations[audit.RuleAnnotation], strings.ToUpper(e.Verb), e.Name(), e.User.Username}
-	if format == "wide" {
-		healthy, wanted, deleting := evidenceCells(e)
-		return append(row, e.Annotations[audit.FieldManagerAnnotation], healthy, wanted, deleting,
-			e.Annotations[audit.OverrideByAnnotation], string(e.AuditID), e.ReleaseReason(), reason(e))
 	}
 	said := shorten(reason(e), 80)
 	switch given := e.ReleaseReason(); { // what a person said comes first: it is nowhere else
@@ -72,7 +56,7 @@ func entryRow(format string, e *audit.Entry) []string {
 	case given != "":
 		said = shorten("\""+given+"\": "+reason(e), 80)
 	}
-	return append(row, said)
+	return []string{at(e.Last()), verdict, e.Annotations[audit.RuleAnnotation], strings.ToUpper(e.Verb), e.Name(), e.User.Username, said}
 }
 
 // reason is the first line of what Holdfast answered, without "Refused (rule):", which other columns say.
@@ -85,167 +69,6 @@ func reason(e *audit.Entry) string {
 		return strings.TrimLeft(rest, ": ")
 	}
 	return said[0]
-}
-
-// evidenceCells are what a record's evidence says, in a cell each.
-func evidenceCells(e *audit.Entry) (healthy, wanted, deleting string) {
-	seen := e.Evidence()
-	if seen == nil {
-		return "", "", ""
-	}
-	switch {
-	case seen.Voters > 0:
-		healthy = fmt.Sprintf("%d/%d", seen.Healthy, seen.Voters)
-	case seen.Unknown != "":
-		healthy = "unknown"
-	}
-	if seen.Desired > 0 {
-		wanted = fmt.Sprint(seen.Desired)
-	}
-	return healthy, wanted, strings.Join(seen.Deleting, ",")
-}
-
-// The columns to sum up by.
-const (
-	byUser    = "user"
-	byRule    = "rule"
-	byMachine = "machine"
-)
-
-// group is what one user, rule or Machine has to do with the others.
-type group struct {
-	Name     string         `json:"name"`
-	Total    int            `json:"total"`
-	Verdicts map[string]int `json:"verdicts"`
-	Users    map[string]int `json:"users,omitempty"`
-	Machines map[string]int `json:"machines,omitempty"`
-	Rules    map[string]int `json:"rules,omitempty"`
-	First    time.Time      `json:"first"`
-	Last     time.Time      `json:"last"`
-}
-
-// summarize counts decisions, the repeated ones as often as they were made. One in which several
-// rules had their say counts for each of them when summed up by rule, and else by its gravest verdict.
-func summarize(by string, entries []audit.Entry) []group {
-	groups := map[string]*group{}
-	for i := range entries {
-		e := &entries[i]
-		rules, verdicts := e.Rules(), e.Verdicts()
-		worst := slices.MinFunc(verdicts, func(a, b string) int { return cmp.Compare(gravity(a), gravity(b)) })
-		switch by {
-		case byUser:
-			put(groups, e, e.User.Username, worst, rules)
-		case byMachine:
-			put(groups, e, e.Name(), worst, rules)
-		default:
-			for k, rule := range rules {
-				verdict := worst
-				if k < len(verdicts) {
-					verdict = verdicts[k]
-				}
-				put(groups, e, rule, verdict, rules)
-			}
-		}
-	}
-	out := make([]group, 0, len(groups))
-	for _, g := range groups {
-		switch by { // a group's own name says nothing about it
-		case byUser:
-			g.Users = nil
-		case byMachine:
-			g.Machines = nil
-		default:
-			g.Rules = nil
-		}
-		out = append(out, *g)
-	}
-	slices.SortFunc(out, func(a, b group) int { return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Name, b.Name)) })
-	return out
-}
-
-// gravity is the place of a verdict, the gravest first.
-func gravity(verdict string) int {
-	if i := slices.Index(verdictNames(), verdict); i >= 0 {
-		return i
-	}
-	return len(verdictNames())
-}
-
-func put(groups map[string]*group, e *audit.Entry, name, verdict string, rules []string) {
-	g := groups[name]
-	if g == nil {
-		g = &group{
-			Name: name, First: e.First(), Last: e.Last(),
-			Verdicts: map[string]int{}, Users: map[string]int{}, Machines: map[string]int{}, Rules: map[string]int{},
-		}
-		groups[name] = g
-	}
-	n := e.Count()
-	g.Total += n
-	g.Verdicts[verdict] += n
-	g.Users[e.User.Username] += n
-	g.Machines[e.Name()] += n
-	for _, rule := range rules {
-		g.Rules[rule] += n
-	}
-	if e.First().Before(g.First) {
-		g.First = e.First()
-	}
-	if e.Last().After(g.Last) {
-		g.Last = e.Last()
-	}
-}
-
-// printSummary prints groups: as rows, or as data.
-func printSummary(out io.Writer, format, by string, groups []group) error {
-	if format == "json" || format == "yaml" {
-		return printData(out, format, groups)
-	}
-	if len(groups) == 0 {
-		_, err := fmt.Fprintln(out, "No records.")
-		return err
-	}
-	head := []string{strings.ToUpper(by), "TOTAL"}
-	for _, verdict := range verdictNames() {
-		head = append(head, strings.ToUpper(verdict))
-	}
-	others := slices.DeleteFunc([]string{byMachine, byUser, byRule}, func(other string) bool { return other == by })
-	for _, other := range others {
-		head = append(head, strings.ToUpper(other)+"S")
-	}
-	rows := [][]string{append(head, "FIRST", "LAST")}
-	most := 2
-	if format == "wide" {
-		most = len(groups) + 1<<20
-	}
-	for i := range groups {
-		g := &groups[i]
-		row := []string{g.Name, fmt.Sprint(g.Total)}
-		for _, verdict := range verdictNames() {
-			row = append(row, fmt.Sprint(g.Verdicts[verdict]))
-		}
-		for _, other := range others {
-			row = append(row, tally(map[string]map[string]int{byMachine: g.Machines, byUser: g.Users, byRule: g.Rules}[other], most))
-		}
-		rows = append(rows, append(row, at(g.First), at(g.Last)))
-	}
-	return printRows(out, rows)
-}
-
-// tally names those who were counted, the busiest first, and how many more there are.
-func tally(counts map[string]int, most int) string {
-	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
-	})
-	var out []string
-	for i, name := range names {
-		if i == most {
-			out = append(out, fmt.Sprintf("%d more", len(names)-most))
-			break
-		}
-		out = append(out, fmt.Sprintf("%s (%d)", name, counts[name]))
-	}
-	return strings.Join(out, ", ")
 }
 
 // printRows aligns rows, the head first. Nothing in them is trusted: users choose names.

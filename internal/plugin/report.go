@@ -69,7 +69,6 @@ among its records, and live as long as these.`,
 	f.StringVar(&r.until, "until", "", "only before this time: an age or a time, like --since")
 	f.StringVarP(&o.output, "output", "o", "table", "table, html or json")
 	f.BoolVar(&o.events, "events", true, "read the Events from the API server, too; off with a FILE unless it is set")
-	f.BoolVar(&r.rotated, "rotated", true, "read the logs that were rotated from a FILE, too")
 	f.StringVar(&r.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
 	r.cluster.bindAPI(f, "user") // a filter here
 	among(cmd, "rule", ruleNames()...)
@@ -121,7 +120,7 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 // read reads the records: all that there are, since a look before --since tells how things stood then.
 func (o *reportOptions) read(ctx context.Context, t terminal, args []string) (entries []audit.Entry, err error) {
 	if len(args) > 0 {
-		all := auditOptions{rotated: o.records.rotated, steps: true}
+		all := auditOptions{steps: true}
 		return all.ofFiles(ctx, t, args)
 	}
 	logs, err := o.records.logs(t)

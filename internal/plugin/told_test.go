@@ -138,7 +138,6 @@ func TestCompletion(t *testing.T) {
 		"explain --context nope ": ":4\n",
 		"explain -f nope.yaml ":   ":4\n",
 		"status --mode ":          "guard\nfull\n:4\n",
-		"audit --by ":             "user\nrule\nmachine\n:4\n",
 		"explain -o ":             "text\njson\nyaml\n:4\n",
 		"explain -f testdata/snapshots/last.yaml master-2": "master-2\tRunning\n:4\n",
 	} {
