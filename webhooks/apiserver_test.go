@@ -61,6 +61,7 @@ const (
 func identities() admission.Identities {
 	ids := admission.DefaultIdentities(holdfast)
 	ids.Automation = []string{"ci-robot-*", deployers}
+	ids.EscapeHatch = append(ids.EscapeHatch, responders)
 	return ids
 }
 

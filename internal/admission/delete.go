@@ -206,15 +206,20 @@ func degradedText(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string 
 func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
 	switch is {
 	case quorum.HostingMember:
-		if quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil {
+		voter := quorum.NewJoin(s).Voter(s.Machine(r.Old.Name))
+		if voter == nil {
 			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which never voted: it leaves etcd, and the Machine is released.", quorum.RuleHeld, r.name(), hosted(s, r.Old))}
 		}
-		until := "a replacement votes in etcd"
+		until, soon := "a replacement votes in etcd", ""
 		if s.Desired > 0 {
 			until = fmt.Sprintf("etcd has the wanted number of voters (%d now) without it", s.Desired)
 		}
-		lines := []string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}
 		voters, _ := s.Ring.Voters()
+		if s.Mode == quorum.ModeGuard && !voter.Healthy { // that operator does not wait for a replacement
+			until = fmt.Sprintf("cluster-etcd-operator has removed member %s, which is unhealthy. It does so within minutes, whether there is a replacement or not: etcd then has %s", voter, quorum.NVoters(voters-1))
+			soon = " while this Machine is there to copy"
+		}
+		lines := []string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}
 		switch c := r.Old.Controller(); {
 		case s.Desired > 0 && voters > s.Desired: // it needs no replacement
 		case c != nil && c.Kind == "ControlPlaneMachineSet":
@@ -222,7 +227,7 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 		case c != nil: // the plugin leaves such a Machine to its owner
 			lines = append(lines, fmt.Sprintf("%s %s controls it. If that makes no replacement, create one by hand.", quorum.Clip(c.Kind, 40), quorum.Clip(c.Name, 80)))
 		default:
-			lines = append(lines, "If there is no replacement yet, create one, or have it made: kubectl holdfast replace "+r.name())
+			lines = append(lines, "If there is no replacement yet, create one, or have it made"+soon+": kubectl holdfast replace "+r.name())
 		}
 		return append(lines, "Follow it: "+r.watch())
 	case quorum.HostingNothing:

@@ -37,14 +37,15 @@ type Identities struct {
 	CRD []string
 }
 
-// DefaultIdentities are the identities without flags, for a Holdfast that runs as the given user.
+// DefaultIdentities are the identities without flags, for a Holdfast that runs as the given user. Who uses the recovery
+// kubeconfig of an OpenShift host is a person at the one time when an escape hatch is needed.
 // The Machine API's controllers, of every provider, share one account. Those that migrate Machines to
 // and from Cluster API write status.authoritativeAPI and mirror the rest: by an account of their own,
 // and before they had one, by their operator's.
 func DefaultIdentities(self string) Identities {
 	return Identities{
 		Custodians:  []string{self, "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
-		EscapeHatch: []string{"system:serviceaccounts:openshift-backplane-srep"},
+		EscapeHatch: []string{"system:serviceaccount:openshift-kube-apiserver:localhost-recovery-client"},
 		CRD:         []string{"system:serviceaccount:openshift-cluster-version:default"},
 		MachineAPI: []string{
 			"system:serviceaccount:openshift-machine-api:machine-api-controllers",

@@ -69,7 +69,11 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	if why := alarms(&ring, answers); why != "" {
 		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""
 	}
-	return ring, sum(&ring, answers)
+	at := sum(&ring, answers)
+	if v, err := semver.NewVersion(ring.Version); err == nil && v.Major == 3 && v.Minor < 5 {
+		return quorum.Ring{ReadAt: readAt, Why: fmt.Sprintf("a member is etcd %s, which answers with the member list of its own data, whatever the others have: upgrade it to 3.5 or later", v)}, ""
+	}
+	return ring, at
 }
 
 // alarms writes those that stand into the ring. A member whose data are corrupt answers, and is no healthy one. An alarm that could

@@ -60,16 +60,22 @@ func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
 	return out, nil
 }
 
-// dial is where a member serves clients: at its first client URL, and before it has told one, at the
-// address of its first peer URL.
+// dial is where a member serves clients: at its first client URL that is no loopback address, where another host would reach its own
+// etcd; and before it has told one, at the address of its first peer URL. Where its peers reach it by loopback, so do its clients.
 func dial(m *quorum.Member) (host string, port int) {
+	peers := m.PeerAddresses()
 	for _, raw := range m.ClientURLs {
-		if u, err := url.Parse(raw); err == nil && u.Hostname() != "" {
-			if port, err = strconv.Atoi(u.Port()); err != nil {
-				port = defaultClientPort
-			}
-			return u.Hostname(), port
+		u, err := url.Parse(raw)
+		if err != nil || u.Hostname() == "" {
+			continue
 		}
+		if a, err := netip.ParseAddr(u.Hostname()); (u.Hostname() == "localhost" || err == nil && a.IsLoopback()) && !slices.ContainsFunc(peers, netip.Addr.IsLoopback) {
+			continue
+		}
+		if port, err = strconv.Atoi(u.Port()); err != nil {
+			port = defaultClientPort
+		}
+		return u.Hostname(), port
 	}
 	for _, raw := range m.PeerURLs {
 		if u, err := url.Parse(raw); err == nil && u.Hostname() != "" {

@@ -130,8 +130,12 @@ func (p *planner) observeClaims() {
 func (p *planner) noteClaim(m *quorum.Machine, is string) {
 	if goes, by := p.s.LostWith(m); goes != nil {
 		if m.Deleting() {
+			lift := ""
+			if p.join.Voter(m) != nil { // it counts among the deletions
+				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it: kubectl annotate machine %s --overwrite %s='%[1]s: <why>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
+			}
 			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
-				"delete Machine %s to have another in its place", m.Name, goes.Name, by, goes.Name)
+				"delete Machine %s to have another in its place%s", m.Name, goes.Name, by, goes.Name, lift)
 			return
 		}
 		p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s also claims the host of control-plane Machine %s (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
@@ -248,6 +252,7 @@ func (p *planner) noteVoterCount() {
 	case !stays && len(p.plan.Notes) > 0: // these say why
 	case !stays:
 		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+	case p.s.Mode == quorum.ModeGuard: // what is there and at rest is in order: a control plane may have grown since its installation
 	default:
 		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no voter's Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
 	}

@@ -89,6 +89,8 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 	for _, m := range held {
 		r := Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}
 		switch {
+		case join.Voter(m) != nil && s.Mode == quorum.ModeGuard && !join.Voter(m).Healthy:
+			r.Phase = PhaseAwaitRemoval // cluster-etcd-operator waits for no replacement then
 		case join.Voter(m) != nil:
 			for _, phase := range [...]Phase{PhaseAwaitRemoval, PhaseAwaitPromotion, PhaseAwaitStart, PhaseAwaitLearner} {
 				if have[phase] > 0 {

@@ -10,7 +10,8 @@ import (
 )
 
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
-// never an index, never the tail of a name.
+// never an index, never the tail of a name. Where several have the member's address, evidence decides between those of different
+// instances, and a Node that is not ready and belongs to no Machine is none of them.
 type Host struct {
 	Machines []*Machine // of the Snapshot, by evidence or by address
 	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
@@ -56,19 +57,28 @@ func NewJoin(s *Snapshot) *Join {
 	for k := range s.Ring.Members {
 		member, host := &s.Ring.Members[k], &j.hosts[k]
 		at := PeerHostsOf(member.PeerURLs)
+		var sure []*Machine // with the address, and evidence
 		for i := range s.Machines {
 			m := &s.Machines[i]
-			if m.OwnEvidence().Names(member.ID) || at.Meets(m.Addresses, m.HostNames) ||
-				j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
+			named := m.OwnEvidence().Names(member.ID)
+			has := at.Meets(m.Addresses, m.HostNames) || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames)
+			if named || has {
 				host.Machines = append(host.Machines, m)
+			}
+			if named && has {
+				sure = append(sure, m)
 			}
 		}
 		for i := range s.Nodes {
 			// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
 			unread := slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Unread != "" })
-			if n := &s.Nodes[i]; j.Owner(n) == nil && !unread && at.Meets(n.Addresses, n.HostNames) {
+			n := &s.Nodes[i]
+			if j.Owner(n) == nil && !unread && (n.Ready || len(host.Machines) == 0) && len(sure) != 1 && at.Meets(n.Addresses, n.HostNames) {
 				host.Nodes = append(host.Nodes, n)
 			}
+		}
+		if len(sure) == 1 {
+			host.Machines = slices.DeleteFunc(host.Machines, func(m *Machine) bool { return !m.OwnEvidence().Names(member.ID) && !sameInstance(m, sure[0]) })
 		}
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
@@ -127,6 +137,12 @@ func nodeOf(s *Snapshot, m *Machine) *Node {
 		}
 	}
 	return nil
+}
+
+// sameInstance says whether two Machines name one instance or Node: whichever goes takes it along.
+func sameInstance(m, o *Machine) bool {
+	return m.NodeName != "" && m.NodeName == o.NodeName ||
+		slices.ContainsFunc(m.InstanceKeys(), func(key string) bool { return slices.Contains(o.InstanceKeys(), key) })
 }
 
 // departed finds the record that names the member, if its Machine is gone and no Machine that is
@@ -262,7 +278,11 @@ func (j *Join) Ambiguity(member *Member) string {
 	for _, n := range h.Nodes {
 		names = append(names, "Node "+n.Name)
 	}
-	return "it is joined to " + strings.Join(names, " and ")
+	text := "it is joined to " + strings.Join(names, " and ")
+	if len(h.Nodes) > 0 && len(names) > 1 {
+		text += ", which has no Machine; if nothing runs there: kubectl delete node " + h.Nodes[len(h.Nodes)-1].Name
+	}
+	return text
 }
 
 // Members are the listed members that a Machine hosts, surely or perhaps.

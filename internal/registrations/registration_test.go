@@ -214,10 +214,10 @@ func users() *rapid.Generator[admission.User] {
 			Name: rapid.SampledFrom([]string{
 				"alice", "carol", "system:admin", "system:node:cp-1", self, "system:serviceaccount:openshift-etcd-operator:etcd-operator", "systemd",
 				"ci-7-bot", "ci--bot", "ci-bot", "xci-7-bot", "ci-human-bot", "ci-\n-bot", `odd.name+"quoted"\x`, `oddXname+"quoted"\x`,
-				"system:serviceaccount:night:watch", "system:serviceaccount:gitops:argocd", machineAPI, "deployers", "",
+				"system:serviceaccount:openshift-kube-apiserver:localhost-recovery-client", "system:serviceaccount:night:watch", "system:serviceaccount:gitops:argocd", machineAPI, "deployers", "",
 			}).Draw(t, "name"),
 			Groups: rapid.SliceOfN(rapid.SampledFrom([]string{
-				"system:masters", "deployers", "deployers2", "system:serviceaccounts:openshift-backplane-srep", "ci-7-bot",
+				"system:masters", "deployers", "deployers2", "openshift-kube-apiserver", "ci-7-bot",
 			}), 0, 2).Draw(t, "groups"),
 		}
 	})

@@ -178,11 +178,15 @@ func (m *run) leader(ctx context.Context, ring *quorum.Ring) (leader Running, er
 	}
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	leader.At = member.ClientURLs[0]
-	if leader.Status, err = m.Etcd.Status(ctx, leader.At); err != nil {
-		return leader, fmt.Errorf("etcd's leader says nothing of its data: %w", err)
+	for _, leader.At = range member.ClientURLs { // one may be a loopback address, where this host's own etcd answers
+		if leader.Status, err = m.Etcd.Status(ctx, leader.At); err == nil && leader.Member == member.ID {
+			return leader, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("member %x answers at %s", leader.Member, leader.At)
+		}
 	}
-	return leader, nil
+	return leader, fmt.Errorf("etcd's leader says nothing of its data: %w", err)
 }
 
 // decide is Decide with the facts that only some decisions take: where the data here stand, and what the

@@ -190,6 +190,26 @@ func dumbLost(s *q.Snapshot, m *q.Machine) bool {
 	return true
 }
 
+// dumbShares says whether the end of one Machine's instance is the other's, by all that names one.
+func dumbShares(a, b q.Machine) bool {
+	names := func(m q.Machine) (out []string) {
+		for _, name := range append(append([]string{m.ProviderID}, m.Instance[:]...), m.StatusInstances...) {
+			if parts := strings.Split(strings.ToLower(name), "/"); parts[len(parts)-1] != "" {
+				out = append(out, parts[len(parts)-1])
+			}
+		}
+		return out
+	}
+	for _, one := range names(a) {
+		for _, other := range names(b) {
+			if one == other {
+				return true
+			}
+		}
+	}
+	return a.NodeName != "" && a.NodeName == b.NodeName
+}
+
 // dumbHosts is the naive join: the hosts of a member as one string, "[gone]" if a record says that
 // its Machine is.
 func dumbHosts(s *q.Snapshot, member *q.Member) string {
@@ -215,6 +235,8 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		return false
 	}
 	out, taken, claimed, unread := "", " ", false, false
+	var sure []q.Machine // own evidence and the address; where there is one, addresses alone say nothing of other instances
+	var mere []string    // joined by address alone
 	for _, m := range s.Machines {
 		node := ""
 		for _, n := range s.Nodes {
@@ -230,18 +252,32 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		taken += node + " "
 		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
 		claimed = claimed || own
-		at := own || has(texts(m.Addresses, m.HostNames))
+		at := has(texts(m.Addresses, m.HostNames))
 		for _, n := range s.Nodes {
 			at = at || n.Name == node && has(texts(n.Addresses, n.HostNames))
 		}
-		if at {
+		switch {
+		case own && at:
+			sure = append(sure, m)
+		case at:
+			mere = append(mere, m.Name)
+		}
+		if own || at {
 			out += "[machine " + m.Name + "]"
 			unread = unread || m.Unread != ""
 		}
 	}
+	joined := out != ""
 	for _, n := range s.Nodes {
-		if !unread && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+		if !unread && (n.Ready || !joined) && len(sure) != 1 && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
 			out += "[node " + n.Name + "]"
+		}
+	}
+	for _, m := range s.Machines {
+		for _, name := range mere {
+			if len(sure) == 1 && m.Name == name && !dumbShares(m, sure[0]) {
+				out = strings.Replace(out, "[machine "+m.Name+"]", "", 1)
+			}
 		}
 	}
 	if out == "" && (member.Name == "etcd-bootstrap" || s.Bootstrap.IsValid() && has([]string{s.Bootstrap.String()})) {

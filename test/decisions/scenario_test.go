@@ -224,7 +224,7 @@ func people() map[string]admission.User {
 		"node":          {Name: "system:node:master-0", Groups: []string{"system:nodes"}},
 		"etcd-operator": {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator", Groups: []string{"system:serviceaccounts"}},
 		"holdfast":      {Name: "system:serviceaccount:holdfast-system:holdfast", Groups: []string{"system:serviceaccounts"}},
-		"sre":           {Name: "system:serviceaccount:openshift-backplane-srep:a1b2", Groups: []string{"system:serviceaccounts:openshift-backplane-srep"}},
+		"recovery":      {Name: "system:serviceaccount:openshift-kube-apiserver:localhost-recovery-client", Groups: []string{"system:serviceaccounts"}},
 		"ci-bot":        {Name: "ci-bot-7", Groups: []string{"robots"}},
 	}
 }
