@@ -101,6 +101,10 @@ func (v *view) explain(out io.Writer, name string) error {
 
 	d, what := v.answer(m)
 	if what == "" {
+		if m.Latch == quorum.EntryOurs && strings.HasPrefix(v.guard, notInForce) {
+			fmt.Fprintln(out, "\nNobody takes its latch off while the guard is not in force. What to type:")
+			indented(out, "kubectl holdfast check", "kubectl holdfast off --policies   # says how to take the latch off by hand")
+		}
 		return nil
 	}
 	who := "you"
@@ -233,7 +237,7 @@ func (v *view) standing(m *quorum.Machine) string {
 	case m.Deleting() && m.Hook == quorum.EntryForeign:
 		return since + "and held by a hook of the right name that somebody else owns."
 	case m.Deleting() && m.Latch == quorum.EntryOurs:
-		return since + "its hook was taken off by hand, and it is drained, but not terminated while its latch is on."
+		return since + "its hook was taken off, and it is drained, but not terminated while its latch is on."
 	case m.Deleting():
 		return since + "and free: it is drained and terminated."
 	case m.Protected():

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -166,6 +167,20 @@ func (c *cluster) guardLine(ctx context.Context) string {
 		return verdict
 	}
 	return "webhooks and policies are registered; kubectl holdfast check tries them"
+}
+
+// etcdOperatorSays is what cluster-etcd-operator says is wrong with itself, "" for nothing or where that cannot be read.
+func (c *cluster) etcdOperatorSays(ctx context.Context) string {
+	var o configv1.ClusterOperator
+	if err := c.Get(ctx, client.ObjectKey{Name: "etcd"}, &o); err != nil {
+		return ""
+	}
+	for _, cond := range o.Status.Conditions {
+		if bad := cond.Type == configv1.OperatorDegraded && cond.Status == configv1.ConditionTrue || cond.Type == configv1.OperatorAvailable && cond.Status == configv1.ConditionFalse; bad {
+			return fmt.Sprintf("ClusterOperator etcd is %s=%s since %s: %s", cond.Type, cond.Status, at(cond.LastTransitionTime.Time), shorten(oneLine(errors.New(cond.Message)), 300))
+		}
+	}
+	return ""
 }
 
 func (c *cluster) checkRegistrations(ctx context.Context) check {

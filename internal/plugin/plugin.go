@@ -70,7 +70,7 @@ releases Machines the way that it expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(checkCommand(t), statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), reportCommand(t), uninstallCommand(t), versionCommand())
+	root.AddCommand(checkCommand(t), statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), reportCommand(t), offCommand(t), uninstallCommand(t), versionCommand())
 	helpFlags(root)
 	root.SetArgs(args)
 	root.SetOut(t.out)

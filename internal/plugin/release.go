@@ -128,6 +128,9 @@ func releasable(v *view, m *quorum.Machine) error {
 	case m.Hook == quorum.EntryAbsent && m.Latch != quorum.EntryOurs:
 		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
 	case m.Hook == quorum.EntryAbsent && m.Deleting():
+		if strings.HasPrefix(v.guard, notInForce) {
+			return fmt.Errorf("the hook of Machine %s is off already, and nobody takes the latch off now, because the guard is %s. Have it in force again: kubectl holdfast check. Or take the latch off by hand: kubectl holdfast off --policies says how", m.Name, v.guard)
+		}
 		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)
 	case !m.Deleting():
 		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine %s", m.Name, v.namespace, m.Name)

@@ -241,7 +241,7 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 	default:
 		for _, one := range membership.Replacements(v.Snapshot) {
 			if one.Machine == old.Name {
-				r.say("Machine %s is held: it waits for %s.", old.Name, phaseWords(one.Phase))
+				r.say("Machine %s is held: it waits for %s.", old.Name, v.phaseWords(one.Phase))
 			}
 		}
 	}

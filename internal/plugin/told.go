@@ -138,7 +138,7 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 		s.Ring = heard.ring.Snapshot.Ring
 	}
 	v.decide(s)
-	v.guard = c.guardLine(ctx)
+	v.guard, v.operator = c.guardLine(ctx), c.etcdOperatorSays(ctx)
 	return v, nil
 }
 

@@ -67,6 +67,10 @@ type uninstalling struct {
 	machines  string // the Machines' namespace
 	full      bool
 	dryRun    bool
+	skipDead  bool // halt does not wait for pods on Nodes that are not ready, and leaves them in dead
+
+	replicas int32 // of the Deployment before
+	dead     []corev1.Pod
 }
 
 func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
@@ -149,7 +153,8 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	} else if err != nil {
 		return fmt.Errorf("read Deployment %s: %w", key, err)
 	}
-	u.say("Deployment %s: replicas %d to 0", key, ptr.Deref(d.Spec.Replicas, 1))
+	u.replicas = ptr.Deref(d.Spec.Replicas, 1)
+	u.say("Deployment %s: replicas %d to 0", key, u.replicas)
 	if u.dryRun {
 		return nil
 	}
@@ -164,17 +169,39 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	}
 	var pods corev1.PodList
 	err = u.until(ctx, "its pods are still there", func(ctx context.Context) (bool, error) {
+		if err := u.stopped(ctx, &d); err != nil {
+			return false, err
+		}
 		var now corev1.PodList
 		if err := u.List(ctx, &now, client.InNamespace(u.namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return false, err
 		}
-		pods = now
-		return len(pods.Items) == 0, nil
+		pods, u.dead = now, nil
+		for i := range pods.Items {
+			if p := &pods.Items[i]; u.skipDead && p.DeletionTimestamp != nil && !u.ready(ctx, p.Spec.NodeName) {
+				u.dead = append(u.dead, *p)
+			}
+		}
+		return len(pods.Items) == len(u.dead), nil
 	})
 	if err != nil && ctx.Err() != nil && len(pods.Items) > 0 {
 		return errors.New(lingering(pods.Items))
 	}
+	for i := range u.dead {
+		u.say("pod %s is not waited for: its Node %s is not ready", u.dead[i].Name, u.dead[i].Spec.NodeName)
+	}
 	return err
+}
+
+// ready says whether a Node is; one that cannot be read is.
+func (u *uninstalling) ready(ctx context.Context, name string) bool {
+	var n corev1.Node
+	if err := u.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // silent waits until Holdfast tells nothing any more, where there is no Deployment to stop: one that runs elsewhere would put back what is

@@ -89,7 +89,10 @@ func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) 
 	if !seen.Deleting() || seen.Latch != quorum.EntryOurs && (!u.full || seen.Hook != quorum.EntryOurs) {
 		return nil
 	}
-	how := "held until a replacement votes"
+	how, first := "held until a replacement votes", fmt.Sprintf("release the Machine first (kubectl holdfast release %s --reason ...)", m.Name)
+	if seen.Hook != quorum.EntryOurs {
+		first = "take the latch off by hand, once etcdctl member list shows no member on it (kubectl holdfast off --policies says how)"
+	}
 	if !u.full {
 		loose := unhooked(m)
 		if loose == "" {
@@ -101,7 +104,7 @@ func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) 
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("Machine %s is being deleted and %s; without Holdfast it would be terminated at once, and its member with it. %s (kubectl holdfast explain %s), or release the Machine first (kubectl holdfast release %s --reason ...)", m.Name, how, finish, m.Name, m.Name)
+	return fmt.Errorf("Machine %s is being deleted and %s; without Holdfast it would be terminated at once, and a member on it with it. %s (kubectl holdfast explain %s), or %s", m.Name, how, finish, m.Name, first)
 }
 
 // unhooked says why the machine controller goes past etcd's hook on a Machine, "" if it does not.

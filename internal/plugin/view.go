@@ -41,7 +41,8 @@ type view struct {
 	set    *observe.Set // the ControlPlaneMachineSet, nil without one, or where it is not known
 	setWhy string       // why it is not known
 
-	guard string // whether the guard is in force, as far as can be seen without a trial; "" of a file
+	guard    string // whether the guard is in force, as far as can be seen without a trial; "" of a file
+	operator string // what is wrong with cluster-etcd-operator, by its own account; "" where nothing is, or that is not known
 
 	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
 	silent bool   // nobody told of etcd: neither it nor Holdfast
@@ -203,7 +204,7 @@ func (v *view) waits(m *quorum.Machine) string {
 	case m.Deleting():
 		for _, r := range membership.Replacements(v.Snapshot) {
 			if r.Machine == m.Name {
-				out = append(out, phaseWords(r.Phase))
+				out = append(out, v.phaseWords(r.Phase))
 			}
 		}
 	}
@@ -224,7 +225,7 @@ func (v *view) waits(m *quorum.Machine) string {
 	return strings.Join(out, ", ")
 }
 
-func phaseWords(p membership.Phase) string {
+func (v *view) phaseWords(p membership.Phase) string {
 	switch p {
 	case membership.PhaseAwaitNode:
 		return "a new Machine's Node"
@@ -237,6 +238,9 @@ func phaseWords(p membership.Phase) string {
 	case membership.PhaseAwaitRemoval:
 		return "its member's removal"
 	case membership.PhaseAwaitRelease:
+		if v.Mode == quorum.ModeGuard {
+			return "its release, for which cluster-etcd-operator looks once a minute"
+		}
 		return "its release"
 	}
 	return p.String()
@@ -251,8 +255,20 @@ func (v *view) next(out io.Writer) {
 	bare := v.bare(func(m *quorum.Machine) bool {
 		return slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner })
 	})
-	if len(v.plan.Actions)+len(v.plan.Notes)+len(bare) == 0 {
+	loose := v.loose()
+	switch {
+	case len(v.plan.Actions)+len(v.plan.Notes)+len(bare)+len(loose) > 0 || v.operator != "":
+	case strings.HasPrefix(v.guard, notInForce):
+		fmt.Fprintln(out, "Nothing is to be done but to have the guard in force again: kubectl holdfast check")
+	default:
 		fmt.Fprintln(out, "Nothing is to be done.")
+	}
+	if v.operator != "" {
+		fmt.Fprintln(out, plain(v.operator))
+	}
+	if len(loose) > 0 {
+		fmt.Fprintf(out, "Without a Machine: Node %s. Nothing guards or replaces what runs there. If its Machine is gone and its instance is not, end the instance by the platform's own means, then: kubectl delete node %s\n",
+			plain(strings.Join(loose, ", ")), plain(loose[0]))
 	}
 	if len(bare) > 0 && v.Mode != quorum.ModeGuard { // there a note says it
 		fmt.Fprintf(out, "Not protected: %s: hook, latch or finalizer is missing on a voter's Machine, so its deletion may take the member. "+
@@ -274,6 +290,16 @@ func (v *view) bare(which func(*quorum.Machine) bool) (names []string) {
 	for i := range v.Machines {
 		if m := &v.Machines[i]; m.ControlPlane() && !m.Mirrored && !m.Deleting() && !m.Protected() && which(m) {
 			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// loose are the control plane's Nodes without a Machine, where the Machine API makes the others.
+func (v *view) loose() (names []string) {
+	for i := range v.Nodes {
+		if n := &v.Nodes[i]; v.MachineAPIFunctional() && v.join.Owner(n) == nil {
+			names = append(names, n.Name)
 		}
 	}
 	return names

@@ -68,7 +68,7 @@ func (v *view) watched(ctx context.Context, c *cluster, out io.Writer) {
 		if m := v.Machine(r.Machine); m != nil {
 			done := int(r.Phase) - 1
 			fmt.Fprintf(out, "Replacement of %s: [%s>%s] %d of %d done, waits for %s (%s so far)\n", plain(r.Machine),
-				strings.Repeat("=", done), strings.Repeat(".", all-1-done), done, all, phaseWords(r.Phase), v.age(m.DeletedAt))
+				strings.Repeat("=", done), strings.Repeat(".", all-1-done), done, all, v.phaseWords(r.Phase), v.age(m.DeletedAt))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)

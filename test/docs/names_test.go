@@ -38,12 +38,16 @@ var others = map[string][]string{
 	"--feature-gates":     {"etcd's own"},
 	"--force-new-cluster": {"etcd's flag"},
 	"--etcd-servers":      {"kube-apiserver"},
+	"--all-containers":    {"kubectl"},
 	"--force":             {"kubectl"},
 	"--force-conflicts":   {"kubectl"},
 	"--grace-period":      {"kubectl"},
 	"--overwrite":         {"kubectl"},
+	"--prefix":            {"kubectl"},
 	"--replicas":          {"kubectl", "sandbox"},
 	"--server-side":       {"kubectl"},
+	"--sync-policy":       {"argocd"},
+	"--tail":              {"kubectl"},
 }
 
 // auditAnnotation is the end of a key that the API server makes of a webhook's name and "request-uid".

@@ -147,17 +147,24 @@ func (f *fixture) documented(page, heading string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	out, err := f.typed(strings.Join(scripts, "\n"))
+	f.t.Log(out)
+	if err != nil {
+		f.t.Fatalf("%s: %v", heading, err)
+	}
+}
+
+// typed runs lines as the administrator types them, who has kubectl and the plugin.
+func (f *fixture) typed(lines string) (string, error) {
+	f.t.Helper()
 	kubectl, err := assets.Path("kubectl")
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(f.t.Context(), "bash", "-euc", strings.Join(scripts, "\n"))
+	cmd := exec.CommandContext(f.t.Context(), "bash", "-euc", lines)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.sandbox.Kubeconfig(sandbox.Admin), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
-	f.t.Log(string(out))
-	if err != nil {
-		f.t.Fatalf("%s: %v", heading, err)
-	}
+	return string(out), err
 }
 
 // render is what kubectl makes of an overlay of this version with the components given.

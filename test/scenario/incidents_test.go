@@ -56,7 +56,7 @@ func TestIncidents(t *testing.T) {
 	t.Run("a GitOps tool fights over the hook", func(t *testing.T) {
 		must(t, c.strip(t.Context(), sandbox.GitOps, "master-0"))
 		log := c.AuditLogs()[0]
-		out := c.says(t, 0, nil, "audit", "--by", "user", log)
+		out := c.says(t, 0, nil, "audit", "--verdict", "repaired", log)
 		if !strings.Contains(out, string(sandbox.GitOps)) {
 			t.Errorf("the tool is not named:\n%s", out)
 		}

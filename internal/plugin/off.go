@@ -1,0 +1,194 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+type offOptions struct {
+	clusterFlags
+	policies, dryRun, yes bool
+	timeout               time.Duration
+}
+
+func offCommand(t terminal) *cobra.Command {
+	var o offOptions
+	cmd := &cobra.Command{
+		Use:   "off",
+		Short: "Switch Holdfast off and leave it installed, where it is in the way",
+		Long: `Switch Holdfast off: stop its replicas, wait until their pods have ended, because a replica puts registrations
+back, and remove the webhooks' registrations, which refuse requests while no replica answers. It stays
+installed. The command ends with what stays held, and with how to switch Holdfast on again.
+
+Hook and latch stay on the Machines, and the machine controller obeys them without Holdfast. The policies stay
+in force, too: they keep Machines from losing either. With --policies they go as well; Holdfast makes them anew.
+
+A pod that does not end because its Node is not ready is not waited for. A replica that still runs there would
+put the registrations back: the command looks for that, too.`,
+		Example: `  kubectl holdfast off
+  kubectl holdfast off --policies`,
+		Args: exactly(0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
+	}
+	f := cmd.Flags()
+	o.bind(f)
+	f.BoolVar(&o.policies, "policies", false, "remove the policies as well")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
+	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "how long all of it may take")
+	return cmd
+}
+
+func (o *offOptions) run(ctx context.Context, t terminal) error {
+	c, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if !o.dryRun && !o.yes {
+		if err := ask(ctx, t, "off", "Nothing but hook and latch guards control-plane Machines after this.\nTo go ahead, type off: ", "--yes, and to see what it would do: --dry-run"); err != nil {
+			return err
+		}
+	}
+	u := &uninstalling{cluster: c, t: t, namespace: o.holdfast, machines: c.namespace, dryRun: o.dryRun, skipDead: true}
+	gone := webhookConfigurations()
+	if o.policies {
+		gone = append(gone, policies()...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	fmt.Fprintln(t.out, "Stopping Holdfast's replicas")
+	if err := u.halt(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(t.out, "Removing the registrations")
+	if err = u.remove(ctx, gone); err == nil && !o.dryRun {
+		err = u.stayAway(ctx, gone)
+	}
+	if err != nil && len(u.dead) > 0 {
+		return fmt.Errorf("%w. A replica that still runs puts registrations back: %s", err, lingering(u.dead))
+	}
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		fmt.Fprintln(t.out, "A trial: nothing was changed.")
+		return nil
+	}
+	fmt.Fprintln(t.out, "Holdfast is off. Hook and latch stay on the Machines, and "+map[bool]string{true: "nothing else guards them.", false: "the policies stay in force."}[o.policies])
+	if err := u.stillHeld(ctx, o.policies); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "To switch it on again:\n  kubectl -n %s scale deployment holdfast --replicas %d\n  kubectl holdfast check --wait\n", u.namespace, cmp.Or(u.replicas, 2))
+	return nil
+}
+
+// returns is for how long a registration may take to come back where a replica still runs: that one watches them.
+const returns = 5 * time.Second
+
+// stayAway fails if the Deployment was scaled up again, or one of the parts came back.
+func (u *uninstalling) stayAway(ctx context.Context, gone []part) error {
+	if len(u.dead) > 0 {
+		u.say("looking for %d s whether a replica that still runs puts them back", returns/time.Second)
+	}
+	for end := time.Now().Add(returns); ; {
+		if err := u.stopped(ctx, &appsv1.Deployment{}); err != nil {
+			return err
+		}
+		there, err := standing(ctx, u.Client, gone)
+		if err != nil {
+			return err
+		}
+		if len(there) > 0 {
+			return fmt.Errorf("%s came back", there[0])
+		}
+		if len(u.dead) == 0 || time.Now().After(end) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// stillHeld says which Machines that are being deleted stay while Holdfast is off, and what lets them go.
+func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
+	all, err := u.list(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		m := machineapi.Machine(&all[i])
+		at := slices.IndexFunc(all[i].Spec.LifecycleHooks.PreTerminate, func(h machinev1beta1.LifecycleHook) bool { return h.Name == quorum.LatchName })
+		if !m.Deleting() || at < 0 {
+			continue
+		}
+		before := ""
+		if !policies {
+			before = ", and kubectl holdfast off --policies was run"
+		}
+		fmt.Fprintf(u.t.out, "Machine %s is being deleted, and latch %s holds it until Holdfast is on again. To let it go without, once etcdctl member list shows no member on it%s:\n", plain(m.Name), quorum.LatchName, before)
+		path := fmt.Sprintf("/spec/lifecycleHooks/preTerminate/%d", at)
+		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.machines, plain(m.Name), path, quorum.LatchName, path)
+	}
+	return nil
+}
+
+// stopped reads Holdfast's Deployment, and fails if somebody scaled it up again.
+func (u *uninstalling) stopped(ctx context.Context, d *appsv1.Deployment) error {
+	err := u.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}, d)
+	if err != nil || ptr.Deref(d.Spec.Replicas, 1) == 0 {
+		return client.IgnoreNotFound(err)
+	}
+	return fmt.Errorf("%s scaled Deployment %s/%s up to %d again. Stop that first%s", scaledBy(d), d.Namespace, d.Name, *d.Spec.Replicas, pause(d))
+}
+
+// scaledBy is the field manager that set the number of replicas last.
+func scaledBy(d *appsv1.Deployment) string {
+	var last *metav1.ManagedFieldsEntry
+	for i := range d.ManagedFields {
+		f := &d.ManagedFields[i]
+		if f.Subresource != "status" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:replicas"`) && (last == nil || !f.Time.Before(last.Time)) {
+			last = f
+		}
+	}
+	if last == nil {
+		return "somebody"
+	}
+	return plain(last.Manager)
+}
+
+// pause is the command that has a GitOps tool leave an object alone, by the marks that Argo CD and Flux put on what they apply.
+func pause(o metav1.Object) string {
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	app, _, _ := strings.Cut(annotations["argocd.argoproj.io/tracking-id"], ":")
+	if app == "" {
+		app = labels["argocd.argoproj.io/instance"]
+	}
+	const flux = ".toolkit.fluxcd.io/"
+	switch {
+	case app != "":
+		return ": argocd app set " + plain(strings.Replace(app, "_", "/", 1)) + " --sync-policy none"
+	case labels["kustomize"+flux+"name"] != "":
+		return ": flux -n " + plain(labels["kustomize"+flux+"namespace"]) + " suspend kustomization " + plain(labels["kustomize"+flux+"name"])
+	case labels["helm"+flux+"name"] != "":
+		return ": flux -n " + plain(labels["helm"+flux+"namespace"]) + " suspend helmrelease " + plain(labels["helm"+flux+"name"])
+	}
+	return ""
+}

@@ -1,0 +1,72 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// TestOff: what off says and does where pods do not end and other tools act. test/install switches a whole installation off.
+func TestOff(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	pod := func(node string) *corev1.Pod { // one that does not end
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: holdfastNamespace, Name: "holdfast-1", Labels: map[string]string{"app": "holdfast"},
+				DeletionTimestamp: ptr.To(metav1.NewTime(noon())), Finalizers: []string{"test/kubelet"},
+			},
+			Spec: corev1.PodSpec{NodeName: node},
+		}
+	}
+	dead := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "dead"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+	}}
+	// A GitOps tool puts its number of replicas back at once.
+	synced := func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		if err := c.Patch(ctx, o, patch, options...); err != nil {
+			return err
+		}
+		d := o.DeepCopyObject().(*appsv1.Deployment)
+		d.Spec.Replicas, d.Labels = ptr.To[int32](2), map[string]string{"kustomize.toolkit.fluxcd.io/name": "guard", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}
+		return c.Update(ctx, d, client.FieldOwner("kustomize-controller"))
+	}
+	// A replica on a host that is cut off still runs, and puts a registration back.
+	returns := func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+		if o.GetObjectKind().GroupVersionKind().Kind == "MutatingWebhookConfiguration" {
+			return nil
+		}
+		return c.Delete(ctx, o, options...)
+	}
+	for name, c := range map[string]struct {
+		args    string
+		objects []client.Object
+		funcs   interceptor.Funcs
+		status  int
+	}{
+		"off":          {args: " --yes"},
+		"off-policies": {args: " --yes --policies"},
+		"off-dry-run":  {args: " --dry-run"},
+		"off-lingers":  {args: " --yes --timeout 500ms", objects: []client.Object{pod("node-2")}, status: 1},
+		"off-dead":     {args: " --yes", objects: []client.Object{dead, pod("dead")}},
+		"off-returns":  {args: " --yes --timeout 2s", objects: []client.Object{dead, pod("dead")}, funcs: interceptor.Funcs{Delete: returns}, status: 1},
+		"off-synced":   {args: " --yes", funcs: interceptor.Funcs{Patch: synced}, status: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := memory(t, "alice", c.funcs, append(append(installation(3), controlPlane()...), c.objects...)...)
+			var out, errs bytes.Buffer
+			status := execute(t.Context(), strings.Fields("off"+c.args), terminal{strings.NewReader(""), &out, &errs, noon, fakes{api, "rest"}})
+			if status != c.status {
+				t.Errorf("status %d, not %d", status, c.status)
+			}
+			golden(t, name+".txt", "$ kubectl holdfast off"+c.args+"\n"+out.String()+errs.String())
+		})
+	}
+}
