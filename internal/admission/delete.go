@@ -232,7 +232,10 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 		return append(lines, "Follow it: "+r.watch())
 	case quorum.HostingNothing:
 		if !r.Old.ControlPlane() {
-			return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, and has no control-plane label, but hook %s. A person lets it go then, by taking that off: %s", quorum.RuleHeld, r.name(), r.holder(), r.kubectl("edit", ""))}
+			return []string{
+				fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, and has no control-plane label, but hook %s.", quorum.RuleHeld, r.name(), r.holder()),
+				"A person lets it go then, by taking that off: " + r.kubectl("edit", ""),
+			}
 		}
 		return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts no etcd member, so it is released next and terminated.", quorum.RuleHeld, r.name())}
 	default:
