@@ -112,7 +112,7 @@ func digest(s *quorum.Snapshot) (weighty, passing string) {
 	for i := range s.Ring.Members {
 		m := &s.Ring.Members[i]
 		fmt.Fprintf(&now, "%x %q %q %q %t %t\n", m.ID, m.Name, m.PeerURLs, m.ClientURLs, m.Learner, m.Healthy)
-		fmt.Fprintf(&later, "%q %q", m.NoAddress, m.Why)
+		fmt.Fprintf(&later, "%q", m.Why)
 		if m.Learner {
 			fmt.Fprintf(&later, " %d %t", m.Applied, m.CaughtUpAt.IsZero())
 		}

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -46,9 +45,6 @@ type Config struct {
 	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners).
 	Limits bool
 
-	// LookupHost asks DNS for the addresses of a host name in a peer URL; nil for net.DefaultResolver's.
-	LookupHost func(ctx context.Context, name string) ([]string, error)
-
 	// Logger gets what nobody else is told: changed endpoints, certificate files that went bad.
 	Logger logr.Logger
 }
@@ -70,7 +66,6 @@ type Client struct {
 	last    string                      // the endpoint that answered it: asked first next time
 	at      time.Time                   // when that was
 	learned []string                    // client URLs that may be etcd's, until a good read says which are
-	names   map[string]lookup           // what DNS said of host names in peer URLs
 	roots   *x509.CertPool
 	rootAt  time.Time // modification time of the file that roots were read from
 }
@@ -86,10 +81,7 @@ func New(cfg Config) (*Client, error) {
 	def(&cfg.ReadTimeout, time.Second)
 	def(&cfg.ChangeTimeout, 5*time.Second)
 
-	if cfg.LookupHost == nil {
-		cfg.LookupHost = net.DefaultResolver.LookupHost
-	}
-	c := &Client{cfg: cfg, conns: map[string]*clientv3.Client{}, names: map[string]lookup{}}
+	c := &Client{cfg: cfg, conns: map[string]*clientv3.Client{}}
 	for _, e := range cfg.Endpoints {
 		u, err := target(e)
 		if err != nil {

@@ -55,7 +55,6 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 			asked.Go(func() { ring.Members[i].MaxLearners = c.limit(ctx, ring.Members[i].ClientURLs) })
 		}
 	}
-	asked.Go(func() { c.keepNames(ctx, ring.Members) }) // into a field that the others leave alone
 	for i := range ring.Members {
 		asked.Go(func() { answers[i] = c.visit(ctx, &ring.Members[i], list.Header.GetClusterId()) })
 	}

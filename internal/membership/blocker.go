@@ -22,7 +22,11 @@ func (p *planner) explainWaiting() {
 			continue
 		}
 		if p.s.Mode == quorum.ModeGuard {
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator has moved its etcd member and taken its hook off; see that operator's log%s", m.Name, p.askForNode(m))
+			until := "has moved its etcd member and taken its hook off"
+			if is, _ := p.join.Hosting(m); is == quorum.HostingNothing {
+				until = "takes its hook off, for which it looks once a minute"
+			}
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator %s%s; that one's log: kubectl -n openshift-etcd-operator logs deployment/etcd-operator", m.Name, until, p.askForNode(m))
 			continue
 		}
 		if voter == nil {
@@ -38,7 +42,7 @@ func (p *planner) explainWaiting() {
 // askForNode asks a person for a Machine, where none has a Node for the place of a deleting one.
 func (p *planner) askForNode(m *quorum.Machine) string {
 	if slices.Contains(Replacements(p.s), Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}) {
-		return ", and create another control-plane Machine if none is on its way"
+		return " (create another control-plane Machine if none is on its way)"
 	}
 	return ""
 }

@@ -16,7 +16,6 @@ const (
 	ReasonHookOwnerForeign        Reason = "HookOwnerForeign"
 	ReasonMemberAddressChanged    Reason = "MemberAddressChanged"
 	ReasonMemberListedTwice       Reason = "MemberListedTwice"
-	ReasonMemberNameUnresolved    Reason = "MemberNameUnresolved"
 	ReasonOperatorSeesNoMember    Reason = "OperatorSeesNoMember"
 	ReasonLearnerStuck            Reason = "LearnerStuck"
 	ReasonEtcdVotersMissing       Reason = "EtcdVotersMissing"

@@ -37,10 +37,6 @@ func (p *planner) observe() {
 		if why := p.join.ListedTwice(member); why != "" && !slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Message == why }) {
 			p.note(ReasonMemberListedTwice, p.machineOf(member), "%s", why)
 		}
-		if member.NoAddress != "" {
-			p.note(ReasonMemberNameUnresolved, p.machineOf(member), "etcd %s is listed at %s, and DNS has no address for %s, so the other members do not reach it once a connection is lost: have DNS answer for that name, or etcdctl member update %x --peer-urls=<one that is reached>",
-				member, strings.Join(member.PeerURLs, ", "), member.NoAddress, member.ID)
-		}
 		if at, has := p.moved(member); has != "" {
 			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member), has, p.afterMove(member))
 		}

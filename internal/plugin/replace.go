@@ -10,6 +10,9 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // replacesLabel on a Machine is the UID of the Machine that it was made to replace.
@@ -41,6 +44,8 @@ it is. If the copy fails, the old Machine stays as it was.
 
 Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. Then it asks you;
 with --yes it goes ahead without a question.
+
+Where the Machine is gone already and etcd lacks a voter, it creates a copy of another one.
 
 A Machine that a ControlPlaneMachineSet keeps is replaced by the set: the command deletes the Machine, the set creates another, and the
 command follows. --instance-type and --patch then change the set's template, so that all its Machines are replaced, one after the other; the
@@ -94,6 +99,9 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	}
 	defer c.close()
 	old, err := c.machine(ctx, name)
+	if errors.Is(err, errGone) {
+		return o.anew(ctx, t, c, name, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -139,4 +147,50 @@ func (o *replaceOptions) inTime(ctx context.Context, name string, do func(contex
 		return fmt.Errorf("Machine %s is not replaced after %s; nothing is lost: the same command goes on", name, o.timeout)
 	}
 	return err
+}
+
+// anew creates a Machine where the one to replace is gone already, and etcd has fewer voters than are wanted: a copy of another one. gone is the error
+// where that is not so.
+func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name string, gone error) error {
+	v, err := c.look(ctx)
+	if err != nil {
+		return err
+	}
+	var like *quorum.Machine
+	for i := range v.Machines {
+		switch m := &v.Machines[i]; {
+		case m.Deleting() || m.Mirrored:
+		case m.Controller() != nil || v.join.Node(m) == nil: // its owner sees to it, or it is the one that is missing
+			return gone
+		case like == nil:
+			like = m
+		}
+	}
+	if like == nil || !v.Ring.Known || v.staying() >= v.Desired {
+		return gone
+	}
+	copied, err := c.machine(ctx, like.Name)
+	if err != nil {
+		return err
+	}
+	copied.Name, copied.UID = name, types.UID(name)
+	next, err := o.manifest(copied)
+	if err != nil {
+		return err
+	}
+	delete(next.Labels, replacesLabel)
+	if o.dryRun {
+		return printManifest(t, next)
+	}
+	what := fmt.Sprintf("Machine %s is gone, and etcd keeps %d of the %d voters that are wanted.", name, v.staying(), v.Desired)
+	if !o.yes {
+		if err := ask(ctx, t, name, fmt.Sprintf("%s Machine %s is to be created, a copy of %s.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name), "--yes"); err != nil {
+			return err
+		}
+	}
+	if err := c.Create(ctx, next, fieldManager); err != nil {
+		return fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+	}
+	fmt.Fprintf(t.out, "%s Machine %s is created, a copy of %s. Follow it: kubectl holdfast status --watch\n", what, next.Name, like.Name)
+	return nil
 }

@@ -18,7 +18,6 @@ type Member struct {
 	Name       string   `json:"name,omitzero"` // "" until the member has started once
 	PeerURLs   []string `json:"peerURLs,omitempty"`
 	ClientURLs []string `json:"clientURLs,omitempty"`
-	NoAddress  string   `json:"noAddress,omitzero"` // a host name in its peer URLs that DNS has no address for; "" if there is none, or it is not known
 	Learner    bool     `json:"learner,omitzero"`
 
 	// Healthy: its endpoint answered a read just now, for a voter a linearizable one.

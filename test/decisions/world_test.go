@@ -865,8 +865,6 @@ func (w *world) setMember(id string, opts []string) error {
 			m.Healthy, m.Since, m.Why, w.silent[m.ID] = false, w.s.Now.Add(-ago), "no answer in time", true
 		case "client": // the address that clients reach it at
 			m.ClientURLs = []string{"https://" + net.JoinHostPort(value, "2379")}
-		case "no-address": // DNS has none for that name
-			m.NoAddress = value
 		case "healthy":
 			m.Healthy, m.Since, m.Why = true, w.s.Now, ""
 			delete(w.silent, m.ID)

@@ -173,7 +173,7 @@ func plan() []mutant {
 		{"report: too many voters", "membership/notes.go", "\tdefault:\n\t\tp.note(ReasonEtcdVotersTooMany", "\tcase false:\n\t\tp.note(ReasonEtcdVotersTooMany"},
 		{"report: too many voters, one of them on no Machine", "membership/notes.go", "	case !stays:\n", "	case false:\n"},
 		{"report: too few voters, one on its way", "membership/notes.go", "	case voters < p.s.Desired && p.hasLearner():\n", "	case voters < p.s.Desired && p.hasLearner() && false:\n"},
-		{"report: a deletion held in guard mode", "membership/blocker.go", "\t\tif p.s.Mode == quorum.ModeGuard {\n\t\t\tp.note(ReasonReplacementWaits", "\t\tif p.s.Mode == quorum.ModeGuard {\n\t\t\tcontinue\n\t\t\tp.note(ReasonReplacementWaits"},
+		{"report: a deletion held in guard mode", "membership/blocker.go", "\t\tif p.s.Mode == quorum.ModeGuard {\n\t\t\tuntil := ", "\t\tif p.s.Mode == quorum.ModeGuard {\n\t\t\tcontinue\n\t\t\tuntil := "},
 		{"report: alarms", "membership/plan.go", "\tp.plan.Notes = AlarmNotes(&s.Ring)\n", ""},
 		{"report: failures", "membership/plan.go", "\tp.noteFailures()\n", ""},
 		{"report: too many voters, one of them leaving", "membership/notes.go", "stays && !p.isLeaving(member) && p.join", "stays && p.join"},
