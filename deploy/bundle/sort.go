@@ -61,8 +61,8 @@ func (p *parts) put(o *unstructured.Unstructured) error {
 	case slices.Contains([]string{"Service", "PodDisruptionBudget", "PrometheusRule", "ServiceMonitor"}, kind) && ours:
 		p.manifests = append(p.manifests, o)
 	// A bundle may have no Namespace. OLM before OpenShift 4.20 may not know NetworkPolicies, and then installs nothing of a
-	// bundle that has one. The dashboard is a ConfigMap in a namespace of the console's.
-	case kind == "Namespace", kind == "NetworkPolicy", kind == "ConfigMap" && !ours:
+	// bundle that has one, and none takes a FlowSchema. The dashboard is a ConfigMap in a namespace of the console's.
+	case kind == "Namespace", kind == "NetworkPolicy", kind == "FlowSchema", kind == "ConfigMap" && !ours:
 		p.beside = append(p.beside, o)
 	default:
 		return fmt.Errorf("%s: nobody has said where such an object goes: into the bundle, or beside it", name(o))

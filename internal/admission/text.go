@@ -35,6 +35,9 @@ func (r *Request) lift(rule quorum.Rule) string {
 	if _, why := r.Old.Lifted(r.At); why != "" {
 		return "The override that is set does not count: " + why + ". To go ahead all the same, set it with another reason: " + r.override(rule) + ", and try again."
 	}
+	if r.Old.Misspelled != "" && r.Old.Override == "" {
+		return fmt.Sprintf("Annotation %s means nothing. To go ahead: %s, and try again.", quorum.Clip(r.Old.Misspelled, 32), r.override(rule))
+	}
 	return "To go ahead all the same: " + r.override(rule) + ", and try again."
 }
 

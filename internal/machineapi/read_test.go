@@ -80,6 +80,11 @@ func TestMachine(t *testing.T) {
 	if diff := cmp.Diff(empty, machineapi.Machine(&machinev1beta1.Machine{})); diff != "" {
 		t.Errorf("a Machine without anything: %s", diff)
 	}
+	misspelled := full()
+	misspelled.Annotations["holdfast.dev/zzz"], misspelled.Annotations["holdfast.dev/overide"] = "", ""
+	if got := machineapi.Machine(misspelled).Misspelled; got != "holdfast.dev/overide" {
+		t.Errorf("misspelled: %q", got)
+	}
 }
 
 // TestDecode: of a Machine as JSON, Decode keeps all that Machine reads.

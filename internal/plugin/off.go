@@ -97,34 +97,32 @@ func (o *offOptions) run(ctx context.Context, t terminal) error {
 	return nil
 }
 
-// returns is for how long a registration may take to come back where a replica still runs: that one watches them.
-const returns = 5 * time.Second
+// returns is for how many seconds a registration may take to come back where a replica still runs: that one watches them.
+const returns = 5
 
 // stayAway fails if the Deployment was scaled up again, or one of the parts came back.
 func (u *uninstalling) stayAway(ctx context.Context, gone []part) error {
+	looks := 1
 	if len(u.dead) > 0 {
-		u.say("looking for %d s whether a replica that still runs puts them back", returns/time.Second)
+		u.say("looking for %d s whether a replica that still runs puts them back", returns)
+		looks += returns
 	}
-	for end := time.Now().Add(returns); ; {
+	for k := range looks {
+		if k > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Second):
+			}
+		}
 		if err := u.stopped(ctx, &appsv1.Deployment{}); err != nil {
 			return err
 		}
-		there, err := standing(ctx, u.Client, gone)
-		if err != nil {
-			return err
-		}
-		if len(there) > 0 {
-			return fmt.Errorf("%s came back", there[0])
-		}
-		if len(u.dead) == 0 || time.Now().After(end) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(500 * time.Millisecond):
+		if there, err := standing(ctx, u.Client, gone); err != nil || len(there) > 0 {
+			return cmp.Or(err, fmt.Errorf("%v came back", there))
 		}
 	}
+	return nil
 }
 
 // stillHeld says which Machines that are being deleted stay while Holdfast is off, and what lets them go.

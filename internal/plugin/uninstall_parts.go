@@ -9,6 +9,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -83,6 +84,7 @@ func besides(machines string) []part {
 		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+machineapi.RecordsName, machines+"/"+machineapi.LedgerName, "openshift-config-managed/dashboard-holdfast"),
 		parts(configv1.SchemeGroupVersion, "ClusterOperator", "holdfast"),
+		parts(flowcontrolv1.SchemeGroupVersion, "FlowSchema", "holdfast"),
 	} {
 		out = append(out, more...)
 	}

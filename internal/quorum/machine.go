@@ -64,6 +64,7 @@ type Machine struct {
 	EvidenceRaw string   `json:"evidence,omitzero"`   // the annotation as it stands, "" without it
 	Override    string   `json:"override,omitzero"`   // OverrideAnnotation as it stands
 	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
+	Misspelled  string   `json:"misspelled,omitzero"` // an annotation that looks like Holdfast's and means nothing to it, "" without one
 
 	Owners []Owner `json:"owners,omitempty"`
 

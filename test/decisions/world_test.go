@@ -696,6 +696,8 @@ func (w *world) setMachine(name string, opts []string) error {
 				}
 				m.OverrideBy = q.Stamp(parts[2], w.s.Now.Add(-ago))
 			}
+		case "misspelled":
+			m.Misspelled = value
 		case "no-instance": // it never got one
 			m.ProviderID, m.NodeName, m.InstanceID, m.Phase, m.Addresses = "", "", false, "Provisioning", nil
 			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(o q.Node) bool { return o.Name == name })
