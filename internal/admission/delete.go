@@ -215,11 +215,12 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 			until = fmt.Sprintf("etcd has the wanted number of voters (%d now) without it", s.Desired)
 		}
 		voters, _ := s.Ring.Voters()
-		if s.Mode == quorum.ModeGuard && !voter.Healthy { // that operator does not wait for a replacement
-			until = fmt.Sprintf("cluster-etcd-operator has removed member %s, which is unhealthy. It does so within minutes, whether there is a replacement or not: etcd then has %s", voter, quorum.NVoters(voters-1))
-			soon = " while this Machine is there to copy"
+		lines := []string(nil)
+		if s.Mode == quorum.ModeGuard && !voter.Healthy && s.Desired > 0 && voters >= s.Desired { // that operator does not wait for a replacement
+			until, soon = "its unhealthy member has left etcd", " while this Machine is there to copy"
+			lines = []string{fmt.Sprintf("cluster-etcd-operator removes that within minutes, whether there is a replacement or not. etcd then has %s.", quorum.NVoters(voters-1))}
 		}
-		lines := []string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}
+		lines = append([]string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}, lines...)
 		switch c := r.Old.Controller(); {
 		case s.Desired > 0 && voters > s.Desired: // it needs no replacement
 		case c != nil && c.Kind == "ControlPlaneMachineSet":

@@ -169,20 +169,3 @@ func TestRelease(t *testing.T) {
 		}
 	}
 }
-
-// TestTellWanted: who deleted a Machine learns that another number of voters is wanted by now.
-func TestTellWanted(t *testing.T) {
-	said := events.NewFakeRecorder(10)
-	r := &Reconciler{Observer: &observe.Observer{Namespace: where}, Events: said, Log: logr.Discard()}
-	for _, wanted := range []int{3, 0, 3, 1, 1} {
-		r.tellWanted(&quorum.Snapshot{Desired: wanted, Machines: []quorum.Machine{
-			{Name: "live", Hook: quorum.EntryOurs}, {Name: "held", Hook: quorum.EntryOurs, DeletedAt: time.Now()}, {Name: "let-go", DeletedAt: time.Now()},
-		}})
-	}
-	if n := len(said.Events); n != 1 {
-		t.Fatalf("%d Events", n)
-	}
-	if got := <-said.Events; !strings.Contains(got, "VotersWantedChanged") || !strings.Contains(got, "wanted is 1 now, and was 3") {
-		t.Errorf("%q", got)
-	}
-}

@@ -34,6 +34,7 @@ var toldElsewhere = map[membership.Reason]string{
 	membership.ReasonLearnerBehind:           "HoldfastLearnerWaits",
 	membership.ReasonMachineAPINotFunctional: "", // a control plane without it is in order as it is
 	membership.ReasonMachineMirrored:         "", // left alone, as told to
+	membership.ReasonEtcdVotersGrown:         "", // in order
 }
 
 // setToldElsewhere are the set's reasons that HoldfastSetNeedsAttention leaves out, likewise.

@@ -50,7 +50,6 @@ type Reconciler struct {
 	memory       observe.Memory
 	changes      membership.Changes
 	toldNotes    map[noteKey]lastTold // the notes in force
-	wanted       int                  // the number of voters wanted at the last look that knew it
 	writeTimeout writeTimeout
 	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
 	etcdWait     etcdWait
@@ -182,7 +181,6 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
 	r.tellNotes(s, plan.Notes)
-	r.tellWanted(s)
 	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
@@ -314,25 +312,6 @@ func (r *Reconciler) done(a membership.Action) {
 func (r *Reconciler) tellNews(s *quorum.Snapshot) {
 	if news := r.changes.Since(s); r.Seen != nil {
 		r.Seen(s, news)
-	}
-}
-
-// tellWanted says when another number of voters is wanted: a deletion may then wait for a replacement, or for none any more.
-func (r *Reconciler) tellWanted(s *quorum.Snapshot) {
-	if s.Desired == 0 {
-		return
-	}
-	was := r.wanted
-	r.wanted = s.Desired
-	if was == 0 || was == s.Desired {
-		return
-	}
-	r.Log.Info("another number of voters is wanted", "was", was, "is", s.Desired)
-	for i := range s.Machines {
-		if m := &s.Machines[i]; m.Deleting() && m.Held() {
-			r.Events.Eventf(r.machine(m.Name, m.UID), nil, corev1.EventTypeWarning, "VotersWantedChanged", "observe",
-				"Holdfast: the number of voters wanted is %d now, and was %d: the Machine is held until etcd has as many without it", s.Desired, was)
-		}
 	}
 }
 

@@ -89,12 +89,6 @@ func ReadJSON(raw []byte, into any) error {
 	return json.Unmarshal(raw, into, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
-// annotations are those of Holdfast's that a Machine may have.
-var annotations = [...]string{
-	quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation,
-	"holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair",
-}
-
 // Machine is the Machine as the guard sees it.
 func Machine(m *machinev1beta1.Machine) quorum.Machine {
 	out := quorum.Machine{
@@ -115,8 +109,12 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		Zone:        m.Labels[zoneLabel],
 	}
 	for key := range m.Annotations {
-		if strings.HasPrefix(key, "holdfast.dev/") && !slices.Contains(annotations[:], key) && (out.Misspelled == "" || key < out.Misspelled) {
-			out.Misspelled = key
+		switch key {
+		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair":
+		default:
+			if strings.HasPrefix(key, "holdfast.dev/") && (out.Misspelled == "" || key < out.Misspelled) {
+				out.Misspelled = key
+			}
 		}
 	}
 	_, out.Remediating = m.Annotations[quorum.RemediationAnnotation]

@@ -16,7 +16,7 @@ import (
 func (p *planner) addLearner() []Action {
 	// A Machine without hook and latch gets no member.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
-		return p.roomFor(m) && p.hostsNothing(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
+		return p.roomFor(m) && p.free(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
 	if m == nil || p.listedTwice() != "" {
 		return nil
@@ -70,7 +70,9 @@ func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machi
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n == nil || !n.Ready || len(n.Addresses) == 0 || !suits(m) {
 			continue
 		}
-		if slices.ContainsFunc(p.join.Members(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) || !p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
+		taken := p.listedAt(n) // a dead one may be removed for the Node
+		if slices.ContainsFunc(p.join.Members(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) ||
+			taken != nil && !p.s.Dead(taken) || !p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
 			continue
 		}
 		if best == nil || p.nodeLess(n, p.join.Node(best)) {
@@ -78,6 +80,15 @@ func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machi
 		}
 	}
 	return best
+}
+
+// listedAt is the member that is listed at the peer URL that one on the Node would get, nil without one: etcd takes a URL once.
+func (p *planner) listedAt(n *quorum.Node) *quorum.Member {
+	peer, ok := p.peerURL(n)
+	if i := slices.IndexFunc(p.s.Ring.Members, func(member quorum.Member) bool { return slices.Contains(member.PeerURLs, peer) }); ok && i >= 0 {
+		return &p.s.Ring.Members[i]
+	}
+	return nil
 }
 
 func anyMachine(*quorum.Machine) bool { return true }
@@ -93,9 +104,10 @@ func (p *planner) hostGoesWithAnother(m *quorum.Machine) bool {
 	})
 }
 
-func (p *planner) hostsNothing(m *quorum.Machine) bool {
+// free says whether a member may be added on a Machine's Node, as far as the others go.
+func (p *planner) free(m *quorum.Machine) bool {
 	is, _ := p.join.Hosting(m)
-	return is == quorum.HostingNothing
+	return is == quorum.HostingNothing && p.listedAt(p.join.Node(m)) == nil
 }
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }

@@ -20,6 +20,7 @@ const (
 	ReasonLearnerStuck            Reason = "LearnerStuck"
 	ReasonEtcdVotersMissing       Reason = "EtcdVotersMissing"
 	ReasonEtcdVotersTooMany       Reason = "EtcdVotersTooMany"
+	ReasonEtcdVotersGrown         Reason = "EtcdVotersGrown"
 	ReasonOneFailureDomain        Reason = "OneFailureDomain"
 	ReasonMachineWithoutNode      Reason = "MachineWithoutNode"
 	ReasonMachineFailed           Reason = "MachineFailed"
@@ -54,7 +55,7 @@ const (
 
 // Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
 func (r Reason) Degrades() bool {
-	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonMachineMirrored && r != ReasonBootstrapMemberWaits
+	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonEtcdVotersGrown && r != ReasonMachineMirrored && r != ReasonBootstrapMemberWaits
 }
 
 // Note is something a person should know: what is wrong, or what a replacement waits for.

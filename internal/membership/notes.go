@@ -248,7 +248,8 @@ func (p *planner) noteVoterCount() {
 	case !stays && len(p.plan.Notes) > 0: // these say why
 	case !stays:
 		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
-	case p.s.Mode == quorum.ModeGuard: // what is there and at rest is in order: a control plane may have grown since its installation
+	case p.s.Mode == quorum.ModeGuard:
+		p.note(ReasonEtcdVotersGrown, "", "etcd has %s on live Machines, and %d were asked for at the installation: that is in order, the control plane has grown", quorum.NVoters(voters), p.s.Desired)
 	default:
 		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no voter's Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
 	}

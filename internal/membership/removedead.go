@@ -19,7 +19,7 @@ func (p *planner) removeDead() []Action {
 	}
 	refused := p.refused() != nil
 	otherWay := p.waitingMachine(func(m *quorum.Machine) bool {
-		return p.hostsNothing(m) && p.join.Node(m).GaveWayAt.IsZero()
+		return p.free(m) && p.join.Node(m).GaveWayAt.IsZero()
 	}) != nil
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
@@ -27,7 +27,7 @@ func (p *planner) removeDead() []Action {
 		if !ok || member.Learner || !p.s.Dead(member) {
 			continue
 		}
-		if !refused && (otherWay || !slices.Contains(p.join.Members(w), member)) {
+		if !refused && (otherWay || !slices.Contains(p.join.Members(w), member) && p.listedAt(p.join.Node(w)) != member) {
 			continue
 		}
 		return []Action{{

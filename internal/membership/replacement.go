@@ -89,7 +89,7 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 	for _, m := range held {
 		r := Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}
 		switch {
-		case join.Voter(m) != nil && s.Mode == quorum.ModeGuard && !join.Voter(m).Healthy:
+		case join.Voter(m) != nil && s.Mode == quorum.ModeGuard && !join.Voter(m).Healthy && s.Desired > 0 && voters >= s.Desired:
 			r.Phase = PhaseAwaitRemoval // cluster-etcd-operator waits for no replacement then
 		case join.Voter(m) != nil:
 			for _, phase := range [...]Phase{PhaseAwaitRemoval, PhaseAwaitPromotion, PhaseAwaitStart, PhaseAwaitLearner} {

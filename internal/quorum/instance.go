@@ -145,7 +145,7 @@ func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 		own = s.Node(m.NodeName)
 	}
 	keys := m.DeletionKeys(own)
-	if m.Guarded() { // its Node and its addresses the join knows
+	if m.Guarded() && m.NodeName != "" { // the join knows its Node and its addresses; without a Node it may be given another's by its addresses
 		keys = m.InstanceKeys()
 	}
 	for i := range s.Machines {

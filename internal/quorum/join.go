@@ -10,8 +10,8 @@ import (
 )
 
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
-// never an index, never the tail of a name. Where several have the member's address, evidence decides between those of different
-// instances, and a Node that is not ready and belongs to no Machine is none of them.
+// never an index, never the tail of a name. Where several have the member's address, a Machine's evidence decides, if its own status has
+// the address as well: what stands on a Node, which many may write, only ever adds a host.
 type Host struct {
 	Machines []*Machine // of the Snapshot, by evidence or by address
 	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
@@ -57,28 +57,29 @@ func NewJoin(s *Snapshot) *Join {
 	for k := range s.Ring.Members {
 		member, host := &s.Ring.Members[k], &j.hosts[k]
 		at := PeerHostsOf(member.PeerURLs)
-		var sure []*Machine // with the address, and evidence
+		var sure []*Machine // with evidence, and with the address in their own status
+		named := false
 		for i := range s.Machines {
 			m := &s.Machines[i]
-			named := m.OwnEvidence().Names(member.ID)
-			has := at.Meets(m.Addresses, m.HostNames) || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames)
-			if named || has {
+			names, has := m.OwnEvidence().Names(member.ID), at.Meets(m.Addresses, m.HostNames)
+			if names || has || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
 				host.Machines = append(host.Machines, m)
 			}
-			if named && has {
+			if names && has {
 				sure = append(sure, m)
 			}
+			named = named || names
 		}
 		for i := range s.Nodes {
 			// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
 			unread := slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Unread != "" })
 			n := &s.Nodes[i]
-			if j.Owner(n) == nil && !unread && (n.Ready || len(host.Machines) == 0) && len(sure) != 1 && at.Meets(n.Addresses, n.HostNames) {
+			if j.Owner(n) == nil && !unread && (n.Ready || !named) && len(sure) != 1 && at.Meets(n.Addresses, n.HostNames) {
 				host.Nodes = append(host.Nodes, n)
 			}
 		}
 		if len(sure) == 1 {
-			host.Machines = slices.DeleteFunc(host.Machines, func(m *Machine) bool { return !m.OwnEvidence().Names(member.ID) && !sameInstance(m, sure[0]) })
+			host.Machines = slices.DeleteFunc(host.Machines, func(m *Machine) bool { return !m.OwnEvidence().Names(member.ID) && !j.mayStandIn(m, sure[0], member) })
 		}
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
@@ -139,10 +140,13 @@ func nodeOf(s *Snapshot, m *Machine) *Node {
 	return nil
 }
 
-// sameInstance says whether two Machines name one instance or Node: whichever goes takes it along.
-func sameInstance(m, o *Machine) bool {
-	return m.NodeName != "" && m.NodeName == o.NodeName ||
-		slices.ContainsFunc(m.InstanceKeys(), func(key string) bool { return slices.Contains(o.InstanceKeys(), key) })
+// mayStandIn says whether a Machine at the member's address may run it, although the evidence of another names it: both name one instance or Node, which
+// goes with either; or the other's Node is not ready and this one's is, where the disk of a member that is not dead may be by now.
+func (j *Join) mayStandIn(m, named *Machine, member *Member) bool {
+	is, was := j.Node(m), j.Node(named)
+	return is != nil && is == was || m.NodeName != "" && m.NodeName == named.NodeName ||
+		is != nil && is.Ready && (was == nil || !was.Ready) && !j.s.Dead(member) ||
+		slices.ContainsFunc(m.InstanceKeys(), func(key string) bool { return slices.Contains(named.InstanceKeys(), key) })
 }
 
 // departed finds the record that names the member, if its Machine is gone and no Machine that is

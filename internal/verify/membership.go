@@ -176,10 +176,11 @@ func (m *run) leader(ctx context.Context, ring *quorum.Ring) (leader Running, er
 	if member == nil || len(member.ClientURLs) == 0 {
 		return leader, errors.New("etcd's leader is not known")
 	}
-	ctx, cancel := context.WithTimeout(ctx, answer)
-	defer cancel()
 	for _, leader.At = range member.ClientURLs { // one may be a loopback address, where this host's own etcd answers
-		if leader.Status, err = m.Etcd.Status(ctx, leader.At); err == nil && leader.Member == member.ID {
+		within, cancel := context.WithTimeout(ctx, answer)
+		leader.Status, err = m.Etcd.Status(within, leader.At)
+		cancel()
+		if err == nil && leader.Member == member.ID {
 			return leader, nil
 		}
 		if err == nil {

@@ -237,6 +237,7 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 	out, taken, claimed, unread := "", " ", false, false
 	var sure []q.Machine // own evidence and the address; where there is one, addresses alone say nothing of other instances
 	var mere []string    // joined by address alone
+	nodes, ready := map[string]string{}, map[string]bool{}
 	for _, m := range s.Machines {
 		node := ""
 		for _, n := range s.Nodes {
@@ -253,13 +254,17 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
 		claimed = claimed || own
 		at := has(texts(m.Addresses, m.HostNames))
+		if own && at {
+			sure = append(sure, m)
+		}
 		for _, n := range s.Nodes {
 			at = at || n.Name == node && has(texts(n.Addresses, n.HostNames))
+			if n.Name == node {
+				nodes[m.Name] = n.Name
+				ready[m.Name] = n.Ready
+			}
 		}
-		switch {
-		case own && at:
-			sure = append(sure, m)
-		case at:
+		if !own && at {
 			mere = append(mere, m.Name)
 		}
 		if own || at {
@@ -267,15 +272,17 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 			unread = unread || m.Unread != ""
 		}
 	}
-	joined := out != ""
 	for _, n := range s.Nodes {
-		if !unread && (n.Ready || !joined) && len(sure) != 1 && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+		if !unread && (n.Ready || !claimed) && len(sure) != 1 && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
 			out += "[node " + n.Name + "]"
 		}
 	}
 	for _, m := range s.Machines {
 		for _, name := range mere {
-			if len(sure) == 1 && m.Name == name && !dumbShares(m, sure[0]) {
+			dead := !member.Healthy && !member.LostSince.IsZero() && !s.Now.Before(member.LostSince.Add(s.Limits.DeadAfter))
+			moved := len(sure) == 1 && ready[name] && !ready[sure[0].Name] && !dead
+			oneNode := len(sure) == 1 && nodes[name] != "" && nodes[name] == nodes[sure[0].Name]
+			if len(sure) == 1 && m.Name == name && !moved && !oneNode && !dumbShares(m, sure[0]) {
 				out = strings.Replace(out, "[machine "+m.Name+"]", "", 1)
 			}
 		}
