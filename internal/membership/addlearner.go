@@ -70,9 +70,9 @@ func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machi
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || n == nil || !n.Ready || len(n.Addresses) == 0 || !suits(m) {
 			continue
 		}
-		taken := p.listedAt(n) // a dead one may be removed for the Node
-		if slices.ContainsFunc(p.join.Members(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) ||
-			taken != nil && !p.s.Dead(taken) || !p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
+		if slices.ContainsFunc(p.join.Joined(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) ||
+			slices.ContainsFunc(p.listedAt(n), func(member *quorum.Member) bool { return !p.s.Dead(member) }) || // a dead one may be removed for the Node
+			!p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
 			continue
 		}
 		if best == nil || p.nodeLess(n, p.join.Node(best)) {
@@ -82,13 +82,15 @@ func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machi
 	return best
 }
 
-// listedAt is the member that is listed at the peer URL that one on the Node would get, nil without one: etcd takes a URL once.
-func (p *planner) listedAt(n *quorum.Node) *quorum.Member {
+// listedAt are the members that are listed at the peer URL that one on the Node would get: etcd takes a URL once.
+func (p *planner) listedAt(n *quorum.Node) (out []*quorum.Member) {
 	peer, ok := p.peerURL(n)
-	if i := slices.IndexFunc(p.s.Ring.Members, func(member quorum.Member) bool { return slices.Contains(member.PeerURLs, peer) }); ok && i >= 0 {
-		return &p.s.Ring.Members[i]
+	for k := range p.s.Ring.Members {
+		if member := &p.s.Ring.Members[k]; ok && slices.Contains(member.PeerURLs, peer) {
+			out = append(out, member)
+		}
 	}
-	return nil
+	return out
 }
 
 func anyMachine(*quorum.Machine) bool { return true }
@@ -96,18 +98,13 @@ func anyMachine(*quorum.Machine) bool { return true }
 // hostGoesWithAnother says whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
 func (p *planner) hostGoesWithAnother(m *quorum.Machine) bool {
 	return slices.ContainsFunc(slices.Concat(p.s.Claimants, p.s.Machines), func(c quorum.Machine) bool {
-		if !c.Deleting() {
-			return false
-		}
-		goes, _ := p.s.LostWith(&c)
-		return goes != nil && goes.Name == m.Name
+		return c.Deleting() && p.s.Takes(&c, m) != ""
 	})
 }
 
-// free says whether a member may be added on a Machine's Node, as far as the others go.
+// free says whether a member may be added on a Machine's Node, as far as the others go: it is known where each of them runs.
 func (p *planner) free(m *quorum.Machine) bool {
-	is, _ := p.join.Hosting(m)
-	return is == quorum.HostingNothing && p.listedAt(p.join.Node(m)) == nil
+	return m.Unread == "" && len(p.join.Joined(m)) == 0 && len(p.listedAt(p.join.Node(m))) == 0 && p.join.Known()
 }
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }

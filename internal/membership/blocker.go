@@ -21,6 +21,14 @@ func (p *planner) explainWaiting() {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
 			continue
 		}
+		if voter != nil && len(p.join.Joined(m)) == 0 {
+			then := fmt.Sprintf("if nothing of etcd's runs on %s: kubectl holdfast release %[1]s --reason '...'", m.Name)
+			if goes, by := p.s.LostWith(m); goes != nil {
+				then = fmt.Sprintf("it would take the host of Machine %s along (%s)", goes.Name, by)
+			}
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd voter %s, which runs on Machine %s by the evidence there; %s", m.Name, voter, p.machineOf(voter), then)
+			continue
+		}
 		if p.s.Mode == quorum.ModeGuard {
 			until := "has moved its etcd member and taken its hook off"
 			if is, _ := p.join.Hosting(m); is == quorum.HostingNothing {
@@ -93,7 +101,7 @@ func (p *planner) blocker() string {
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Members(m)) > 0 {
+		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Joined(m)) > 0 {
 			continue
 		}
 		if n := p.join.Node(m); n != nil && n.Ready && !p.s.QuorumGuard.HasPod(n.Name) {

@@ -38,11 +38,12 @@ func (p *planner) putHooks() []Action {
 	return out
 }
 
-// evidence is what a Machine's annotation should say of the members that it hosts for sure.
+// evidence is what a Machine's annotation should say of the members that it hosts for sure; what it says of another that is joined to it stays.
 func (p *planner) evidence(m *quorum.Machine, members []*quorum.Member) quorum.Evidence {
 	e := quorum.Evidence{MachineUID: m.UID, Machine: m.Name}
+	sure := slices.ContainsFunc(members, func(member *quorum.Member) bool { return p.runsOn(m, member) })
 	for _, member := range members {
-		if p.runsOn(m, member) {
+		if p.runsOn(m, member) || sure && m.OwnEvidence().Names(member.ID) && p.join.Runs(member) && (member.Healthy || p.join.Host(member).Departed == nil) {
 			e.MemberIDs = append(e.MemberIDs, member.ID)
 			e.Addresses = append(e.Addresses, member.PeerAddresses()...)
 		}

@@ -207,7 +207,7 @@ func votersKept(s *quorum.Snapshot) int {
 func surelyHosted(s *quorum.Snapshot, without *quorum.Machine) int {
 	j, n := quorum.NewJoin(s), 0
 	for k := range s.Ring.Members {
-		if m := &s.Ring.Members[k]; !m.Learner && m.Healthy && !j.Released(m) && !j.ReleasePending(m) && j.Host(m).Known() && !slices.Contains(j.Host(m).Machines, without) {
+		if m := &s.Ring.Members[k]; !m.Learner && m.Healthy && !j.Released(m) && !j.ReleasePending(m) && j.Host(m).Known() && !slices.Contains(j.Host(m).Perhaps, without) {
 			n++
 		}
 	}

@@ -13,8 +13,7 @@ import (
 // While there is a learner, nothing is removed: the learner needs no other place, and a voter that seems dead may only be slow. The other
 // voters have quorum without it, or decide would have stopped.
 func (p *planner) removeDead() []Action {
-	w := p.waitingMachine(anyMachine)
-	if w == nil || p.hasLearner() {
+	if p.hasLearner() {
 		return nil
 	}
 	refused := p.refused() != nil
@@ -27,7 +26,11 @@ func (p *planner) removeDead() []Action {
 		if !ok || member.Learner || !p.s.Dead(member) {
 			continue
 		}
-		if !refused && (otherWay || !slices.Contains(p.join.Members(w), member) && p.listedAt(p.join.Node(w)) != member) {
+		w := p.waitingMachine(func(m *quorum.Machine) bool {
+			return refused || !otherWay && (slices.Contains(p.join.Joined(m), member) ||
+				slices.Contains(p.listedAt(p.join.Node(m)), member) && quorum.PeerHostsOf(member.PeerURLs).Meets(m.Addresses, m.HostNames)) // a Node's own address may be forged
+		})
+		if w == nil {
 			continue
 		}
 		return []Action{{

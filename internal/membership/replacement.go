@@ -78,7 +78,7 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 			if m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs {
 				held = append(held, m)
 			}
-		case n != nil && n.Ready && len(join.Members(m)) == 0:
+		case n != nil && n.Ready && len(join.Joined(m)) == 0:
 			have[PhaseAwaitLearner]++
 		}
 	}

@@ -140,24 +140,24 @@ func (m *Machine) InstanceKeys() (keys []string) {
 
 // LostWith returns a control-plane Machine whose host would be lost if m were deleted, and the key that both share; nil for none.
 func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
-	var own *Node
-	if m.NodeName != "" {
-		own = s.Node(m.NodeName)
-	}
-	keys := m.DeletionKeys(own)
-	if m.Guarded() && m.NodeName != "" { // the join knows its Node and its addresses; without a Node it may be given another's by its addresses
-		keys = m.InstanceKeys()
-	}
 	for i := range s.Machines {
-		other := &s.Machines[i]
-		if other.Name == m.Name {
-			continue
-		}
-		for _, key := range other.hostKeys(nodeOf(s, other)) {
-			if slices.Contains(keys, key) {
-				return other, key
-			}
+		if by := s.Takes(m, &s.Machines[i]); by != "" {
+			return &s.Machines[i], by
 		}
 	}
 	return nil, ""
+}
+
+// Takes is the key by which the deletion of m would take the host of another Machine along, "" if it would not.
+func (s *Snapshot) Takes(m, other *Machine) string {
+	keys := m.InstanceKeys()
+	if !m.Guarded() { // else its Node and its addresses the join knows
+		keys = m.DeletionKeys(s.Node(m.NodeName))
+	}
+	for _, key := range other.hostKeys(nodeOf(s, other)) {
+		if other.Name != m.Name && slices.Contains(keys, key) {
+			return key
+		}
+	}
+	return ""
 }

@@ -10,10 +10,12 @@ import (
 )
 
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
-// never an index, never the tail of a name. Where several have the member's address, a Machine's evidence decides, if its own status has
-// the address as well: what stands on a Node, which many may write, only ever adds a host.
+// never an index, never the tail of a name.
 type Host struct {
-	Machines []*Machine // of the Snapshot, by evidence or by address
+	// Machines of the Snapshot that it is joined to, by evidence or by address. Where several have the address, the evidence of one decides whose
+	// status, which only the Machine API writes, has it as well.
+	Machines []*Machine
+	Perhaps  []*Machine // all with evidence of it or its address, whatever decided: they are held
 	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
 	Departed *Evidence  // the record that names the member is of a Machine that no longer exists
 	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
@@ -57,29 +59,31 @@ func NewJoin(s *Snapshot) *Join {
 	for k := range s.Ring.Members {
 		member, host := &s.Ring.Members[k], &j.hosts[k]
 		at := PeerHostsOf(member.PeerURLs)
-		var sure []*Machine // with evidence, and with the address in their own status
-		named := false
+		var named, sure []*Machine // with evidence of it; and with its address in their own status as well
 		for i := range s.Machines {
 			m := &s.Machines[i]
 			names, has := m.OwnEvidence().Names(member.ID), at.Meets(m.Addresses, m.HostNames)
 			if names || has || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
-				host.Machines = append(host.Machines, m)
+				host.Perhaps = append(host.Perhaps, m)
+			}
+			if names {
+				named = append(named, m)
 			}
 			if names && has {
 				sure = append(sure, m)
 			}
-			named = named || names
 		}
+		host.Machines = host.Perhaps
+		if len(sure) > 0 {
+			host.Machines = named
+		}
+		stands := slices.ContainsFunc(sure, func(m *Machine) bool { n := j.Node(m); return n != nil && n.Ready })
+		// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
+		unread := slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return m.Unread != "" })
 		for i := range s.Nodes {
-			// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
-			unread := slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m.Unread != "" })
-			n := &s.Nodes[i]
-			if j.Owner(n) == nil && !unread && (n.Ready || !named) && len(sure) != 1 && at.Meets(n.Addresses, n.HostNames) {
+			if n := &s.Nodes[i]; j.Owner(n) == nil && !unread && !stands && (n.Ready || len(named) == 0) && at.Meets(n.Addresses, n.HostNames) {
 				host.Nodes = append(host.Nodes, n)
 			}
-		}
-		if len(sure) == 1 {
-			host.Machines = slices.DeleteFunc(host.Machines, func(m *Machine) bool { return !m.OwnEvidence().Names(member.ID) && !j.mayStandIn(m, sure[0], member) })
 		}
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
@@ -96,6 +100,11 @@ func (j *Join) Host(m *Member) *Host {
 		}
 	}
 	return &Host{} // of another Snapshot: not known
+}
+
+// Known says whether the host of each member is.
+func (j *Join) Known() bool {
+	return !slices.ContainsFunc(j.hosts, func(h Host) bool { return !h.Known() })
 }
 
 // Node is a Machine's Node, nil without one.
@@ -138,15 +147,6 @@ func nodeOf(s *Snapshot, m *Machine) *Node {
 		}
 	}
 	return nil
-}
-
-// mayStandIn says whether a Machine at the member's address may run it, although the evidence of another names it: both name one instance or Node, which
-// goes with either; or the other's Node is not ready and this one's is, where the disk of a member that is not dead may be by now.
-func (j *Join) mayStandIn(m, named *Machine, member *Member) bool {
-	is, was := j.Node(m), j.Node(named)
-	return is != nil && is == was || m.NodeName != "" && m.NodeName == named.NodeName ||
-		is != nil && is.Ready && (was == nil || !was.Ready) && !j.s.Dead(member) ||
-		slices.ContainsFunc(m.InstanceKeys(), func(key string) bool { return slices.Contains(named.InstanceKeys(), key) })
 }
 
 // departed finds the record that names the member, if its Machine is gone and no Machine that is
@@ -244,7 +244,7 @@ func (j *Join) ListedTwice(member *Member) string {
 // wanted in the end, or nobody knows how many are, and it has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
 // being deleted. "" if nothing is so. One member alone is removed by hand.
 func (j *Join) Rejoining(m *Machine) string {
-	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Members(m)) == 0 }
+	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Joined(m)) == 0 }
 	if !j.s.Ring.Known {
 		return "" // no member is listed then
 	}
@@ -291,9 +291,17 @@ func (j *Join) Ambiguity(member *Member) string {
 
 // Members are the listed members that a Machine hosts, surely or perhaps.
 func (j *Join) Members(m *Machine) []*Member {
-	var out []*Member
+	return j.membersOf(m, func(h *Host) []*Machine { return h.Perhaps })
+}
+
+// Joined are those of them that evidence does not say run elsewhere.
+func (j *Join) Joined(m *Machine) []*Member {
+	return j.membersOf(m, func(h *Host) []*Machine { return h.Machines })
+}
+
+func (j *Join) membersOf(m *Machine, of func(*Host) []*Machine) (out []*Member) {
 	for k := range j.hosts {
-		if slices.Contains(j.hosts[k].Machines, m) {
+		if slices.Contains(of(&j.hosts[k]), m) {
 			out = append(out, &j.s.Ring.Members[k])
 		}
 	}

@@ -94,7 +94,7 @@ func (j *Join) ReleasePending(member *Member) bool {
 	host := j.Host(member)
 	for i := range j.s.Machines {
 		m := &j.s.Machines[i]
-		here := slices.Contains(host.Machines, m)
+		here := slices.Contains(host.Perhaps, m)
 		if m.Deleting() && (here && j.s.Ledger.Has(m.UID) || m.Unread != "" && (here || len(host.Machines) == 0)) {
 			return true
 		}
@@ -109,8 +109,8 @@ func (j *Join) Remaining(without *Machine) int {
 	n, young := 0, j.s.ledgerYoung()
 	for k := range j.hosts {
 		member, host := &j.s.Ring.Members[k], &j.hosts[k]
-		if member.Learner || !member.Healthy || !host.Known() || slices.Contains(host.Machines, without) || j.Released(member) || j.ReleasePending(member) ||
-			slices.ContainsFunc(host.Machines, j.s.powersOff) {
+		if member.Learner || !member.Healthy || !host.Known() || j.Released(member) || j.ReleasePending(member) ||
+			slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return m == without || m.LetGo() || j.s.powersOff(m) }) {
 			continue
 		}
 		if m := host.Machine(); young && (m == nil || m.Deleting() && m.Hook != EntryOurs) {

@@ -62,7 +62,7 @@ func (j *Join) MembersOn(n *Node) []*Member {
 	var out []*Member
 	for k := range j.hosts {
 		host := &j.hosts[k]
-		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Machines, func(m *Machine) bool { return j.Node(m) == n }) {
+		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return j.Node(m) == n }) {
 			out = append(out, &j.s.Ring.Members[k])
 		}
 	}

@@ -149,7 +149,7 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 		m.Phase == "Running" || m.Phase == "Provisioned"
 	for i := range s.Ring.Members {
 		hosts := dumbHosts(s, &s.Ring.Members[i])
-		if strings.Contains(hosts, "[machine "+m.Name+"]") {
+		if strings.Contains(dumbPerhaps(s, &s.Ring.Members[i]), "[machine "+m.Name+"]") {
 			return true
 		}
 		if hint && strings.Count(hosts, "[") != 1 {
@@ -190,29 +190,20 @@ func dumbLost(s *q.Snapshot, m *q.Machine) bool {
 	return true
 }
 
-// dumbShares says whether the end of one Machine's instance is the other's, by all that names one.
-func dumbShares(a, b q.Machine) bool {
-	names := func(m q.Machine) (out []string) {
-		for _, name := range append(append([]string{m.ProviderID}, m.Instance[:]...), m.StatusInstances...) {
-			if parts := strings.Split(strings.ToLower(name), "/"); parts[len(parts)-1] != "" {
-				out = append(out, parts[len(parts)-1])
-			}
-		}
-		return out
-	}
-	for _, one := range names(a) {
-		for _, other := range names(b) {
-			if one == other {
-				return true
-			}
-		}
-	}
-	return a.NodeName != "" && a.NodeName == b.NodeName
-}
-
 // dumbHosts is the naive join: the hosts of a member as one string, "[gone]" if a record says that
 // its Machine is.
 func dumbHosts(s *q.Snapshot, member *q.Member) string {
+	decided, _ := dumbJoin(s, member)
+	return decided
+}
+
+// dumbPerhaps are all hosts that it may have, whatever evidence says.
+func dumbPerhaps(s *q.Snapshot, member *q.Member) string {
+	_, perhaps := dumbJoin(s, member)
+	return perhaps
+}
+
+func dumbJoin(s *q.Snapshot, member *q.Member) (decided, perhaps string) {
 	has := func(addrs []string) bool {
 		for _, u := range member.PeerURLs {
 			for _, a := range addrs {
@@ -235,9 +226,9 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		return false
 	}
 	out, taken, claimed, unread := "", " ", false, false
-	var sure []q.Machine // own evidence and the address; where there is one, addresses alone say nothing of other instances
-	var mere []string    // joined by address alone
-	nodes, ready := map[string]string{}, map[string]bool{}
+	var sure []bool // of each with its own evidence and the address in its own status, whether its Node is ready
+	sureUp := false
+	var mere []string // joined by address alone
 	for _, m := range s.Machines {
 		node := ""
 		for _, n := range s.Nodes {
@@ -254,15 +245,14 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		own := m.UID != "" && m.Evidence.MachineUID == m.UID && evident(m.Evidence)
 		claimed = claimed || own
 		at := has(texts(m.Addresses, m.HostNames))
-		if own && at {
-			sure = append(sure, m)
-		}
+		known, up := own && at, false
 		for _, n := range s.Nodes {
 			at = at || n.Name == node && has(texts(n.Addresses, n.HostNames))
-			if n.Name == node {
-				nodes[m.Name] = n.Name
-				ready[m.Name] = n.Ready
-			}
+			up = up || n.Name == node && n.Ready
+		}
+		if known {
+			sure = append(sure, up)
+			sureUp = sureUp || up
 		}
 		if !own && at {
 			mere = append(mere, m.Name)
@@ -273,25 +263,21 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		}
 	}
 	for _, n := range s.Nodes {
-		if !unread && (n.Ready || !claimed) && len(sure) != 1 && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
+		if !unread && (n.Ready || !claimed) && !sureUp && !strings.Contains(taken, " "+n.Name+" ") && has(texts(n.Addresses, n.HostNames)) {
 			out += "[node " + n.Name + "]"
 		}
 	}
-	for _, m := range s.Machines {
-		for _, name := range mere {
-			dead := !member.Healthy && !member.LostSince.IsZero() && !s.Now.Before(member.LostSince.Add(s.Limits.DeadAfter))
-			moved := len(sure) == 1 && ready[name] && !ready[sure[0].Name] && !dead
-			oneNode := len(sure) == 1 && nodes[name] != "" && nodes[name] == nodes[sure[0].Name]
-			if len(sure) == 1 && m.Name == name && !moved && !oneNode && !dumbShares(m, sure[0]) {
-				out = strings.Replace(out, "[machine "+m.Name+"]", "", 1)
-			}
+	perhaps = out
+	for _, name := range mere {
+		if len(sure) > 0 {
+			out = strings.Replace(out, "[machine "+name+"]", "", 1)
 		}
 	}
 	if out == "" && (member.Name == "etcd-bootstrap" || s.Bootstrap.IsValid() && has([]string{s.Bootstrap.String()})) {
-		return "[bootstrap]"
+		return "[bootstrap]", perhaps
 	}
 	if out != "" || claimed {
-		return out
+		return out, perhaps
 	}
 	for _, r := range s.Records {
 		if !evident(r) {
@@ -299,15 +285,15 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 		}
 		for _, m := range s.Machines {
 			if m.UID == r.MachineUID {
-				return ""
+				return "", perhaps
 			}
 		}
 		if r.MachineUID == "" {
-			return ""
+			return "", perhaps
 		}
-		return "[gone]"
+		return "[gone]", perhaps
 	}
-	return ""
+	return "", perhaps
 }
 
 func texts[A interface{ String() string }](addrs []A, names []string) []string {
@@ -356,7 +342,7 @@ func dumbVotes(s *q.Snapshot, m *q.Machine) bool {
 	for k := range s.Ring.Members {
 		if !s.Ring.Members[k].Learner {
 			voters++
-			here = here || strings.Contains(dumbHosts(s, &s.Ring.Members[k]), "[machine "+m.Name+"]")
+			here = here || strings.Contains(dumbPerhaps(s, &s.Ring.Members[k]), "[machine "+m.Name+"]")
 		}
 	}
 	return here && voters > 1
@@ -388,9 +374,12 @@ func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 // dumbLeaves says whether the ledger lets a Machine go that the member may run on.
 func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
 	for _, m := range s.Machines {
-		hosts := dumbHosts(s, member)
+		hosts := dumbPerhaps(s, member)
 		if m.Unread != "" && !m.DeletedAt.IsZero() && !strings.Contains(hosts, "[machine ") {
 			return true // it may be any Node's
+		}
+		if strings.Contains(hosts, "[machine "+m.Name+"]") && m.Unread == "" && !m.DeletedAt.IsZero() && m.Hook != q.EntryOurs && m.Latch != q.EntryOurs {
+			return true
 		}
 		if strings.Contains(hosts, "[machine "+m.Name+"]") && !m.DeletedAt.IsZero() && (m.Unread != "" || m.UID != "" && strings.Contains(dumbLedger(s), "["+m.UID+"]")) {
 			return true
@@ -466,8 +455,7 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 			continue
 		}
 		voters++
-		hosts := dumbHosts(s, member)
-		if member.Healthy && strings.Count(hosts, "[") == 1 && hosts != "[machine "+m.Name+"]" && !dumbReleased(s, member) && !dumbLeaves(s, member) {
+		if member.Healthy && strings.Count(dumbHosts(s, member), "[") == 1 && !strings.Contains(dumbPerhaps(s, member), "[machine "+m.Name+"]") && !dumbReleased(s, member) && !dumbLeaves(s, member) {
 			left++
 		}
 	}
