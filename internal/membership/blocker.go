@@ -22,11 +22,7 @@ func (p *planner) explainWaiting() {
 			continue
 		}
 		if voter != nil && len(p.join.Joined(m)) == 0 {
-			then := fmt.Sprintf("if nothing of etcd's runs on %s: kubectl holdfast release %[1]s --reason '...'", m.Name)
-			if goes, by := p.s.LostWith(m); goes != nil {
-				then = fmt.Sprintf("it would take the host of Machine %s along (%s)", goes.Name, by)
-			}
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd voter %s, which runs on Machine %s by the evidence there; %s", m.Name, voter, p.machineOf(voter), then)
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd voter %s, which runs on Machine %s by the evidence there; only if these are two hosts, and nothing of etcd's runs on the first: kubectl holdfast release %s --reason '...'", m.Name, voter, p.machineOf(voter), m.Name)
 			continue
 		}
 		if p.s.Mode == quorum.ModeGuard {

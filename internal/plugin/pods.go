@@ -138,7 +138,7 @@ func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.
 		}
 		pods[l.pod] = true
 	}
-	fmt.Fprintf(p.err, "Read from %s: %s of Holdfast; other lines left out: %d.\n", counted(len(pods), "pod"), counted(sum.Ours, "record"), sum.Foreign+sum.Bad)
+	fmt.Fprintf(p.err, "Pods read: %d. Records of Holdfast: %d; other lines left out: %d.\n", len(pods), sum.Ours, sum.Foreign+sum.Bad)
 	if sum.Ours == 0 && failed == nil && since == 0 {
 		fmt.Fprintln(p.err, "Records are there only if Holdfast writes them to its standard output: holdfast run --audit-log-path=-")
 	}
@@ -146,11 +146,4 @@ func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.
 		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; and "))
 	}
 	return nil
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

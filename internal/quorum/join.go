@@ -290,18 +290,14 @@ func (j *Join) Ambiguity(member *Member) string {
 }
 
 // Members are the listed members that a Machine hosts, surely or perhaps.
-func (j *Join) Members(m *Machine) []*Member {
-	return j.membersOf(m, func(h *Host) []*Machine { return h.Perhaps })
-}
+func (j *Join) Members(m *Machine) []*Member { return j.members(m, true) }
 
 // Joined are those of them that evidence does not say run elsewhere.
-func (j *Join) Joined(m *Machine) []*Member {
-	return j.membersOf(m, func(h *Host) []*Machine { return h.Machines })
-}
+func (j *Join) Joined(m *Machine) []*Member { return j.members(m, false) }
 
-func (j *Join) membersOf(m *Machine, of func(*Host) []*Machine) (out []*Member) {
+func (j *Join) members(m *Machine, perhaps bool) (out []*Member) {
 	for k := range j.hosts {
-		if slices.Contains(of(&j.hosts[k]), m) {
+		if h := &j.hosts[k]; slices.Contains(h.Machines, m) || perhaps && slices.Contains(h.Perhaps, m) {
 			out = append(out, &j.s.Ring.Members[k])
 		}
 	}

@@ -22,7 +22,7 @@ func join() []mutant {
 		{"evidence joins", "quorum/join.go", "names, has := m.OwnEvidence().Names(member.ID), at.Meets(m.Addresses, m.HostNames)", "names, has := false, at.Meets(m.Addresses, m.HostNames)"},
 		{"evidence decides between those with the address", "quorum/join.go", "if len(sure) > 0 {", "if len(sure) > 0 && false {"},
 		{"evidence decides: by the Machine's own status", "quorum/join.go", "if names && has {", "if names {"},
-		{"evidence decides, and holds all the same", "quorum/join.go", "return h.Perhaps })", "return h.Machines })"},
+		{"evidence decides, and holds all the same", "quorum/join.go", " || perhaps && slices.Contains(h.Perhaps, m) {", " || perhaps && slices.Contains(h.Machines, m) {"},
 		{"evidence decides, and counts nobody in", "quorum/ledger.go", "slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return m == without", "slices.ContainsFunc(host.Machines, func(m *Machine) bool { return m == without"},
 		{"evidence decides, and a release is pending all the same", "quorum/ledger.go", "here := slices.Contains(host.Perhaps, m)", "here := slices.Contains(host.Machines, m)"},
 		{"a Node that is not ready competes with nobody", "quorum/join.go", "(n.Ready || len(named) == 0) && ", ""},
