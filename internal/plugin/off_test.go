@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	configv1 "github.com/openshift/api/config/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,5 +69,24 @@ func TestOff(t *testing.T) {
 			}
 			golden(t, name+".txt", "$ kubectl holdfast off"+c.args+"\n"+out.String()+errs.String())
 		})
+	}
+}
+
+// TestEtcdOperatorSays: what ClusterOperator etcd says is wrong is told, and nothing where nothing is.
+func TestEtcdOperatorSays(t *testing.T) {
+	operator := func(kind configv1.ClusterStatusConditionType, status configv1.ConditionStatus) *configv1.ClusterOperator {
+		return &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}, Status: configv1.ClusterOperatorStatus{
+			Conditions: []configv1.ClusterOperatorStatusCondition{{Type: kind, Status: status, LastTransitionTime: metav1.NewTime(noon()), Message: "EtcdMembersDegraded: 2 of 3\nmembers"}},
+		}}
+	}
+	for want, objects := range map[string][]client.Object{
+		"": {operator(configv1.OperatorDegraded, configv1.ConditionFalse)},
+		"ClusterOperator etcd is Degraded=True since 2026-03-01T12:00:00Z: EtcdMembersDegraded: 2 of 3 members":   {operator(configv1.OperatorDegraded, configv1.ConditionTrue)},
+		"ClusterOperator etcd is Available=False since 2026-03-01T12:00:00Z: EtcdMembersDegraded: 2 of 3 members": {operator(configv1.OperatorAvailable, configv1.ConditionFalse)},
+	} {
+		c := &cluster{Client: memory(t, "alice", interceptor.Funcs{}, objects...)}
+		if got := c.etcdOperatorSays(t.Context()); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
 	}
 }
