@@ -27,7 +27,7 @@ func mutants() []mutant {
 		{"a second learner that a voter does not take", "membership/addlearner.go", " && p.takesNoMore() == nil", ""},
 		{"two learners whose hosts take one", "membership/removelearner.go", "	if p.hampered(learner) {", "	if false {"},
 		{"gave way is forgotten", "membership/addlearner.go", "a.GaveWayAt.Compare(b.GaveWayAt),", "0,"},
-		{"the same address blocks", "membership/removedead.go", "if !refused && (otherWay ||", "if !refused && (true || otherWay ||"},
+		{"the same address blocks", "membership/removedead.go", "return refused || !otherWay && (", "return refused || false && !otherWay && ("},
 		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},
 		{"never removes a learner", "membership/plan.go", "p.removeLearner, p.removeVoter,", "p.removeVoter,"},
 		{"removes below desired", "membership/removevoter.go", "remain < s.Desired || ", "remain < 0 || "},
