@@ -14,7 +14,7 @@ import (
 // finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
 // round that finds the record.
 func (p *planner) finalRelease() []Action {
-	var next, drained []Action
+	var next, drained []*quorum.Machine
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if !m.Deleting() || m.Mirrored || m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
@@ -32,8 +32,8 @@ func (p *planner) finalRelease() []Action {
 		case p.s.Ledger.Has(m.UID):
 			pod, ok := p.releasePod(m)
 			if !ok { // step 8 sees to the budget
-				p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. "+
-					"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+				p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
+					m.Name, lift(m))
 				return nil
 			}
 			off := ReleaseHook{Latch: true, Final: true}
@@ -42,26 +42,34 @@ func (p *planner) finalRelease() []Action {
 			}
 			a.Change = off
 			return []Action{a}
-		case (next == nil || drained == nil && p.cordoned(m)) && p.s.Ledger.Version != "" && p.s.Ledger.Why == "":
-			record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(m), At: p.s.Now}
-			if !p.join.QuorumWithout(m) {
-				record.By = m.LiftedBy()
-			}
-			a.Change = RecordRelease{record}
-			next = []Action{a}
-			if p.cordoned(m) {
-				drained = next
-			}
+		case p.drains(m):
+			drained = append(drained, m)
+		default:
+			next = append(next, m)
 		}
 	}
-	return next
+	if next = append(drained, next...); len(next) == 0 || p.s.Ledger.Version == "" || p.s.Ledger.Why != "" {
+		return nil
+	}
+	m := next[0]
+	if len(drained) == 0 && len(next) > 1 {
+		p.note(ReasonReleaseHeld, m.Name, "people took the hooks of several Machines off, %s and %s among them, and the latches stay until the machine controller cordons the Node of one, to drain it: that one goes first. "+
+			"If that lasts, the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, next[1].Name, lift(m))
+		return nil
+	}
+	record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(m), At: p.s.Now}
+	if !p.join.QuorumWithout(m) {
+		record.By = m.LiftedBy()
+	}
+	return []Action{{Step: 2, Machine: m.Name, UID: m.UID, Change: RecordRelease{record}, Why: p.whyReleased(m)}}
 }
 
-// cordoned says whether a Machine's Node is. One whose hook is off is drained, and the machine controller drains no other one of
-// the control plane's until it is gone.
-func (p *planner) cordoned(m *quorum.Machine) bool {
-	n := p.join.Node(m)
-	return n != nil && n.Cordoned
+// drains says whether the machine controller drains a Machine, or a release need not wait for that: its nodeRef leads nowhere, or a
+// person lifted the rule. Of several whose hooks are off it cordons the Node of one, and drains no other of the control plane's until
+// that one is gone.
+func (p *planner) drains(m *quorum.Machine) bool {
+	n := p.s.Node(m.NodeName)
+	return n == nil || n.Cordoned || m.Lifts(quorum.RuleEscapeHatch, p.s.Now)
 }
 
 // membersPerhapsOn are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
@@ -96,8 +104,12 @@ func (p *planner) noteHeld(m *quorum.Machine) {
 	} else if member := p.s.Mislisted(); member != nil {
 		why = member.MislistedWhy()
 	}
-	p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. "+
-		"To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, why, m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+	p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. %s", m.Name, why, lift(m))
+}
+
+// lift is the command by which a person lets a Machine go all the same.
+func lift(m *quorum.Machine) string {
+	return fmt.Sprintf("To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 }
 
 // ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there, until they

@@ -203,12 +203,16 @@ func (w *world) pass() (news []string) {
 	news = append(news, w.comeUp()...)
 	for i := len(w.s.Machines) - 1; i >= 0; i-- {
 		m := w.s.Machines[i]
-		if m.Deleting() && (m.Hook == q.EntryAbsent && m.Latch == q.EntryAbsent || !m.Finalizer) {
-			if n := w.node(m.NodeName); n != nil && !w.drain(n) {
-				continue
-			}
+		if !m.Deleting() || m.Hook != q.EntryAbsent && m.Finalizer {
+			continue
+		}
+		n := w.node(m.NodeName)
+		cordoned := n != nil && n.Cordoned
+		if drained := n == nil || w.drain(n); drained && (m.Latch == q.EntryAbsent || !m.Finalizer) {
 			news = append(news, fmt.Sprintf("Machine %s is drained, terminated and gone", m.Name))
 			w.terminate(m.Name)
+		} else if n != nil && n.Cordoned && !cordoned {
+			news = append(news, fmt.Sprintf("Node %s is cordoned, for its Machine is to be drained", n.Name))
 		}
 	}
 	w.probe()
@@ -217,9 +221,12 @@ func (w *world) pass() (news []string) {
 	return news
 }
 
-// drain cordons a Node and evicts its guard pod, unless the budget forbids that: a pod that is not ready goes if the budget has as many
-// as it keeps.
+// drain cordons a Node, unless another one is cordoned, and evicts its guard pod, unless the budget forbids that: a pod that is not
+// ready goes if the budget has as many as it keeps.
 func (w *world) drain(n *q.Node) bool {
+	if !n.Cordoned && slices.ContainsFunc(w.s.Nodes, func(o q.Node) bool { return o.Cordoned }) {
+		return false
+	}
 	n.Cordoned = true
 	here := slices.IndexFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.Node == n.Name })
 	if here < 0 {

@@ -94,11 +94,11 @@ func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 	if o.is(pod) && o.is(node) && o.heard() != (o.get(pod) == podReady) {
 		then(probes, func(n *state) { n.probe(i) })
 	}
-	if o.is(cordon) && !e.c.released(o) {
+	if o.is(cordon) && !o.leaves() {
 		then(uncordons, func(n *state) { n.at[i].set(cordon, 0) })
 	}
 	free := e.c.windows || !s.inHand(i)
-	if o.get(node) == ready && o.is(pod) && o.healthy() && !o.is(cordon) && !e.c.released(o) && s.faults() > 0 && !s.late() && s.evictable(i) && free {
+	if o.get(node) == ready && o.is(pod) && o.healthy() && !o.is(cordon) && !o.leaves() && s.faults() > 0 && !s.late() && s.evictable(i) && free {
 		then(evicts, func(n *state) {
 			n.ctl -= 1 << faultShift
 			n.at[i].set(cordon, 1)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -67,8 +69,11 @@ func (e *explorer) machineController(s *state, i int, then func(what, func(*stat
 	}
 	if e.c.guard {
 		e.drains(s, i, then)
-		if e.c.released(o) && o.get(node) == ready && !o.is(cordon) {
+		if o.leaves() && o.get(node) == ready && !s.cordoned() {
 			then(cordons, func(n *state) { n.at[i].set(cordon, 1) })
+		}
+		if o.leaves() && o.is(cordon) && o.is(pod) && o.is(latch) && !s.late() && s.evictable(i) {
+			then(unguards, func(n *state) { n.unpod(i) })
 		}
 	}
 	if !e.c.released(o) || !e.c.drained(s, i) || !e.c.windows && s.inHand(i) {
@@ -118,6 +123,14 @@ func (e *explorer) mishaps(s *state, i int, first bool, then func(what, func(*st
 // voter was looked at before it was promoted, or when its control plane was adopted.
 func (c *config) released(o slot) bool {
 	return o.get(machine) == deleting && !o.is(hook) && !o.is(latch) && (c.flees || o.get(member) == noMember || o.is(record) || o.votes() && !c.bare)
+}
+
+// leaves says whether the machine controller drains a Machine: it does so while the latch is on, too.
+func (o slot) leaves() bool { return o.get(machine) == deleting && !o.is(hook) }
+
+// cordoned says whether a Node is. The machine controller drains no other one then.
+func (s *state) cordoned() bool {
+	return slices.ContainsFunc(s.at[:], func(o slot) bool { return o.is(cordon) })
 }
 
 // drained says whether the machine controller gets on with a Machine that is let go: it has cordoned the Node, and the guard

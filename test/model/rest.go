@@ -111,7 +111,14 @@ func (e *explorer) fair(s *state) {
 		if o.is(pod) && o.is(node) {
 			s.probe(i)
 		}
-		o.set(cordon, bit(entry(e.c.guard && e.c.released(*o) && o.get(node) == ready))) // people uncordon what they drained
+		if !o.leaves() {
+			o.set(cordon, 0) // people uncordon what they drained
+		}
+	}
+	for i := range s.at {
+		if o := &s.at[i]; e.c.guard && o.leaves() && o.get(node) == ready && !s.cordoned() {
+			o.set(cordon, 1)
+		}
 	}
 	for i := range s.at {
 		if e.c.released(s.at[i]) && e.c.drained(s, i) {

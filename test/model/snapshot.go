@@ -77,7 +77,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 			out.Machines = append(out.Machines, c.machine(o, h, since))
 		}
 		if o.is(node) {
-			out.Nodes = append(out.Nodes, h.node(o, since))
+			out.Nodes = append(out.Nodes, c.node(o, h, since))
 		}
 		if o.get(member) != noMember && out.Ring.Known {
 			m := c.member(o, h)
@@ -130,8 +130,8 @@ func (c *config) machine(o slot, h *host, since time.Time) q.Machine {
 }
 
 // node is the Node at a slot.
-func (h *host) node(o slot, since time.Time) q.Node {
-	n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.at(o), CreatedAt: since, Cordoned: o.is(cordon)}
+func (c *config) node(o slot, h *host, since time.Time) q.Node {
+	n := q.Node{Name: h.name, ProviderID: h.instance, Ready: o.get(node) == ready, Addresses: h.at(o), CreatedAt: since, Cordoned: o.is(cordon) || !c.guard && o.leaves()}
 	switch o.get(gave) {
 	case 1:
 		n.GaveWayAt = since

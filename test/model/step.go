@@ -32,6 +32,7 @@ const (
 	returns
 	drains  // the instance stops before the Machine is gone
 	cordons // the machine controller is about to drain it
+	unguards
 	goes
 	goesLeavingNode
 	probes // the readiness of a guard pod is what its member is

@@ -190,6 +190,7 @@ func worldText(w what) string {
 		goes:            "HOST is terminated and gone",
 		goesLeavingNode: "HOST is terminated and gone, but for its Node",
 		cordons:         "Node HOST is cordoned, to be drained for its Machine's deletion",
+		unguards:        "Node HOST is drained, and its Machine's latch holds",
 		probes:          "the guard pod on Node HOST is probed",
 		evicts:          "a person drains Node HOST, and its member stops",
 		uncordons:       "Node HOST is uncordoned",
