@@ -21,25 +21,29 @@ func (p *planner) explainWaiting() {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
 			continue
 		}
-		if voter != nil && len(p.join.Joined(m)) == 0 {
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd voter %s, which runs on Machine %s by the evidence there; only if these are two hosts, and nothing of etcd's runs on the first: kubectl holdfast release %s --reason '...'", m.Name, voter, p.machineOf(voter), m.Name)
+		is, why := p.join.Hosting(m)
+		if members := p.join.Members(m); is == quorum.HostingMember && len(p.join.Joined(m)) == 0 {
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd member %s, which is joined to Machine %s; only if these are two hosts, and nothing of etcd's runs on the first: kubectl holdfast release %s --reason '...'", m.Name, members[0], p.machineOf(members[0]), m.Name)
+			continue
+		}
+		if is == quorum.HostingUnknown {
+			if p.join.Known() && m.Unread == "" {
+				why += "; only if nothing of etcd's runs on its host: kubectl holdfast release " + m.Name + " --reason '...'"
+			}
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
 			continue
 		}
 		if p.s.Mode == quorum.ModeGuard {
 			until := "has moved its etcd member and taken its hook off"
-			if is, _ := p.join.Hosting(m); is == quorum.HostingNothing {
+			if is == quorum.HostingNothing {
 				until = "takes its hook off, for which it looks once a minute"
 			}
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator %s%s; that one's log: kubectl -n openshift-etcd-operator logs deployment/etcd-operator", m.Name, until, p.askForNode(m))
 			continue
 		}
-		if voter == nil {
-			if is, why := p.join.Hosting(m); is == quorum.HostingUnknown {
-				p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
-			}
-			continue
+		if voter != nil {
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, voter, p.blocker())
 		}
-		p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, it hosts etcd voter %s: %s", m.Name, voter, p.blocker())
 	}
 }
 

@@ -90,6 +90,10 @@ func (p *planner) noteFailed(m *quorum.Machine) {
 			p.note(ReasonMachineFailed, m.Name, "Machine %s has failed: the machine controller takes its instance to be gone, and does nothing more with it; see its status, and delete it to have another in its place", m.Name)
 		}
 	case failed || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout:
+		if is, why := p.join.Hosting(m); is == quorum.HostingUnknown {
+			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, and whether it hosts an etcd member is not known: %s; see its status and Events, and the log of the machine controllers, which link Nodes", m.Name, cmp.Or(m.Phase, "no phase"), why)
+			return
+		}
 		p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))
 	}
 }

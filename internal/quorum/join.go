@@ -15,7 +15,7 @@ type Host struct {
 	// Machines of the Snapshot that it is joined to, by evidence or by address. Where several have the address, the evidence of one decides whose
 	// status, which only the Machine API writes, has it as well.
 	Machines []*Machine
-	Perhaps  []*Machine // all with evidence of it or its address, whatever decided: they are held
+	Perhaps  []*Machine // all with evidence of it or its address, whatever decided, and all that name the instance of one of those: they are held
 	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
 	Departed *Evidence  // the record that names the member is of a Machine that no longer exists
 	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
@@ -85,11 +85,36 @@ func NewJoin(s *Snapshot) *Join {
 				host.Nodes = append(host.Nodes, n)
 			}
 		}
+		host.Perhaps = s.withTwins(host.Perhaps)
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
 			(member.Name == BootstrapName || s.Bootstrap.IsValid() && slices.Contains(at.addrs, s.Bootstrap.Unmap()))
 	}
 	return j
+}
+
+// withTwins adds to some Machines those that name the instance of one of them.
+func (s *Snapshot) withTwins(some []*Machine) []*Machine {
+	var keys []string
+	for _, m := range some {
+		keys = append(keys, m.InstanceKeys()...)
+	}
+	all := slices.Clone(some)
+	for i := range s.Machines {
+		if m := &s.Machines[i]; !slices.Contains(some, m) && slices.ContainsFunc(m.InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// MayRun says whether a Machine may run a member, as far as anybody knows. A member that is joined to no Machine may run on each that has an
+// instance, and lacks a Node or addresses: the Node of the member's address may be its, and on which host the installer's or a lost Machine's
+// member runs is not known. Only of a dead one whose Machine is gone nothing runs.
+func (j *Join) MayRun(m *Machine, member *Member) bool {
+	h := j.Host(member)
+	return slices.Contains(h.Perhaps, m) || len(h.Machines) == 0 && (len(h.Nodes) > 0 || h.Bootstrap || !j.s.Dead(member)) &&
+		m.Unread == "" && !m.NeverHadInstance() && (len(m.Addresses) == 0 || j.Node(m) == nil)
 }
 
 // Host is where a listed member runs.
@@ -201,6 +226,8 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	for k := range j.hosts {
 		if member := &j.s.Ring.Members[k]; !j.hosts[k].Known() {
 			return HostingUnknown, "the host of etcd " + member.String() + " is not known: " + j.Ambiguity(member)
+		} else if j.MayRun(m, member) {
+			return HostingUnknown, "it has no Node or no addresses, so it may be the host of etcd " + member.String() + ", which is joined to no Machine"
 		}
 	}
 	return HostingNothing, ""
@@ -283,7 +310,9 @@ func (j *Join) Ambiguity(member *Member) string {
 		names = append(names, "Node "+n.Name)
 	}
 	text := "it is joined to " + strings.Join(names, " and ")
-	if len(h.Nodes) > 0 && len(names) > 1 {
+	if len(h.Machines) > 1 {
+		text += "; see which has that address. One that has not, and is being deleted, is let go: kubectl holdfast release <machine> --reason '...'"
+	} else if len(h.Nodes) > 0 && len(names) > 1 {
 		text += ", which has no Machine; if nothing runs there: kubectl delete node " + h.Nodes[len(h.Nodes)-1].Name
 	}
 	return text

@@ -94,7 +94,7 @@ func (j *Join) ReleasePending(member *Member) bool {
 	host := j.Host(member)
 	for i := range j.s.Machines {
 		m := &j.s.Machines[i]
-		here := slices.Contains(host.Perhaps, m)
+		here := j.MayRun(m, member)
 		if m.Deleting() && (here && j.s.Ledger.Has(m.UID) || m.Unread != "" && (here || len(host.Machines) == 0)) {
 			return true
 		}
@@ -110,7 +110,7 @@ func (j *Join) Remaining(without *Machine) int {
 	for k := range j.hosts {
 		member, host := &j.s.Ring.Members[k], &j.hosts[k]
 		if member.Learner || !member.Healthy || !host.Known() || j.Released(member) || j.ReleasePending(member) ||
-			slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return m == without || m.LetGo() || j.s.powersOff(m) }) {
+			j.goes(member, without) {
 			continue
 		}
 		if m := host.Machine(); young && (m == nil || m.Deleting() && m.Hook != EntryOurs) {
@@ -119,6 +119,16 @@ func (j *Join) Remaining(without *Machine) int {
 		n++
 	}
 	return n
+}
+
+// goes says whether a member may run on a Machine that is let go or powered off, or on the one given.
+func (j *Join) goes(member *Member, with *Machine) bool {
+	for i := range j.s.Machines {
+		if m := &j.s.Machines[i]; (m == with || m.LetGo() || j.s.powersOff(m)) && j.MayRun(m, member) {
+			return true
+		}
+	}
+	return false
 }
 
 // QuorumWithout says whether etcd keeps quorum without a Machine, whatever it hosts.

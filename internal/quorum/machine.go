@@ -98,7 +98,7 @@ func (m *Machine) Held() bool { return m.Hook == EntryOurs || m.Latch == EntryOu
 // NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {
-	return m.Unread == "" && m.ProviderID == "" && m.NodeName == "" && !m.InstanceID &&
+	return m.Unread == "" && m.ProviderID == "" && m.NodeName == "" && !m.InstanceID && m.Instance == (InstanceValues{}) && len(m.StatusInstances) == 0 &&
 		len(m.Addresses) == 0 && len(m.HostNames) == 0 && (m.EvidenceRaw == "" || m.EvidenceCopied()) &&
 		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
 }

@@ -144,7 +144,7 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 	if !s.Ring.Known || m.Unread != "" || dumbMislists(s) {
 		return true
 	}
-	hint := m.ProviderID != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
+	hint := dumbNames(m) != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || len(m.HostNames) > 0 ||
 		m.EvidenceRaw != "" && (m.Evidence.MachineUID == "" || m.Evidence.MachineUID == m.UID) ||
 		m.Phase == "Running" || m.Phase == "Provisioned"
 	for i := range s.Ring.Members {
@@ -154,6 +154,9 @@ func dumbMayHost(s *q.Snapshot, m *q.Machine) bool {
 		}
 		if hint && strings.Count(hosts, "[") != 1 {
 			return true // joined to nobody, or to two
+		}
+		if strings.Contains(dumbMayRun(s, &s.Ring.Members[i]), "[machine "+m.Name+"]") {
+			return true
 		}
 	}
 	voters := 0
@@ -200,7 +203,48 @@ func dumbHosts(s *q.Snapshot, member *q.Member) string {
 // dumbPerhaps are all hosts that it may have, whatever evidence says.
 func dumbPerhaps(s *q.Snapshot, member *q.Member) string {
 	_, perhaps := dumbJoin(s, member)
-	return perhaps
+	twins := ""
+	for _, m := range s.Machines {
+		for _, o := range s.Machines {
+			for _, name := range strings.Fields(dumbNames(&o)) {
+				if strings.Contains(perhaps, "[machine "+o.Name+"]") && !strings.Contains(perhaps+twins, "[machine "+m.Name+"]") && strings.Contains(dumbNames(&m), " "+name+" ") {
+					twins += "[machine " + m.Name + "]"
+				}
+			}
+		}
+	}
+	return perhaps + twins
+}
+
+// dumbNames are the names of a Machine's instance, each between spaces.
+func dumbNames(m *q.Machine) string {
+	out := ""
+	for _, name := range append([]string{m.ProviderID}, m.Instance[:]...) {
+		if name != "" {
+			out += " " + name + " "
+		}
+	}
+	return out
+}
+
+// dumbMayRun are those and, if the member is joined to no Machine, all with an instance that have no Node or no address.
+func dumbMayRun(s *q.Snapshot, member *q.Member) string {
+	out := dumbPerhaps(s, member)
+	if strings.Contains(out, "[machine ") || !dumbConnected(s, member.ID) && !strings.Contains(out, "[node ") && dumbHosts(s, member) != "[bootstrap]" {
+		return out
+	}
+	for _, m := range s.Machines {
+		node := false
+		for _, n := range s.Nodes {
+			node = node || n.Name == m.NodeName || m.ProviderID != "" && n.ProviderID == m.ProviderID
+		}
+		hint := dumbNames(&m) != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || m.EvidenceRaw != "" && (m.Evidence.MachineUID == "" || m.Evidence.MachineUID == m.UID) ||
+			m.Phase == "Running" || m.Phase == "Provisioned"
+		if hint && m.Unread == "" && (!node || len(m.Addresses) == 0) {
+			out += "[machine " + m.Name + "]"
+		}
+	}
+	return out
 }
 
 func dumbJoin(s *q.Snapshot, member *q.Member) (decided, perhaps string) {
@@ -374,8 +418,8 @@ func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 // dumbLeaves says whether the ledger lets a Machine go that the member may run on.
 func dumbLeaves(s *q.Snapshot, member *q.Member) bool {
 	for _, m := range s.Machines {
-		hosts := dumbPerhaps(s, member)
-		if m.Unread != "" && !m.DeletedAt.IsZero() && !strings.Contains(hosts, "[machine ") {
+		hosts := dumbMayRun(s, member)
+		if m.Unread != "" && !m.DeletedAt.IsZero() && !strings.Contains(dumbPerhaps(s, member), "[machine ") {
 			return true // it may be any Node's
 		}
 		if strings.Contains(hosts, "[machine "+m.Name+"]") && m.Unread == "" && !m.DeletedAt.IsZero() && m.Hook != q.EntryOurs && m.Latch != q.EntryOurs {
@@ -455,7 +499,7 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 			continue
 		}
 		voters++
-		if member.Healthy && strings.Count(dumbHosts(s, member), "[") == 1 && !strings.Contains(dumbPerhaps(s, member), "[machine "+m.Name+"]") && !dumbReleased(s, member) && !dumbLeaves(s, member) {
+		if member.Healthy && strings.Count(dumbHosts(s, member), "[") == 1 && !strings.Contains(dumbMayRun(s, member), "[machine "+m.Name+"]") && !dumbReleased(s, member) && !dumbLeaves(s, member) {
 			left++
 		}
 	}

@@ -635,7 +635,7 @@ func dumbRestart(s *q.Snapshot, was *q.Machine, user string, class admission.Cla
 		voters++
 		leaves, off := false, false
 		for _, o := range s.Machines {
-			if o.Name != was.Name && strings.Contains(hosts, "[machine "+o.Name+"]") {
+			if o.Name != was.Name && strings.Contains(dumbMayRun(s, member), "[machine "+o.Name+"]") {
 				off = off || o.Remediating || strings.Contains(dumbOff(s), "["+o.UID+"]")
 			}
 			if strings.Contains(hosts, "[machine "+o.Name+"]") && o.Deleting() {

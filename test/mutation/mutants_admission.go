@@ -126,7 +126,7 @@ func admission() []mutant {
 		{"final release: quorum", "quorum/ledger.go", ">= Size(voters)\n", ">= 0*voters\n"},
 		{"final release: unknown", "quorum/ledger.go", "return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(voters)", "return j.has(m) && j.Remaining(m) >= Size(voters)"},
 		{"final release: a person's word", "quorum/ledger.go", "return j.QuorumWithout(m) || m.Lifts(RuleEscapeHatch, j.s.Now)", "return j.QuorumWithout(m)"},
-		{"final release: itself", "quorum/ledger.go", "return m == without || m.LetGo()", "return m.LetGo()"},
+		{"final release: itself", "quorum/ledger.go", "(m == with || m.LetGo()", "(m != nil && with != nil && m.LetGo()"},
 		{"final release: who may run on it", "quorum/ledger.go", "|| !host.Known() ||", "||"},
 		{"final release: who is let go", "quorum/ledger.go", " || j.Released(member) || j.ReleasePending(member) ||", " || j.ReleasePending(member) ||"},
 		{"final release: who is on record", "quorum/ledger.go", " || j.Released(member) || j.ReleasePending(member) ||", " || j.Released(member) ||"},
