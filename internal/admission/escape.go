@@ -61,7 +61,8 @@ func lossOf(r *Request, s *quorum.Snapshot) loss {
 	m, j := s.Machine(r.Old.Name), quorum.NewJoin(s)
 	is, why := j.Hosting(m)
 	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(m)}
-	l.voters, l.healthy = s.Ring.Voters()
+	_, l.healthy = s.Ring.Voters()
+	l.voters = j.VotersWith(m)
 	l.held = !l.nothing && !j.QuorumWithout(m)
 	for _, member := range j.Members(m) {
 		if l.member == "" || l.learner {
@@ -82,7 +83,7 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 	}
 	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
 	if l.known {
-		left = fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())
+		left = fmt.Sprintf("It hosts etcd member %s. %s", l.member, l.tally())
 	}
 	return []string{
 		what + " The Machine is not terminated before etcd can do without it.", left,
@@ -93,7 +94,7 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 
 // letGo says what goes with a Machine that Holdfast lets go of.
 func letGo(r *Request, s *quorum.Snapshot, l *loss) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: a person took its hook off, and it is terminated now.", quorum.RuleEscapeHatch, r.name())}
+	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: its hook is off, and it is terminated now.", quorum.RuleEscapeHatch, r.name())}
 	return append(lines, loses(s, l)...)
 }
 

@@ -21,6 +21,11 @@ func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 			d.dropLatch(r)
 		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.Machine(r.Old.Name)):
 			admitFinal(d, r, s)
+		case is == quorum.HostingMember && r.Old.Hook == quorum.EntryOurs && r.New.Hook == quorum.EntryAbsent && r.Old.Latch == quorum.EntryOurs && quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil:
+			if r.New.Latch != r.Old.Latch {
+				d.Repairs.Latch = FixAsOld
+			}
+			d.add(quorum.RuleEarlyRelease, VerdictAllowed, learnerRelease(r, s)...)
 		default:
 			d.holdHook(r, quorum.RuleEarlyRelease, earlyRelease(r, quorum.RuleEarlyRelease, s, is, why))
 		}
@@ -43,6 +48,11 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 		return append(lines, reasonLine(why))
 	}
 	return append(lines, reasonLine(why), "The hook may go once that is known. See how etcd is: etcdctl endpoint status --cluster")
+}
+
+// learnerRelease says that a learner, which is no part of quorum, holds its Machine no longer than etcd needs.
+func learnerRelease(r *Request, s *quorum.Snapshot) []string {
+	return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which has no vote, so its hook may go. Holdfast takes latch %s off once etcd can do without it.", quorum.RuleEarlyRelease, r.name(), hosted(s, r.Old), quorum.LatchName)}
 }
 
 func automationRelease(r *Request) []string {

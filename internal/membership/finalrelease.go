@@ -32,7 +32,7 @@ func (p *planner) finalRelease() []Action {
 		case p.s.Ledger.Has(m.UID):
 			pod, ok := p.releasePod(m)
 			if !ok { // step 8 sees to the budget
-				p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
+				p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
 					m.Name, lift(m))
 				return nil
 			}
@@ -53,7 +53,7 @@ func (p *planner) finalRelease() []Action {
 	}
 	m := next[0]
 	if len(drained) == 0 && len(next) > 1 {
-		p.note(ReasonReleaseHeld, m.Name, "people took the hooks of several Machines off, %s and %s among them, and the latches stay until the machine controller cordons the Node of one, to drain it: that one goes first. "+
+		p.note(ReasonReleaseHeld, m.Name, "the hooks of several Machines are off, of %s and %s among them, and the latches stay until the machine controller cordons the Node of one, to drain it: that one goes first. "+
 			"If that lasts, the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, next[1].Name, lift(m))
 		return nil
 	}
@@ -89,22 +89,22 @@ func (p *planner) membersPerhapsOn(m *quorum.Machine) []quorum.MemberID {
 // whyReleased says why a Machine is let go.
 func (p *planner) whyReleased(m *quorum.Machine) string {
 	if !p.join.QuorumWithout(m) {
-		return fmt.Sprintf("a person took its hook off, and %s lifted rule %s for it", m.LiftedBy(), quorum.RuleEscapeHatch)
+		return fmt.Sprintf("its hook is off, and %s lifted rule %s for it", m.LiftedBy(), quorum.RuleEscapeHatch)
 	}
-	voters, _ := p.s.Ring.Voters()
-	return fmt.Sprintf("a person took its hook off, and %d healthy of %s remain without it", p.join.Remaining(m), quorum.NVoters(voters))
+	voters := p.join.VotersWith(m)
+	return fmt.Sprintf("its hook is off, and %d healthy of %s remain without it", p.join.Remaining(m), quorum.NVoters(voters))
 }
 
-// noteHeld tells that a Machine stays although a person took its hook off.
+// noteHeld notes that a Machine stays although its hook is off.
 func (p *planner) noteHeld(m *quorum.Machine) {
-	voters, _ := p.s.Ring.Voters()
+	voters := p.join.VotersWith(m)
 	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.RingWhy()
 	} else if member := p.s.Mislisted(); member != nil {
 		why = member.MislistedWhy()
 	}
-	p.note(ReasonReleaseHeld, m.Name, "a person took the hook of Machine %s off, and its latch stays: %s. It goes by itself once etcd can do without it. %s", m.Name, why, lift(m))
+	p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays: %s. It goes by itself once etcd can do without it. %s", m.Name, why, lift(m))
 }
 
 // lift is the command by which a person lets a Machine go all the same.

@@ -100,7 +100,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 		}
 	case RecordRelease:
 		if m == nil || !m.Deleting() || m.Hook != quorum.EntryAbsent {
-			return InvariantRelease, "the Machine is not deleting, or no person took its hook off"
+			return InvariantRelease, "the Machine is not deleting, or its hook is not off"
 		}
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
 	case RemoveLearner, MoveLeader, RemoveVoter, Promote, AddLearner: // checkMember's

@@ -131,10 +131,21 @@ func (j *Join) goes(member *Member, with *Machine) bool {
 	return false
 }
 
+// VotersWith counts the voters, and the learners on a Machine: while it goes, these may be promoted, by cluster-etcd-operator, which
+// knows of no ledger.
+func (j *Join) VotersWith(m *Machine) int {
+	voters, _ := j.s.Ring.Voters()
+	for _, member := range j.Members(m) {
+		if member.Learner {
+			voters++
+		}
+	}
+	return voters
+}
+
 // QuorumWithout says whether etcd keeps quorum without a Machine, whatever it hosts.
 func (j *Join) QuorumWithout(m *Machine) bool {
-	voters, _ := j.s.Ring.Voters()
-	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(voters)
+	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(j.VotersWith(m))
 }
 
 // MayRelease says whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person

@@ -137,7 +137,7 @@ func (s *story) follow(ctx context.Context) {
 
 // stored holds a state of a Machine against the one before: the latch is there with the hook and goes
 // with it, no live Machine loses it, it never comes back to a deleting one (I6), and it goes from a
-// deleting one only when its member is out of etcd (I3).
+// deleting one only when its member is out of etcd (I3). From a learner's Machine the hook goes first.
 func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,6 +147,9 @@ func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	if (m.Hook == quorum.EntryOurs) != (m.Latch == quorum.EntryOurs) {
 		// Who puts the hook on while Holdfast is down is not asked for a latch, and who takes it off does not take the latch off. When
 		// Holdfast is back it puts that right.
+		if members, err := s.members(ctx); m.Deleting() && m.Latch == quorum.EntryOurs && err == nil && members[m.Name].GetIsLearner() {
+			return
+		}
 		if s.killed {
 			s.unpaired[m.UID] = m.Name
 		} else {
@@ -165,7 +168,7 @@ func (s *story) stored(ctx context.Context, m quorum.Machine) {
 	case had && !has && !m.Deleting():
 		s.fail("live Machine %s lost its hook", m.Name)
 	case had && !has:
-		if members, err := s.members(ctx); err == nil && members[m.Name] != nil {
+		if members, err := s.members(ctx); err == nil && members[m.Name] != nil && (!members[m.Name].GetIsLearner() || m.Latch != quorum.EntryOurs) {
 			s.fail("I3: Machine %s was released, and etcd lists %v", m.Name, members[m.Name])
 		}
 	}

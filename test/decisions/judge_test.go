@@ -392,6 +392,21 @@ func dumbVotes(s *q.Snapshot, m *q.Machine) bool {
 	return here && voters > 1
 }
 
+// dumbLearnsAlone says whether a learner may run on a Machine, and no voter is joined to it.
+func dumbLearnsAlone(s *q.Snapshot, m *q.Machine) bool {
+	learners, voters := 0, 0
+	for k := range s.Ring.Members {
+		if member := &s.Ring.Members[k]; strings.Contains(dumbPerhaps(s, member), "[machine "+m.Name+"]") {
+			if member.Learner {
+				learners++
+			} else {
+				voters++
+			}
+		}
+	}
+	return s.Ring.Known && !dumbMislists(s) && learners > 0 && voters == 0
+}
+
 // dumbReleased says whether nothing holds the host of a member any more, or the ledger says so of a host that is gone.
 func dumbReleased(s *q.Snapshot, member *q.Member) bool {
 	hosts, there := dumbHosts(s, member), ""
@@ -496,6 +511,9 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner {
+			if strings.Contains(dumbPerhaps(s, member), "[machine "+m.Name+"]") {
+				voters++ // it may be promoted meanwhile
+			}
 			continue
 		}
 		voters++
