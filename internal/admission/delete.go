@@ -36,7 +36,7 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	}
 	is, why := r.hosting(s)
 	bare := !old.Protected() && (!old.Finalizer || s.MachineAPIFunctional())
-	if is == quorum.HostingUnknown && bare && denyUnlessLifted(quorum.RuleUnprotectedDelete, unprotectedUnknownText(r, why)) {
+	if is == quorum.HostingUnknown && bare && denyUnlessLifted(quorum.RuleUnprotectedDelete, unprotectedUnknownText(r, s, why)) {
 		return
 	}
 	if is == quorum.HostingMember {
@@ -141,11 +141,11 @@ func unseenText(r *Request) []string {
 	}
 }
 
-func unprotectedUnknownText(r *Request, why string) []string {
+func unprotectedUnknownText(r *Request, s *quorum.Snapshot, why string) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", quorum.RuleUnprotectedDelete, r.name(), r.lacks()),
 		reasonLine(why),
-		"Try again when etcd answers: etcdctl endpoint status --cluster",
+		untilKnown(s, "Try again when etcd answers: etcdctl endpoint status --cluster"),
 		r.lift(quorum.RuleUnprotectedDelete),
 	}
 }
@@ -163,6 +163,14 @@ func (r *Request) lacks() string {
 		out = append(out, "finalizer "+quorum.Finalizer)
 	}
 	return strings.Join(out, " and ")
+}
+
+// untilKnown says what to do where it is not known what a Machine hosts: something else if etcd is to blame.
+func untilKnown(s *quorum.Snapshot, etcds string) string {
+	if s == nil || !s.Ring.Known {
+		return etcds
+	}
+	return "See what runs on its host: kubectl holdfast status. A person may let it go if nothing of etcd's does."
 }
 
 func oneTooManyText(r *Request, s *quorum.Snapshot, j *quorum.Join, going []*quorum.Machine, limit int) []string {

@@ -66,7 +66,10 @@ func lossOf(r *Request, s *quorum.Snapshot) loss {
 	l.held = !l.nothing && !j.QuorumWithout(m)
 	for _, member := range j.Members(m) {
 		if l.member == "" || l.learner {
-			l.member, l.learner = member.String(), member.Learner
+			l.member, l.learner = "voter "+member.String(), member.Learner
+			if l.learner {
+				l.member = "learner " + member.String()
+			}
 		}
 	}
 	return l
@@ -83,7 +86,7 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 	}
 	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
 	if l.known {
-		left = fmt.Sprintf("It hosts etcd member %s. %s", l.member, l.tally())
+		left = fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())
 	}
 	return []string{
 		what + " The Machine is not terminated before etcd can do without it.", left,
@@ -106,9 +109,9 @@ func loses(s *quorum.Snapshot, l *loss) []string {
 	case !l.known:
 		return []string{"Whether an etcd member runs on it is not known.", reasonLine(l.why)}
 	case l.learner:
-		return []string{fmt.Sprintf("It hosts etcd learner %s, which has no vote.", l.member)}
+		return []string{fmt.Sprintf("It hosts etcd %s, which has no vote.", l.member)}
 	}
-	out := []string{fmt.Sprintf("It hosts etcd voter %s. %s", l.member, l.tally())}
+	out := []string{fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())}
 	if s.Mode == quorum.ModeFull {
 		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
 	}

@@ -37,7 +37,7 @@ func admitRemediation(d *Decision, r *Request, s *quorum.Snapshot, ids *Identiti
 	case class == ClassPerson && r.Old.Lifts(quorum.RuleKeepHost, r.At):
 		d.powersOff(r, s, VerdictOverridden, overrideUsed(r, quorum.RuleKeepHost))
 	default:
-		d.add(quorum.RuleKeepHost, VerdictDenied, remediationDenied(r, voter, why)...)
+		d.add(quorum.RuleKeepHost, VerdictDenied, remediationDenied(r, s, voter, why)...)
 	}
 }
 
@@ -110,11 +110,15 @@ func hostsVoter(voter *quorum.Member) string {
 	return "it hosts etcd voter " + voter.String()
 }
 
-func remediationDenied(r *Request, voter *quorum.Member, why string) []string {
+func remediationDenied(r *Request, s *quorum.Snapshot, voter *quorum.Member, why string) []string {
+	again := "Try again when the others are healthy and none of their Machines is going: etcdctl endpoint health --cluster"
+	if voter == nil {
+		again = untilKnown(s, again)
+	}
 	return []string{
 		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and %s.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name(), hostsVoter(voter)),
 		why + " No hook holds a host that is powered off.",
-		"Try again when the others are healthy and none of their Machines is going: etcdctl endpoint health --cluster",
+		again,
 		r.lift(quorum.RuleKeepHost),
 	}
 }

@@ -47,7 +47,7 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 	if m := s.Machine(r.Old.Name); m != nil && quorum.NewJoin(s).Rejoining(m) != "" {
 		return append(lines, reasonLine(why))
 	}
-	return append(lines, reasonLine(why), "The hook may go once that is known. See how etcd is: etcdctl endpoint status --cluster")
+	return append(lines, reasonLine(why), "The hook may go once that is known.", untilKnown(s, "See how etcd is: etcdctl endpoint status --cluster"))
 }
 
 // learnerRelease says that a learner, which is no part of quorum, holds its Machine no longer than etcd needs.

@@ -124,6 +124,9 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 	if m.Status.NodeRef != nil {
 		out.NodeName = m.Status.NodeRef.Name
 	}
+	out.Drained = slices.ContainsFunc(m.Status.Conditions, func(c machinev1beta1.Condition) bool {
+		return c.Type == machinev1beta1.MachineDrained && c.Status == corev1.ConditionTrue
+	})
 	if out.EvidenceRaw != "" {
 		// The zero Evidence of an annotation that does not parse joins nothing, so a member that only
 		// it could place stays unknown, which holds; EvidenceRaw keeps it from being lost.

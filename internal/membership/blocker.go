@@ -23,7 +23,7 @@ func (p *planner) explainWaiting() {
 		}
 		is, why := p.join.Hosting(m)
 		if members := p.join.Members(m); is == quorum.HostingMember && len(p.join.Joined(m)) == 0 {
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd member %s, which is joined to Machine %s; only if these are two hosts, and nothing of etcd's runs on the first: kubectl holdfast release %s --reason '...'", m.Name, members[0], p.machineOf(members[0]), m.Name)
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held, because it may be the host of etcd member %s: %s; only if it has another host, and nothing of etcd's runs there: kubectl holdfast release %s --reason '...'", m.Name, members[0], p.join.Ambiguity(members[0]), m.Name)
 			continue
 		}
 		if is == quorum.HostingUnknown {

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -14,7 +15,7 @@ import (
 // finalRelease lets go of one Machine whose hook a person took off and that may host a member: it is recorded first, and done in a
 // round that finds the record.
 func (p *planner) finalRelease() []Action {
-	var next, drained []*quorum.Machine
+	var next []*quorum.Machine
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if !m.Deleting() || m.Mirrored || m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
@@ -27,36 +28,40 @@ func (p *planner) finalRelease() []Action {
 			p.noteHeld(m)
 			continue
 		}
-		a := Action{Step: 2, Machine: m.Name, UID: m.UID, Why: p.whyReleased(m)}
-		switch {
-		case p.s.Ledger.Has(m.UID):
-			pod, ok := p.releasePod(m)
-			if !ok { // step 8 sees to the budget
-				p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
-					m.Name, lift(m))
-				return nil
-			}
-			off := ReleaseHook{Latch: true, Final: true}
-			if pod != nil {
-				off.Pod, off.PodUID = pod.Name, pod.UID
-			}
-			a.Change = off
-			return []Action{a}
-		case p.drains(m):
-			drained = append(drained, m)
-		default:
+		if !p.s.Ledger.Has(m.UID) {
 			next = append(next, m)
+			continue
+		}
+		pod, ok := p.releasePod(m)
+		if !ok { // step 8 sees to the budget
+			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
+				m.Name, lift(m))
+			return nil
+		}
+		off := ReleaseHook{Latch: true, Final: true}
+		if pod != nil {
+			off.Pod, off.PodUID = pod.Name, pod.UID
+		}
+		return []Action{{Step: 2, Machine: m.Name, UID: m.UID, Change: off, Why: p.whyReleased(m)}}
+	}
+	if len(next) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(next, func(a, b *quorum.Machine) int { return cmp.Compare(p.turn(a), p.turn(b)) })
+	unusable, tie := p.s.Ledger.Unusable(), len(next) > 1 && p.turn(next[0]) == undrained
+	for _, m := range next {
+		switch {
+		case unusable != "":
+			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: %s", m.Name, unusable)
+		case tie:
+			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: of several such Machines the one goes first whose Node the machine controller cordons, to drain it. If that lasts, "+
+				"the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, lift(m))
 		}
 	}
-	if next = append(drained, next...); len(next) == 0 || p.s.Ledger.Version == "" || p.s.Ledger.Why != "" {
+	if unusable != "" || tie {
 		return nil
 	}
 	m := next[0]
-	if len(drained) == 0 && len(next) > 1 {
-		p.note(ReasonReleaseHeld, m.Name, "the hooks of several Machines are off, of %s and %s among them, and the latches stay until the machine controller cordons the Node of one, to drain it: that one goes first. "+
-			"If that lasts, the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, next[1].Name, lift(m))
-		return nil
-	}
 	record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(m), At: p.s.Now}
 	if !p.join.QuorumWithout(m) {
 		record.By = m.LiftedBy()
@@ -64,13 +69,23 @@ func (p *planner) finalRelease() []Action {
 	return []Action{{Step: 2, Machine: m.Name, UID: m.UID, Change: RecordRelease{record}, Why: p.whyReleased(m)}}
 }
 
-// drains says whether the machine controller drains a Machine, or a release need not wait for that: its nodeRef leads nowhere, or a
-// person lifted the rule. Of several whose hooks are off it cordons the Node of one, and drains no other of the control plane's until
-// that one is gone.
-func (p *planner) drains(m *quorum.Machine) bool {
-	n := p.s.Node(m.NodeName)
-	return n == nil || n.Cordoned || m.Lifts(quorum.RuleEscapeHatch, p.s.Now)
+// turn is when a Machine is let go, of several whose hooks are off. The machine controller cordons the Node of one, and drains no other of the
+// control plane's until that one is gone, so that one goes first; and one that it does not drain.
+func (p *planner) turn(m *quorum.Machine) int {
+	switch n := p.s.Node(m.NodeName); {
+	case n == nil || n.Cordoned || m.Drained:
+		return drained
+	case m.Lifts(quorum.RuleEscapeHatch, p.s.Now):
+		return lifted
+	}
+	return undrained
 }
+
+const (
+	drained = iota
+	lifted
+	undrained
+)
 
 // membersPerhapsOn are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
 func (p *planner) membersPerhapsOn(m *quorum.Machine) []quorum.MemberID {

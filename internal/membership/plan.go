@@ -68,6 +68,8 @@ func (p *planner) decide() {
 		}
 		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
 			p.plan.Actions = nil
+		} else if s.Ledger.Unusable() != "" { // it is made anew, with what can be read of it
+			p.plan.Ledger = append([]quorum.Release{}, s.Ledger.Entries...)
 		}
 		return
 	case s.Ring.Leader == 0:
@@ -83,8 +85,11 @@ func (p *planner) decide() {
 	}
 	p.plan.Ledger, p.plan.Records = p.ledgerToKeep(), p.recordsToKeep()
 	if !s.MachineAPIFunctional() {
-		p.note(ReasonMachineAPINotFunctional, "", "%s, so only deleting Machines that host nothing are released", s.WhyNotFunctional())
-		p.plan.Actions = p.releaseIdle()
+		p.note(ReasonMachineAPINotFunctional, "", "%s, so of deleting Machines only those are released that host nothing, or whose hook is off", s.WhyNotFunctional())
+		if p.plan.Actions = p.releaseIdle(); len(p.plan.Actions) == 0 {
+			p.plan.Actions = p.finalRelease()
+		}
+		p.explainWaiting()
 		return
 	}
 	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}

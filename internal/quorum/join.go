@@ -16,8 +16,10 @@ type Host struct {
 	// status, which only the Machine API writes, has it as well.
 	Machines []*Machine
 	Perhaps  []*Machine // all with evidence of it or its address, whatever decided, and all that name the instance of one of those: they are held
-	Nodes    []*Node    // of the Snapshot: matching Nodes that belong to no Machine
-	Departed *Evidence  // the record that names the member is of a Machine that no longer exists
+	// Own: the address is in the own status of one of Machines, or the evidence there names the member. On a Node alone it may be forged.
+	Own      bool
+	Nodes    []*Node   // of the Snapshot: matching Nodes that belong to no Machine
+	Departed *Evidence // the record that names the member is of a Machine that no longer exists
 	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
 	Bootstrap bool
 }
@@ -66,6 +68,7 @@ func NewJoin(s *Snapshot) *Join {
 			if names || has || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
 				host.Perhaps = append(host.Perhaps, m)
 			}
+			host.Own = host.Own || names || has
 			if names {
 				named = append(named, m)
 			}
@@ -108,13 +111,21 @@ func (s *Snapshot) withTwins(some []*Machine) []*Machine {
 	return all
 }
 
-// MayRun says whether a Machine may run a member, as far as anybody knows. A member that is joined to no Machine may run on each that has an
-// instance, and lacks a Node or addresses: the Node of the member's address may be its, and on which host the installer's or a lost Machine's
-// member runs is not known. Only of a dead one whose Machine is gone nothing runs.
+// MayRun says whether a Machine may run a member, as far as anybody knows. A member that no Machine's own status or evidence names may run
+// on each that has an instance and no place: the Node with the member's address may be its, and a member that answers although its Machine
+// is gone runs somewhere.
 func (j *Join) MayRun(m *Machine, member *Member) bool {
 	h := j.Host(member)
-	return slices.Contains(h.Perhaps, m) || len(h.Machines) == 0 && (len(h.Nodes) > 0 || h.Bootstrap || !j.s.Dead(member)) &&
-		m.Unread == "" && !m.NeverHadInstance() && (len(m.Addresses) == 0 || j.Node(m) == nil)
+	if h.Own || m.Unread != "" || m.NeverHadInstance() || j.placed(m) || h.Bootstrap && member.Name == BootstrapName {
+		return slices.Contains(h.Perhaps, m)
+	}
+	return len(h.Perhaps)+len(h.Nodes) > 0 || h.Bootstrap || member.Healthy
+}
+
+// placed says whether a Machine has a Node, at an address in its own status.
+func (j *Join) placed(m *Machine) bool {
+	n := j.Node(m)
+	return n != nil && slices.ContainsFunc(m.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
 }
 
 // Host is where a listed member runs.
@@ -227,7 +238,7 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 		if member := &j.s.Ring.Members[k]; !j.hosts[k].Known() {
 			return HostingUnknown, "the host of etcd " + member.String() + " is not known: " + j.Ambiguity(member)
 		} else if j.MayRun(m, member) {
-			return HostingUnknown, "it has no Node or no addresses, so it may be the host of etcd " + member.String() + ", which is joined to no Machine"
+			return HostingUnknown, "it has no Node at an address of its own, so it may be the host of etcd " + member.String() + ", which no Machine's status or evidence names"
 		}
 	}
 	return HostingNothing, ""

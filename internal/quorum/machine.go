@@ -74,6 +74,7 @@ type Machine struct {
 	Instance   InstanceValues `json:"instance,omitzero"`
 	Phase      string         `json:"phase,omitzero"`      // status.phase: Provisioning, Provisioned, Running, Deleting, Failed
 	NodeName   string         `json:"node,omitzero"`       // status.nodeRef.name
+	Drained    bool           `json:"drained,omitzero"`    // the machine controller says that it has drained the Node, or does not drain it
 	InstanceID bool           `json:"instanceID,omitzero"` // the status hints at an instance: addresses, or status.providerStatus names one, its state or the task that makes it
 	// StatusInstances are the IDs of instances in status.providerStatus (instanceId, vmId or vmUUID, of any provider).
 	StatusInstances []string     `json:"statusInstances,omitempty"`

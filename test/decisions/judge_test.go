@@ -227,20 +227,47 @@ func dumbNames(m *q.Machine) string {
 	return out
 }
 
-// dumbMayRun are those and, if the member is joined to no Machine, all with an instance that have no Node or no address.
+// dumbMayRun are those and, if no Machine's own status or evidence has the member, all with an instance that have no Node at an address of their own.
 func dumbMayRun(s *q.Snapshot, member *q.Member) string {
 	out := dumbPerhaps(s, member)
-	if strings.Contains(out, "[machine ") || !dumbConnected(s, member.ID) && !strings.Contains(out, "[node ") && dumbHosts(s, member) != "[bootstrap]" {
+	if !member.Healthy && out == "" && dumbHosts(s, member) != "[bootstrap]" || dumbHosts(s, member) == "[bootstrap]" && member.Name == "etcd-bootstrap" {
 		return out
 	}
+	peers := strings.Join(member.PeerURLs, " ")
 	for _, m := range s.Machines {
-		node := false
+		for _, a := range texts(m.Addresses, nil) {
+			if strings.Contains(peers, "://"+a+":") || strings.Contains(peers, "://["+a+"]:") {
+				return out
+			}
+		}
+		for _, id := range m.Evidence.MemberIDs {
+			if id == member.ID && m.UID != "" && m.Evidence.MachineUID == m.UID {
+				return out
+			}
+		}
+	}
+	for _, m := range s.Machines {
+		link, at := "", ""
 		for _, n := range s.Nodes {
-			node = node || n.Name == m.NodeName || m.ProviderID != "" && n.ProviderID == m.ProviderID
+			if m.NodeName != "" && n.Name == m.NodeName {
+				link = n.Name
+			}
+		}
+		for _, n := range s.Nodes {
+			if link == "" && m.ProviderID != "" && n.ProviderID == m.ProviderID {
+				link = n.Name
+			}
+			if link == n.Name {
+				at = "," + strings.Join(texts(n.Addresses, nil), ",") + ","
+			}
+		}
+		placed := false
+		for _, a := range texts(m.Addresses, nil) {
+			placed = placed || strings.Contains(at, ","+a+",")
 		}
 		hint := dumbNames(&m) != "" || m.NodeName != "" || m.InstanceID || len(m.Addresses) > 0 || m.EvidenceRaw != "" && (m.Evidence.MachineUID == "" || m.Evidence.MachineUID == m.UID) ||
 			m.Phase == "Running" || m.Phase == "Provisioned"
-		if hint && m.Unread == "" && (!node || len(m.Addresses) == 0) {
+		if hint && m.Unread == "" && !placed {
 			out += "[machine " + m.Name + "]"
 		}
 	}

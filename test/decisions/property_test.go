@@ -227,8 +227,11 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 			t.Errorf("%s says %q", n.Reason, n.Message)
 		}
 	}
-	if !s.Ring.Known && len(p.Records)+len(p.Ledger) > 0 {
+	if !s.Ring.Known && (len(p.Records) > 0 || p.Ledger != nil && fmt.Sprint(p.Ledger) != fmt.Sprint(s.Ledger.Entries)) {
 		t.Fatalf("etcd is not known, and still:\n%s", p.Describe())
+	}
+	if s.Ledger.Unusable() != "" && len(s.Ring.Alarms) == 0 && !s.Ring.Known && p.Ledger == nil {
+		t.Error("the ledger is not made anew")
 	}
 	for _, r := range p.Records {
 		voted := slices.ContainsFunc(s.Records, func(was q.Evidence) bool { return was.Voted && slices.Contains(was.MemberIDs, r.MemberIDs[0]) })
@@ -255,6 +258,9 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 		if m := machineOf(s, a.Machine); m != nil && m.Mirrored {
 			t.Errorf("mirrored: %s", a.Describe())
 		}
+		if problem := putBack(s, a); problem != "" {
+			t.Errorf("%s: %s", a.Describe(), problem)
+		}
 		if a.Why == "" || strings.ContainsAny(a.Why+a.Describe(), "%\n") {
 			t.Errorf("%s: why: %q", a.Describe(), a.Why)
 		}
@@ -271,6 +277,34 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 		}
 	}
 	return p.Actions
+}
+
+// putBack says what the webhooks have against a release that was planned. Who is lost by the account of etcd's leader, and since when, they do
+// not know.
+func putBack(s *q.Snapshot, a membership.Action) string {
+	off, ok := a.Change.(membership.ReleaseHook)
+	if !ok {
+		return ""
+	}
+	blind := *s
+	blind.Ring.Members = slices.Clone(s.Ring.Members)
+	for k := range blind.Ring.Members {
+		blind.Ring.Members[k].LostSince = time.Time{}
+	}
+	old := *machineOf(s, a.Machine)
+	next := old
+	if off.Hook {
+		next.Hook = q.EntryAbsent
+	}
+	if off.Latch {
+		next.Latch = q.EntryAbsent
+	}
+	ids := identities()
+	r := &admission.Request{User: people()["holdfast"], Namespace: "openshift-machine-api", At: s.Now, Operation: admission.OperationUpdate, Old: &old, New: &next}
+	if d := ids.Admit(r, given(ids, r, &blind)); d.Denial() != nil || d.Repairs.Hook != 0 || d.Repairs.Latch != 0 {
+		return fmt.Sprintf("the webhooks put it back: %v", d.Findings)
+	}
+	return ""
 }
 
 // amiss says what is wrong, or waited for, where nothing should be.

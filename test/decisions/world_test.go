@@ -727,6 +727,8 @@ func (w *world) setMachine(name string, opts []string) error {
 			n.Zone = value
 		case "cordoned":
 			n.Cordoned = true
+		case "drained":
+			m.Drained = true
 		case "moved": // its instance came back at another address
 			m.Addresses = addresses(value)
 			n.Addresses = m.Addresses
