@@ -21,7 +21,7 @@ func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
 			d.dropLatch(r)
 		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.Machine(r.Old.Name)):
 			admitFinal(d, r, s)
-		case is == quorum.HostingMember && r.Old.Hook == quorum.EntryOurs && r.New.Hook == quorum.EntryAbsent && r.Old.Latch == quorum.EntryOurs && quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil:
+		case is == quorum.HostingMember && s.Mode == quorum.ModeGuard && r.Old.Hook == quorum.EntryOurs && r.New.Hook == quorum.EntryAbsent && r.Old.Latch == quorum.EntryOurs && quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil:
 			if r.New.Latch != r.Old.Latch {
 				d.Repairs.Latch = FixAsOld
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/report"
 )
 
-// follow shows the cluster until the context ends. On a screen each look replaces the one before, and what is new in it is bold;
+// follow shows the cluster until the context ends. On a screen each look replaces the one before;
 // elsewhere those that differ follow each other.
 func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) error {
 	again := time.NewTicker(2 * time.Second)
@@ -34,17 +33,18 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 		if ctx.Err() != nil {
 			return nil
 		}
-		text, now := seen.String(), at(t.now())+"\n"
-		var err error
-		if s, ok := t.out.(*screen); ok {
-			err = s.redraw(now+text, news(before))
-		} else if ageless(text) != ageless(before) {
-			_, err = fmt.Fprintln(t.out, now+text)
+		text := seen.String()
+		if _, ok := t.out.(*screen); ok {
+			fmt.Fprint(t.out, "\x1b[H\x1b[2J") // the screen is cleared
+		} else if ageless(text) == ageless(before) {
+			text = ""
 		}
-		if err != nil {
-			return err
+		if text != "" {
+			if _, err := fmt.Fprintf(t.out, "%s\n%s", at(t.now()), text); err != nil {
+				return err
+			}
+			before = text
 		}
-		before = text
 		select {
 		case <-ctx.Done():
 			return nil
@@ -92,9 +92,3 @@ func (v *view) watched(ctx context.Context, c *cluster, out io.Writer) {
 var ages = regexp.MustCompile(`\b(\d+(\.\d+)? ?(ms|s|min|m|h|days|d))+\b`)
 
 func ageless(text string) string { return ages.ReplaceAllString(text, "") }
-
-// news says which lines were not in a text: none were in an empty one. The time on top is always new.
-func news(before string) func(line string) bool {
-	old := strings.Split(ageless(before), "\n")
-	return func(line string) bool { return before != "" && !slices.Contains(old, ageless(line)) }
-}

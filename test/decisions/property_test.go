@@ -606,7 +606,7 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 		t.Error("a person took the hook off a live Machine")
 	case freed && was.Latch == q.EntryOurs && class == admission.ClassPerson && (was.ControlPlane() || dumbMayHost(joined(s, was), was)):
 		t.Error("a person took the latch off")
-	case unhooked && class == admission.ClassCustodian && was.Deleting() && was.Latch == q.EntryOurs && is.Latch == q.EntryOurs && dumbLearnsAlone(s, was):
+	case unhooked && class == admission.ClassCustodian && s.Mode == q.ModeGuard && was.Deleting() && was.Latch == q.EntryOurs && is.Latch == q.EntryOurs && dumbLearnsAlone(s, was):
 	case (unhooked || freed) && class == admission.ClassCustodian && dumbMayHost(s, was) && !final:
 		t.Error("a custodian released a Machine that may host a member")
 	case was.Deleting() && was.Hook != q.EntryOurs && is.Hook == q.EntryOurs, was.Deleting() && was.Latch != q.EntryOurs && is.Latch == q.EntryOurs:

@@ -39,18 +39,20 @@ func take(ctx context.Context, dir string, total int) (release func(), err error
 	if err := os.MkdirAll(queue, 0o700); err != nil {
 		return nil, fmt.Errorf("the test slots: %w", err)
 	}
-	var (
-		name   string
-		ticket *os.File
-	)
-	for ticket == nil { // who looks at it before it is locked takes it for one of a process that died
-		name = fmt.Sprintf("%020d-%d", time.Now().UnixNano(), os.Getpid())
-		var err error
-		if ticket, err = tryLock(filepath.Join(queue, name)); err != nil {
-			return nil, err
-		}
+	// It is in the queue once it is locked: who looks at one that is not takes it for a ticket of a process that died.
+	name := fmt.Sprintf("%020d-%d", time.Now().UnixNano(), os.Getpid())
+	ticket, err := tryLock(filepath.Join(dir, name))
+	if err == nil && ticket == nil {
+		err = fmt.Errorf("the test slots: %s is there", name)
 	}
-	defer func() { _ = errors.Join(os.Remove(ticket.Name()), ticket.Close()) }() // another may have removed it
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = ticket.Close() }()
+	if err := os.Rename(filepath.Join(dir, name), filepath.Join(queue, name)); err != nil {
+		return nil, fmt.Errorf("the test slots: %w", err)
+	}
+	defer func() { _ = os.Remove(filepath.Join(queue, name)) }() // another may have removed it
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
