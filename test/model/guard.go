@@ -88,7 +88,12 @@ func (s *state) probe(i int) {
 	}
 }
 
-// drains is what becomes of guard pods by themselves, and of Nodes that people drain: the member stops, and may come back.
+// drainedByPerson says whether a Node is drained and about to be restarted.
+func (o slot) drainedByPerson() bool {
+	return o.is(cordon) && !o.leaves() && !o.is(pod) && o.healthy() && o.get(node) == ready
+}
+
+// drains is what becomes of guard pods by themselves, and of Nodes that people drain: a while later the member stops, and may come back.
 func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 	o := s.at[i]
 	if o.is(pod) && o.is(node) && o.heard() != (o.get(pod) == podReady) {
@@ -103,7 +108,9 @@ func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 			n.ctl -= 1 << faultShift
 			n.at[i].set(cordon, 1)
 			n.unpod(i)
-			n.stop(i)
 		})
+	}
+	if o.drainedByPerson() && free {
+		then(reboots, func(n *state) { n.stop(i) })
 	}
 }

@@ -267,7 +267,7 @@ func (s *state) age(i int) {
 func (s *state) survives(i int) bool {
 	voters, left := s.survivors()
 	for k, o := range s.at {
-		if o.healthy() && !s.conceded(o) && (k == i || s.releasing(k)) {
+		if o.healthy() && !s.conceded(o) && (k == i || s.releasing(k) || o.drainedByPerson()) {
 			left--
 		}
 	}

@@ -37,6 +37,7 @@ const (
 	goesLeavingNode
 	probes // the readiness of a guard pod is what its member is
 	evicts // a person drains a Node
+	reboots
 	uncordons
 	loses // a Machine its Node object
 	rehomes
