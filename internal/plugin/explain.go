@@ -58,17 +58,7 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	among(cmd, "output", "text", "json", "yaml")
 	among(cmd, "mode", "guard", "full")
-	names := o.names(t, anyMachine)
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if o.file == "" || len(args) > 0 {
-			return names(cmd, args, typed)
-		}
-		v, err := readFile(t, o.file)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return offered(v.Machines, typed, anyMachine), cobra.ShellCompDirectiveNoFileComp
-	}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
 

@@ -55,7 +55,7 @@ It is for a Machine whose replacement cannot come. A live Machine is not release
 	f := cmd.Flags()
 	o.bind(f)
 	among(cmd, "mode", "guard", "full")
-	cmd.ValidArgsFunction = o.names(t, func(m *quorum.Machine) bool { return m.Deleting() })
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.StringVar(&o.reason, "reason", "", "why it must go without a replacement; required")
 	f.StringVar(&o.confirm, "confirm", "", "the Machine's name, so that it is not asked for")
 	f.BoolVar(&o.dryRun, "dry-run", false, "send the patch as a trial: the server judges it and changes nothing")

@@ -71,7 +71,7 @@ command tries the change first, and asks.`,
 	f := cmd.Flags()
 	o.bind(f)
 	among(cmd, "mode", "guard", "full")
-	cmd.ValidArgsFunction = o.names(t, anyMachine)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringVar(&o.patch, "patch", "", "what else to change in spec.providerSpec.value: a JSON patch, as for kubectl patch --type=json")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/report"
 )
 
@@ -53,16 +52,9 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 	}
 }
 
-// watched prints what is worth watching: how many voters may fail, how far each replacement is, and the last Events.
+// watched prints what is worth watching: how far each replacement is, and the last Events.
 func (v *view) watched(ctx context.Context, c *cluster, out io.Writer) {
-	if v.Ring.Known {
-		voters, healthy := v.Ring.Voters()
-		can := fmt.Sprintf("can lose %d", healthy-quorum.Size(voters))
-		if healthy < quorum.Size(voters) {
-			can = fmt.Sprintf("quorum is lost, by %d", quorum.Size(voters)-healthy)
-		}
-		fmt.Fprintf(out, "\nMargin: [%s%s] %s\n", strings.Repeat("#", healthy), strings.Repeat(".", voters-healthy), can)
-	}
+	fmt.Fprintln(out)
 	all := len(membership.Phases())
 	for _, r := range membership.Replacements(v.Snapshot) {
 		if m := v.Machine(r.Machine); m != nil {
