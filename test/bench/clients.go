@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
 const (
@@ -37,7 +39,7 @@ type kind struct {
 // clients measures, side by side, how long the clients of etcd and those of the API server wait while Machines are
 // replaced: leadership moves, and members are removed.
 func (b *bench) clients(ctx context.Context) (err error) {
-	c, err := b.start(ctx, "clients", "full")
+	c, err := b.start(ctx, "clients", sandbox.Options{Mode: "full"})
 	if err != nil {
 		return err
 	}

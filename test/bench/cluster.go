@@ -41,12 +41,8 @@ type cluster struct {
 	members *http.Client // for etcd's members
 }
 
-// start starts a sandbox of three, and waits until the guard has its hooks everywhere. More flags are etcd's.
-func (b *bench) start(ctx context.Context, name, mode string, etcd ...string) (*cluster, error) {
-	return b.startWith(ctx, name, sandbox.Options{Mode: mode, EtcdArgs: etcd})
-}
-
-func (b *bench) startWith(ctx context.Context, name string, o sandbox.Options) (*cluster, error) {
+// start starts a sandbox of three, and waits until the guard has its hooks everywhere.
+func (b *bench) start(ctx context.Context, name string, o sandbox.Options) (*cluster, error) {
 	log.SetLogger(logr.Discard())
 	progress("%s: starting a control plane of three, Holdfast in mode %s", name, o.Mode)
 	o.Dir = filepath.Join(b.dir, name)

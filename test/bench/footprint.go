@@ -37,7 +37,7 @@ func (b *bench) footprint(ctx context.Context) (err error) {
 		return err
 	}
 	b.report.figure("footprint", "the binary", float64(file.Size())/(1<<20), "MiB", 0)
-	c, err := b.start(ctx, "footprint", "full")
+	c, err := b.start(ctx, "footprint", sandbox.Options{Mode: "full"})
 	if err != nil {
 		return err
 	}

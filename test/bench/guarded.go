@@ -53,7 +53,7 @@ func while(deleting bool) []decided {
 // guarded measures requests that the guard decides against a webhook that does nothing, in a process and
 // a server of the same make, and against the policies alone. They are dry runs, so that they repeat, but for a denial, which does anyway.
 func (b *bench) guarded(ctx context.Context) (err error) {
-	c, err := b.start(ctx, "guarded", "guard")
+	c, err := b.start(ctx, "guarded", sandbox.Options{Mode: "guard"})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 
 // look measures, in this process, what reading the cluster for a decision takes, and its parts.
 func (b *bench) look(ctx context.Context) (err error) {
-	c, err := b.start(ctx, "look", "full")
+	c, err := b.start(ctx, "look", sandbox.Options{Mode: "full"})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,15 +24,11 @@ type options struct {
 	requests     int
 	block        int
 	replacements int
-	volumes      []volume
-	each         int
 	resizes      int
-	scales       int
 	nodes        int
 	machines     int
 	idle         time.Duration
 	json         string
-	chart        string
 }
 
 // bench is one run of it.
@@ -52,32 +47,24 @@ func main() {
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	sections := flags.String("run", "routine,guarded,look,footprint,replacement,clients,resize,data,learners", "what to measure")
+	sections := flags.String("run", "routine,guarded,look,footprint,replacement,clients,resize", "what to measure")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds of -requests")
 	flags.IntVar(&o.requests, "requests", 1000, "requests of a round, for each kind of request")
 	flags.IntVar(&o.block, "block", 250, "requests between two turns; less is fairer and slower")
 	flags.IntVar(&o.replacements, "replacements", 10, "how many Machines to replace")
-	volumes := flags.String("data", "0,0.25", "how much data in etcd to replace Machines with, in GiB, a list")
-	flags.IntVar(&o.each, "each", 3, "how many Machines to replace with each amount of data")
 	flags.IntVar(&o.resizes, "resizes", 2, "how often each of the two that may keep a set resizes it")
-	flags.IntVar(&o.scales, "scales", 3, "how often to scale from three voters to five, with one learner at a time and with two")
 	flags.IntVar(&o.nodes, "nodes", 5000, "worker Nodes to create for the footprint")
 	flags.IntVar(&o.machines, "machines", 10000, "worker Machines to create for the footprint")
 	flags.DurationVar(&o.idle, "idle", time.Minute, "how long the manager is watched doing nothing")
 	flags.StringVar(&o.json, "json", "", "file for the numbers; none if empty")
-	flags.StringVar(&o.chart, "chart", "", "SVG file for a chart of the requests' medians; none if empty")
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		return
 	} else if err != nil || flags.NArg() > 0 {
 		os.Exit(2)
 	}
 	o.sections = strings.Split(*sections, ",")
-	var err error
-	if o.volumes, err = parseVolumes(*volumes); err != nil {
-		exit(err)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err = run(ctx, o)
+	err := run(ctx, o)
 	stop()
 	exit(err)
 }
@@ -91,18 +78,13 @@ func exit(err error) {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.each < 1 || o.resizes < 1 || o.scales < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
+	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.resizes < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
 		return errors.New("the numbers are to be more than 0")
 	}
-	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "look": (*bench).look, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "clients": (*bench).clients, "resize": (*bench).resize, "data": (*bench).data, "learners": (*bench).learners}
+	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "look": (*bench).look, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "clients": (*bench).clients, "resize": (*bench).resize}
 	for _, name := range o.sections {
 		if sections[name] == nil {
 			return fmt.Errorf("there is no section %q", name)
-		}
-	}
-	if slices.Contains(o.sections, "data") {
-		if err := roomFor(os.TempDir(), o.volumes); err != nil {
-			return err
 		}
 	}
 	b := &bench{options: o, report: report{When: time.Now().UTC(), Rounds: o.rounds, Requests: o.requests}}
@@ -129,11 +111,6 @@ func run(ctx context.Context, o options) (err error) {
 func (b *bench) tell() error {
 	b.report.LoadAfter = load()
 	b.report.print(os.Stdout)
-	if b.chart != "" {
-		if err := os.WriteFile(b.chart, []byte(b.report.chart()), 0o644); err != nil {
-			return err
-		}
-	}
 	if b.json == "" {
 		return nil
 	}

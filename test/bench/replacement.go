@@ -36,21 +36,17 @@ type replaced struct {
 
 // replacement replaces one Machine after the other, while somebody writes to etcd.
 func (b *bench) replacement(ctx context.Context) (err error) {
-	c, err := b.start(ctx, "replacement", "full")
+	c, err := b.start(ctx, "replacement", sandbox.Options{Mode: "full"})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	return b.replaceSeveral(ctx, c, "replacement", b.replacements, 3*time.Minute)
-}
-
-// replaceSeveral replaces n Machines, each within a time, and reports on them.
-func (b *bench) replaceSeveral(ctx context.Context, c *cluster, section string, n int, within time.Duration) error {
-	names := masters()
+	const section = "replacement"
+	n, names := b.replacements, masters()
 	var all []replaced
 	for i := range n {
 		next := fmt.Sprintf("master-%d", len(names)+i)
-		r, err := c.replace(ctx, names[i%len(names)], next, within)
+		r, err := c.replace(ctx, names[i%len(names)], next, 3*time.Minute)
 		if err != nil {
 			return fmt.Errorf("replacement %d, of %s: %w", i+1, names[i%len(names)], err)
 		}

@@ -40,7 +40,7 @@ type resized struct {
 // resize changes the template of a set of three, once kept by the platform's control plane machine set operator and once by Holdfast,
 // while somebody writes to etcd.
 func (b *bench) resize(ctx context.Context) (err error) {
-	c, err := b.startWith(ctx, "resize", sandbox.Options{Mode: "full", PlatformSets: true})
+	c, err := b.start(ctx, "resize", sandbox.Options{Mode: "full", PlatformSets: true})
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // real writes, sent one at a time and in turn, and among them are some that no webhook could see: what
 // differs for those is the noise of this run.
 func (b *bench) routine(ctx context.Context) (err error) {
-	c, err := b.start(ctx, "routine", "guard")
+	c, err := b.start(ctx, "routine", sandbox.Options{Mode: "guard"})
 	if err != nil {
 		return err
 	}
