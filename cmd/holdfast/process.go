@@ -175,7 +175,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 // reconciler is made anew each time that this replica is elected: it knows nothing of the time between.
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
-		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, Alone: !p.flags.besideOperator,
+		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, StandDown: !p.flags.besideOperator,
 		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Log: p.log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
 		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},

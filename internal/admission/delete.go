@@ -51,7 +51,7 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 		}
 	}
 	if is == quorum.HostingNothing {
-		if why = quorum.NewJoin(s).Rejoining(s.Machine(old.Name)); why != "" {
+		if why = quorum.NewJoin(s).WhyHeldAfterRestore(s.Machine(old.Name)); why != "" {
 			is = quorum.HostingUnknown // once it is being deleted
 		}
 	}

@@ -44,7 +44,7 @@ func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Ho
 	if s == nil {
 		return append(lines, reasonLine(why), "The hook may go once that is known. Try again; if it stays so, look into Holdfast's log.")
 	}
-	if m := s.Machine(r.Old.Name); m != nil && quorum.NewJoin(s).Rejoining(m) != "" {
+	if m := s.Machine(r.Old.Name); m != nil && quorum.NewJoin(s).WhyHeldAfterRestore(m) != "" {
 		return append(lines, reasonLine(why))
 	}
 	return append(lines, reasonLine(why), "The hook may go once that is known.", untilKnown(s, "See how etcd is: etcdctl endpoint status --cluster"))

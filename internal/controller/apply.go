@@ -193,7 +193,7 @@ func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, 
 		}
 	}
 	if err := r.change(ctx, a, held); err != nil {
-		return nil, passing(err)
+		return nil, transient(err)
 	}
 	if a.Kind() == membership.KindPromote || a.Kind() == membership.KindMoveLeader {
 		return held, nil
@@ -235,8 +235,8 @@ func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd
 	return err
 }
 
-// passing turns an error into notYet if etcd refuses the change only for now, or may have made it. It returns other errors as they are.
-func passing(err error) error {
+// transient turns an error into notYet if etcd refuses the change only for now, or may have made it. It returns other errors as they are.
+func transient(err error) error {
 	for _, known := range [...]error{
 		rpctypes.ErrMemberLearnerNotReady, rpctypes.ErrTooManyLearners, rpctypes.ErrMemberNotLearner, rpctypes.ErrMemberNotFound,
 		rpctypes.ErrUnhealthy, rpctypes.ErrPeerURLExist, rpctypes.ErrMemberNotEnoughStarted, rpctypes.ErrNotLeader,

@@ -9,7 +9,7 @@ import (
 
 // otherDriver is EtcdOperator for a Snapshot. Where it cannot be read, somebody else may be at work.
 func (r *Reconciler) otherDriver(ctx context.Context) string {
-	if r.Observer.Mode != quorum.ModeFull || !r.Alone {
+	if r.Observer.Mode != quorum.ModeFull || !r.StandDown {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)

@@ -40,7 +40,7 @@ func TestOtherDriver(t *testing.T) {
 		"guard mode, where it is to be there": {api: with(clusterOperator), mode: quorum.ModeGuard},
 		"allowed by a flag":                   {api: with(clusterOperator), mode: quorum.ModeFull, any: true},
 	} {
-		r := &Reconciler{Observer: &observe.Observer{API: c.api, Mode: c.mode}, Alone: !c.any}
+		r := &Reconciler{Observer: &observe.Observer{API: c.api, Mode: c.mode}, StandDown: !c.any}
 		if got := r.otherDriver(t.Context()); got != c.want {
 			t.Errorf("%s: %q, not %q", name, got, c.want)
 		}

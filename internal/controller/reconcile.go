@@ -31,11 +31,11 @@ type Reconciler struct {
 	Etcd        Etcd
 	Observer    *observe.Observer
 	QuorumGuard *QuorumGuard // nil where the quorum guard is not kept
-	// Alone has full mode leave etcd's members alone where cluster-etcd-operator is here.
-	Alone   bool
-	Events  events.EventRecorder
-	Metrics *Metrics
-	Log     logr.Logger
+	// StandDown has full mode leave etcd's members alone where cluster-etcd-operator is here.
+	StandDown bool
+	Events    events.EventRecorder
+	Metrics   *Metrics
+	Log       logr.Logger
 	// Publisher tells etcd's hosts and clients of the membership; nil for nobody.
 	Publisher *Publisher
 	// RingView tells people of the ring; nil for nobody.

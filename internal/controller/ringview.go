@@ -38,7 +38,7 @@ type RingView struct {
 	stands  *corev1.ConfigMap // as it was written last; nil if that is not known
 	at      time.Time         // when that was, zero for never
 	weighty string            // what of it is told at once
-	passing string            // what of it is told now and then
+	minor   string            // what of it is told now and then
 	pause   time.Time         // until then nothing is tried
 }
 
@@ -47,9 +47,9 @@ func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) error {
 	if v == nil || s.Now.Before(v.pause) {
 		return nil
 	}
-	weighty, passing := digest(s)
+	weighty, minor := digest(s)
 	age := s.Now.Sub(v.at)
-	if !v.at.IsZero() && weighty == v.weighty && (passing == v.passing || age < progressEvery) && age < retellEvery {
+	if !v.at.IsZero() && weighty == v.weighty && (minor == v.minor || age < progressEvery) && age < retellEvery {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, ringBound)
@@ -63,9 +63,9 @@ func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) error {
 	if err != nil {
 		// An update that timed out may have been made: what stands there is not known.
 		v.stands, v.at, v.pause = nil, time.Time{}, s.Now.Add(ringRetry)
-		return fmt.Errorf("the ring is not told, so kubectl holdfast does not know it: %w", err)
+		return fmt.Errorf("cannot write ConfigMap holdfast-ring, from which kubectl holdfast reads etcd's members: %w", err)
 	}
-	v.at, v.weighty, v.passing = s.Now, weighty, passing
+	v.at, v.weighty, v.minor = s.Now, weighty, minor
 	return nil
 }
 
@@ -99,8 +99,8 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 }
 
 // digest has what the ConfigMap tells, in two texts. A change of weighty is written at once: members, their roles and health, the leader,
-// whether they are known, and the settings. A change of passing may wait for progressEvery.
-func digest(s *quorum.Snapshot) (weighty, passing string) {
+// whether they are known, and the settings. A change of minor may wait for progressEvery.
+func digest(s *quorum.Snapshot) (weighty, minor string) {
 	var now, later strings.Builder
 	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Replicas, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
 	fmt.Fprintln(&later, s.Ring.Why)

@@ -72,7 +72,7 @@ func (p *planner) waitingMachine(suits func(*quorum.Machine) bool) *quorum.Machi
 		}
 		if slices.ContainsFunc(p.join.Joined(m), func(member *quorum.Member) bool { return !p.join.Stale(member) }) ||
 			slices.ContainsFunc(p.listedAt(n), func(member *quorum.Member) bool { return !p.s.Dead(member) }) || // a dead one may be removed for the Node
-			!p.s.QuorumGuard.HasPod(n.Name) || p.hostGoesWithAnother(m) {
+			!p.s.QuorumGuard.PodSatisfied(n.Name) || p.hostGoesWithAnother(m) {
 			continue
 		}
 		if best == nil || p.nodeLess(n, p.join.Node(best)) {

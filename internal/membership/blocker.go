@@ -17,7 +17,7 @@ func (p *planner) explainWaiting() {
 			continue
 		}
 		voter := p.join.Voter(m)
-		if why := p.join.Rejoining(m); why != "" {
+		if why := p.join.WhyHeldAfterRestore(m); why != "" {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held: %s", m.Name, why)
 			continue
 		}
@@ -105,7 +105,7 @@ func (p *planner) blocker() string {
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Joined(m)) > 0 {
 			continue
 		}
-		if n := p.join.Node(m); n != nil && n.Ready && !p.s.QuorumGuard.HasPod(n.Name) {
+		if n := p.join.Node(m); n != nil && n.Ready && !p.s.QuorumGuard.PodSatisfied(n.Name) {
 			return fmt.Sprintf("Node %s of Machine %s has no pod of the quorum guard yet", n.Name, m.Name)
 		}
 		return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)

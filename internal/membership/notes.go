@@ -154,7 +154,7 @@ func (p *planner) noteDrains() {
 	}
 	for n := range p.s.Nodes {
 		node := &p.s.Nodes[n]
-		if p.nodeNeedsPod(node) && !node.Cordoned && !g.HasPod(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
+		if p.nodeNeedsPod(node) && !node.Cordoned && !g.PodSatisfied(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
 			p.note(ReasonQuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
 		}
 	}

@@ -91,7 +91,7 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 func GuardPodsWanted(s *quorum.Snapshot) (n int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	for i := range s.Nodes {
-		if node := &s.Nodes[i]; p.nodeNeedsPod(node) && (!node.Cordoned || s.QuorumGuard.HasPod(node.Name)) {
+		if node := &s.Nodes[i]; p.nodeNeedsPod(node) && (!node.Cordoned || s.QuorumGuard.PodSatisfied(node.Name)) {
 			n++
 		}
 	}

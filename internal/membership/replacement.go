@@ -101,7 +101,7 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 			}
 		case len(join.Members(m)) > 0: // a learner, which is not promoted any more
 			r.Phase = PhaseAwaitRemoval
-		case join.Rejoining(m) != "":
+		case join.WhyHeldAfterRestore(m) != "":
 		default:
 			r.Phase = PhaseAwaitRelease
 		}

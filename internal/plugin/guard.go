@@ -268,7 +268,7 @@ func (c *cluster) checkReplicas(ctx context.Context) check {
 
 func (c *cluster) checkElected(ctx context.Context) check {
 	out := check{what: "elected"}
-	heard := c.told(ctx)
+	heard := c.readRingReport(ctx)
 	if heard.ring == nil || heard.why != "" {
 		out.wrong = heard.why + ". " + heard.mend
 		return out

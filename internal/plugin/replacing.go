@@ -66,14 +66,14 @@ func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error
 		return err
 	}
 	if r.old.DeletionTimestamp == nil {
-		if err := r.running(ctx, next); err != nil {
+		if err := r.waitRunning(ctx, next); err != nil {
 			return err
 		}
 	}
 	if err := r.remove(ctx); err != nil {
 		return err
 	}
-	return r.replaced(ctx, func() string { return next.Name })
+	return r.waitReplaced(ctx, func() string { return next.Name })
 }
 
 // trial asks the server whether the old Machine could be deleted now, and returns what the server warned of.
@@ -154,8 +154,8 @@ func (v *view) elsewhere(old, copied string) bool {
 		})
 }
 
-// running waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
-func (r *replacing) running(ctx context.Context, next *machinev1beta1.Machine) error {
+// waitRunning waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
+func (r *replacing) waitRunning(ctx context.Context, next *machinev1beta1.Machine) error {
 	return r.each(ctx, func() (bool, error) {
 		m, err := r.machine(ctx, next.Name)
 		if errors.Is(err, errGone) {
@@ -202,8 +202,8 @@ func (r *replacing) remove(ctx context.Context) error {
 	return nil
 }
 
-// replaced follows until the old Machine is gone and what replaces it votes. next names that, "" while it is not known.
-func (r *replacing) replaced(ctx context.Context, next func() string) error {
+// waitReplaced follows until the old Machine is gone and what replaces it votes. next names that, "" while it is not known.
+func (r *replacing) waitReplaced(ctx context.Context, next func() string) error {
 	return r.each(ctx, func() (bool, error) {
 		m, err := r.machine(ctx, r.old.Name)
 		gone := errors.Is(err, errGone) || err == nil && m.UID != r.old.UID

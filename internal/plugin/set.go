@@ -222,7 +222,7 @@ func (r *replacing) another(ctx context.Context) error {
 	if err := r.remove(ctx); err != nil {
 		return err
 	}
-	return r.replaced(ctx, func() string {
+	return r.waitReplaced(ctx, func() string {
 		now, err := r.kept(ctx)
 		if err != nil {
 			return "" // it is asked again with the next look

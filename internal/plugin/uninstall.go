@@ -207,7 +207,7 @@ func (u *uninstalling) ready(ctx context.Context, name string) bool {
 // silent waits until Holdfast tells nothing any more, where there is no Deployment to stop: one that runs elsewhere would put back what is
 // taken off. It tells every 30 s, and what it told counts for a minute. Where that cannot be read, nothing is taken off.
 func (u *uninstalling) silent(ctx context.Context) error {
-	first := u.told(ctx)
+	first := u.readRingReport(ctx)
 	if u.dryRun || first.quiet {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (u *uninstalling) silent(ctx context.Context) error {
 	}
 	u.say("Holdfast told of itself %s ago (%s); waiting for a minute of silence", ago(u.clock.Since(first.ring.Snapshot.Now)), orNobody(first.ring.By))
 	return u.until(ctx, "Holdfast tells of itself", func(ctx context.Context) (bool, error) {
-		now := u.told(ctx)
+		now := u.readRingReport(ctx)
 		if now.ring != nil && now.ring.Snapshot.Now.After(first.ring.Snapshot.Now) {
 			return false, fmt.Errorf("Holdfast runs elsewhere (%s), and would put back what is taken off: stop it there first", orNobody(now.ring.By))
 		}

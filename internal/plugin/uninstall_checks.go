@@ -28,7 +28,7 @@ func etcdOperator() client.ObjectKey {
 // whatever Holdfast's mode was.
 func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
 	mode := c.mode
-	if heard := c.told(ctx); mode == 0 && heard.ring != nil {
+	if heard := c.readRingReport(ctx); mode == 0 && heard.ring != nil {
 		mode = heard.ring.Snapshot.Mode
 	}
 	if mode == 0 {
@@ -129,18 +129,17 @@ func unhooked(m *machinev1beta1.Machine) string {
 
 // finish says how a replacement finishes: only with Holdfast.
 func (u *uninstalling) finish(ctx context.Context) (string, error) {
-	const words = "et that replacement finish"
 	var d appsv1.Deployment
 	key := client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}
 	switch err := u.Get(ctx, key, &d); {
 	case apierrors.IsNotFound(err):
-		return "Holdfast does not run: apply its manifests again and l" + words, nil
+		return "Holdfast does not run: apply its manifests again and let that replacement finish", nil
 	case err != nil:
 		return "", fmt.Errorf("read Deployment %s: %w", key, err)
 	case ptr.Deref(d.Spec.Replicas, 1) == 0:
-		return fmt.Sprintf("Holdfast is stopped: start it again (kubectl -n %s scale deployment %s --replicas 1) and l%s", key.Namespace, key.Name, words), nil
+		return fmt.Sprintf("Holdfast is stopped: start it again (kubectl -n %s scale deployment %s --replicas 1) and let that replacement finish", key.Namespace, key.Name), nil
 	}
-	return "L" + words, nil
+	return "Let that replacement finish", nil
 }
 
 // nobodysHooks refuses to leave etcd's hook where nobody takes it off any more. A mode by flag is somebody's word.

@@ -231,7 +231,7 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	if m.NeverHadInstance() {
 		return HostingNothing, ""
 	}
-	if why := j.Rejoining(m); why != "" && m.Deleting() {
+	if why := j.WhyHeldAfterRestore(m); why != "" && m.Deleting() {
 		return HostingUnknown, why
 	}
 	for k := range j.hosts {
@@ -278,10 +278,10 @@ func (j *Join) ListedTwice(member *Member) string {
 		strings.Join(names, " and "), strings.Join(member.PeerURLs, ", "), which, cmp.Or(strings.Join(gone, " or "), "<id>"))
 }
 
-// Rejoining says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are
+// WhyHeldAfterRestore says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are
 // wanted in the end, or nobody knows how many are, and it has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
 // being deleted. "" if nothing is so. One member alone is removed by hand.
-func (j *Join) Rejoining(m *Machine) string {
+func (j *Join) WhyHeldAfterRestore(m *Machine) string {
 	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Joined(m)) == 0 }
 	if !j.s.Ring.Known {
 		return "" // no member is listed then

@@ -54,8 +54,8 @@ func (g *Guard) Pod(node string) *GuardPod {
 	return nil
 }
 
-// HasPod says whether a Node has its guard pod, or needs none.
-func (g *Guard) HasPod(node string) bool { return !g.Manageable() || g.Pod(node) != nil }
+// PodSatisfied says whether a Node has its guard pod, or needs none.
+func (g *Guard) PodSatisfied(node string) bool { return !g.Manageable() || g.Pod(node) != nil }
 
 // MembersOn are the listed members that a Node hosts, surely or perhaps.
 func (j *Join) MembersOn(n *Node) []*Member {

@@ -75,7 +75,7 @@ func NewVouched(source *Source, live *Live, host string, c clock.PassiveClock) *
 	return &Vouched{source: source, live: live, host: host, clock: c}
 }
 
-// Check is nil if it is so.
+// Check returns nil while the caBundle that is registered trusts our certificate.
 func (v *Vouched) Check(*http.Request) error {
 	c, err := v.source.GetCertificate(nil)
 	if err != nil {

@@ -310,7 +310,7 @@ func (k *Registrar) wrote(o *object, was, restored bool) {
 	}, nil, kind, reason, action, "%s %s was %s.", o.kind, o.name, text)
 }
 
-// tell says what is there, and as it is to be unless that could not be made so.
+// tell sets the metrics of an object: whether it is present, and correct.
 func (k *Registrar) tell(o *object, there, right bool) {
 	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is && right)) }
 	switch live := o.live.(type) {
@@ -364,7 +364,7 @@ func (k *Registrar) prove(ctx context.Context) {
 	if err != nil {
 		if text := err.Error(); text != k.unsure {
 			k.unsure = text
-			message := "the webhooks are registered to be passed by while they do not answer (failurePolicy Ignore), until a call through the API server has come back"
+			message := "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
 			if proven {
 				message = "a call through the API server to the webhooks does not come back"
 			}

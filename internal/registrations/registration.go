@@ -15,7 +15,7 @@
 //
 // The first replica registers itself before it is ready, since a Service routes to no pod that is not ready. So
 // readiness waits for the registrations, and not for the self-call, which needs a ready replica; until it has come
-// back, everything is registered to be passed by while nobody answers.
+// back, the webhooks fail open.
 package registrations
 
 import (

@@ -28,8 +28,8 @@ type given quorum.Ring
 
 func (g given) Read(context.Context) quorum.Ring { return quorum.Ring(g) }
 
-// told is what Holdfast told of the ring, and how far that can be gone by.
-type told struct {
+// ringReport is what Holdfast says of the ring in ConfigMap holdfast-ring, and how far that can be gone by.
+type ringReport struct {
 	// ring is nil where nothing was told that can be read. Its mode and limits hold however old it is.
 	ring *snapshotfile.Ring
 	// why the ring is not to be gone by; "" if it is.
@@ -40,8 +40,8 @@ type told struct {
 	mend string
 }
 
-// told reads what Holdfast told. It does not fail: what cannot be read is not known, and why says why.
-func (c *cluster) told(ctx context.Context) told {
+// readRingReport reads it. It does not fail: what cannot be read is not known, and why says why.
+func (c *cluster) readRingReport(ctx context.Context) ringReport {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	key := client.ObjectKey{Namespace: c.holdfast, Name: snapshotfile.RingName}
@@ -49,23 +49,23 @@ func (c *cluster) told(ctx context.Context) told {
 	var cm corev1.ConfigMap
 	switch err := c.Get(ctx, key, &cm); {
 	case apierrors.IsNotFound(err):
-		return told{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running, quiet: true}
+		return ringReport{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running, quiet: true}
 	case apierrors.IsForbidden(err):
-		return told{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
+		return ringReport{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
 	case err != nil:
-		return told{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, could not be read: %s", key, oneLine(err)), mend: "Try again"}
+		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, could not be read: %s", key, oneLine(err)), mend: "Try again"}
 	}
 	ring, err := snapshotfile.ParseRing(cm.Data)
 	if err != nil {
-		return told{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, cannot be understood: %s", key, oneLine(err)), mend: "A running Holdfast of this plugin's version writes it anew within 30 s: kubectl -n " + c.holdfast + " get pods"}
+		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, cannot be understood: %s", key, oneLine(err)), mend: "A running Holdfast of this plugin's version writes it anew within 30 s: kubectl -n " + c.holdfast + " get pods"}
 	}
 	switch age := c.clock.Since(ring.Snapshot.Now); {
 	case age > oldest:
-		return told{ring: ring, why: fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), mend: running + ". If it is, does etcd take writes? etcdctl alarm list", quiet: true}
+		return ringReport{ring: ring, why: fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), mend: running + ". If it is, does etcd take writes? etcdctl alarm list", quiet: true}
 	case age < -oldest:
-		return told{ring: ring, why: fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), mend: "See whether the clocks of the cluster's hosts are right"}
+		return ringReport{ring: ring, why: fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), mend: "See whether the clocks of the cluster's hosts are right"}
 	}
-	return told{ring: ring}
+	return ringReport{ring: ring}
 }
 
 // oneLine is an error as part of a sentence.
@@ -89,7 +89,7 @@ func ago(d time.Duration) string {
 // look takes a Snapshot of the cluster. etcd is asked, if the command was told how to; else it is as
 // Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
 func (c *cluster) look(ctx context.Context) (*view, error) {
-	heard := c.told(ctx)
+	heard := c.readRingReport(ctx)
 	o := c.observer
 	o.Mode, o.Desired, o.Limits = c.mode, c.desired, quorum.DefaultLimits()
 	if heard.ring != nil {
