@@ -167,10 +167,10 @@ func (r *Request) lacks() string {
 
 // untilKnown says what to do where it is not known what a Machine hosts: something else if etcd is to blame.
 func untilKnown(s *quorum.Snapshot, etcds string) string {
-	if s == nil || !s.Ring.Known {
+	if s == nil || !s.Ring.Known || s.Mislisted() != nil {
 		return etcds
 	}
-	return "See what runs on its host: kubectl holdfast status. A person may let it go if nothing of etcd's does."
+	return "See the notes of kubectl holdfast status. Go on only if nothing of etcd's runs on its host."
 }
 
 func oneTooManyText(r *Request, s *quorum.Snapshot, j *quorum.Join, going []*quorum.Machine, limit int) []string {

@@ -120,5 +120,9 @@ func loses(s *quorum.Snapshot, l *loss) []string {
 
 // tally is what etcd has left, in numbers.
 func (l *loss) tally() string {
-	return fmt.Sprintf("Healthy voters: %d of %d now, %d without this Machine; quorum is %d.", l.healthy, l.voters, l.remain, quorum.Size(l.voters))
+	with := ""
+	if l.learner {
+		with = " (with that learner, which may be promoted)"
+	}
+	return fmt.Sprintf("Healthy voters: %d of %d%s now, %d without this Machine; quorum is %d.", l.healthy, l.voters, with, l.remain, quorum.Size(l.voters))
 }

@@ -91,7 +91,7 @@ func (p *planner) noteFailed(m *quorum.Machine) {
 		}
 	case failed || p.s.Now.Sub(m.CreatedAt) >= nodeStartupTimeout:
 		if is, why := p.join.Hosting(m); is == quorum.HostingUnknown {
-			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, and whether it hosts an etcd member is not known: %s; see its status and Events. Only if nothing of etcd's runs on its host, delete it; a refusal says how", m.Name, cmp.Or(m.Phase, "no phase"), why)
+			p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, and whether it hosts an etcd member is not known: %s; see its status and Events. Only if nothing of etcd's runs on its host, delete it, and let it go: kubectl holdfast release %s --reason '...'", m.Name, cmp.Or(m.Phase, "no phase"), why, m.Name)
 			return
 		}
 		p.note(ReasonMachineWithoutNode, m.Name, "Machine %s (%s) has no Node, so it hosts no etcd member and takes no part; see its status and Events, and delete it if it is of no use", m.Name, cmp.Or(m.Phase, "no phase"))

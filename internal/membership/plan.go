@@ -90,6 +90,9 @@ func (p *planner) decide() {
 			p.plan.Actions = p.finalRelease()
 		}
 		p.explainWaiting()
+		if s.Mode == quorum.ModeFull { // a release waits for its budget
+			p.plan.Actions = append(p.plan.Actions, p.keepQuorumGuard()...)
+		}
 		return
 	}
 	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}

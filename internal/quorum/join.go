@@ -16,7 +16,8 @@ type Host struct {
 	// status, which only the Machine API writes, has it as well.
 	Machines []*Machine
 	Perhaps  []*Machine // all with evidence of it or its address, whatever decided, and all that name the instance of one of those: they are held
-	// Own: the address is in the own status of one of Machines, or the evidence there names the member. On a Node alone it may be forged.
+	// Own: the address is in the own status of one of Machines. On a Node alone it may be forged: it
+	// counts where that is the one Machine's, and no other member is joined there, as evidence does.
 	Own      bool
 	Nodes    []*Node   // of the Snapshot: matching Nodes that belong to no Machine
 	Departed *Evidence // the record that names the member is of a Machine that no longer exists
@@ -68,7 +69,7 @@ func NewJoin(s *Snapshot) *Join {
 			if names || has || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
 				host.Perhaps = append(host.Perhaps, m)
 			}
-			host.Own = host.Own || names || has
+			host.Own = host.Own || has
 			if names {
 				named = append(named, m)
 			}
@@ -92,6 +93,11 @@ func NewJoin(s *Snapshot) *Join {
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
 			(member.Name == BootstrapName || s.Bootstrap.IsValid() && slices.Contains(at.addrs, s.Bootstrap.Unmap()))
+	}
+	for k := range j.hosts {
+		if h := &j.hosts[k]; len(h.Machines) == 1 && len(j.Joined(h.Machines[0])) == 1 {
+			h.Own = true
+		}
 	}
 	return j
 }

@@ -131,12 +131,12 @@ func (j *Join) goes(member *Member, with *Machine) bool {
 	return false
 }
 
-// VotersWith counts the voters, and the learners on a Machine: while it goes, these may be promoted, by cluster-etcd-operator, which
-// knows of no ledger.
+// VotersWith counts the voters, and the learners that go with a Machine or those before it: meanwhile they may be promoted, by
+// cluster-etcd-operator, which knows of no ledger.
 func (j *Join) VotersWith(m *Machine) int {
 	voters, _ := j.s.Ring.Voters()
-	for _, member := range j.Members(m) {
-		if member.Learner {
+	for k := range j.s.Ring.Members {
+		if member := &j.s.Ring.Members[k]; member.Learner && (j.goes(member, m) || j.ReleasePending(member) || j.Released(member)) {
 			voters++
 		}
 	}

@@ -233,15 +233,22 @@ func dumbMayRun(s *q.Snapshot, member *q.Member) string {
 	if !member.Healthy && out == "" && dumbHosts(s, member) != "[bootstrap]" || dumbHosts(s, member) == "[bootstrap]" && member.Name == "etcd-bootstrap" {
 		return out
 	}
+	if at := dumbHosts(s, member); strings.HasPrefix(at, "[machine ") {
+		alone := len(strings.Split(strings.SplitN(at, "[node ", 2)[0], "[machine ")) == 2 // by a Node's address alone, and nothing else is there
+		name := strings.SplitN(at, "]", 2)[0] + "]"
+		for k := range s.Ring.Members {
+			if o := &s.Ring.Members[k]; o != member && strings.Contains(dumbHosts(s, o), name) {
+				alone = false
+			}
+		}
+		if alone {
+			return out
+		}
+	}
 	peers := strings.Join(member.PeerURLs, " ")
 	for _, m := range s.Machines {
 		for _, a := range texts(m.Addresses, nil) {
 			if strings.Contains(peers, "://"+a+":") || strings.Contains(peers, "://["+a+"]:") {
-				return out
-			}
-		}
-		for _, id := range m.Evidence.MemberIDs {
-			if id == member.ID && m.UID != "" && m.Evidence.MachineUID == m.UID {
 				return out
 			}
 		}
@@ -538,7 +545,11 @@ func dumbLosesQuorum(s *q.Snapshot, m *q.Machine) bool {
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner {
-			if strings.Contains(dumbPerhaps(s, member), "[machine "+m.Name+"]") {
+			gone := strings.Contains(dumbMayRun(s, member), "[machine "+m.Name+"]") || dumbReleased(s, member) || dumbLeaves(s, member)
+			for _, o := range s.Machines {
+				gone = gone || strings.Contains(dumbMayRun(s, member), "[machine "+o.Name+"]") && (o.Remediating || strings.Contains(dumbOff(s), "["+o.UID+"]"))
+			}
+			if gone {
 				voters++ // it may be promoted meanwhile
 			}
 			continue
