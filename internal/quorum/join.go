@@ -117,9 +117,9 @@ func (s *Snapshot) withTwins(some []*Machine) []*Machine {
 	return all
 }
 
-// MayRun says whether a Machine may run a member, as far as anybody knows. A member that no Machine's own status or evidence names may run
-// on each that has an instance and no place: the Node with the member's address may be its, and a member that answers although its Machine
-// is gone runs somewhere.
+// MayRun says whether a Machine may run a member, as far as anybody knows. Where no Machine has the member's address for sure (Host.Own), it
+// may run on each that has an instance and no place: the Node with that address may be its, and a member that answers although its
+// Machine is gone runs somewhere.
 func (j *Join) MayRun(m *Machine, member *Member) bool {
 	h := j.Host(member)
 	if h.Own || m.Unread != "" || m.NeverHadInstance() || j.placed(m) || h.Bootstrap && member.Name == BootstrapName {
