@@ -33,7 +33,7 @@ type Request struct {
 	ByWebhook bool
 }
 
-// Machine is what the request is about: as it is to be, or as it was for Delete.
+// Machine is what the request is about: the new object, or for Delete the old one.
 func (r *Request) Machine() *quorum.Machine {
 	if r.New != nil {
 		return r.New

@@ -276,7 +276,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestPublishReadsSeldom: what stood as it is to be is not read at each look, and an edit is put back all the same.
+// TestPublishReadsSeldom: what was correct is not read at each look, and an edit is put back all the same.
 func TestPublishReadsSeldom(t *testing.T) {
 	t.Parallel()
 	api := startAPI(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// manifest is the replacement of a Machine as it is to be created.
+// manifest is the manifest of a Machine's replacement.
 func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
 	next := &machinev1beta1.Machine{
 		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},

@@ -28,11 +28,11 @@ type given quorum.Ring
 
 func (g given) Read(context.Context) quorum.Ring { return quorum.Ring(g) }
 
-// ringReport is what Holdfast says of the ring in ConfigMap holdfast-ring, and how far that can be gone by.
+// ringReport is what Holdfast says of the ring in ConfigMap holdfast-ring, and how far that can be trusted.
 type ringReport struct {
 	// ring is nil where nothing was told that can be read. Its mode and limits hold however old it is.
 	ring *snapshotfile.Ring
-	// why the ring is not to be gone by; "" if it is.
+	// why the ring cannot be trusted; "" if it can.
 	why string
 	// quiet: nothing was told, or it is older than what a running Holdfast tells. What could not be read is not quiet.
 	quiet bool

@@ -203,7 +203,7 @@ func (c *cluster) many(ctx context.Context, clients, n int, r *request) (burst, 
 	return burst{took, time.Since(began), int(wrong.Load())}, errors.Join(errs...)
 }
 
-// hooked says whether an answer is a Machine with the hook, as it is to be or not.
+// hooked says whether an answer is a Machine with the hook, as expected or not.
 func hooked(with bool) func([]byte) string {
 	return func(answer []byte) string {
 		if has := bytes.Contains(answer, []byte(`{"name":"`+quorum.HookName+`"`)); has != with {
