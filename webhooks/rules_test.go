@@ -149,8 +149,10 @@ func cases() []verdictCase {
 		{name: "adopt: a MachineDeployment of Cluster API", user: gitops, send: apply(`{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine",` +
 			strings.Replace(strings.TrimPrefix(owned("cluster.x-k8s.io/v1beta1", "MachineDeployment", true), "{"), `"metadata":{`, `"metadata":{"name":"NAME",`, 1)),
 			stored: protected, recorded: []string{"adopt denied"}},
-		{name: "adopt: a ControlPlaneMachineSet", user: controllers, send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)),
-			stored: protected + " owned by ControlPlaneMachineSet"},
+		{name: "adopt: a ControlPlaneMachineSet", cluster: ring(func(s *quorum.Snapshot) { s.ControlPlaneMachineSets = []string{"u"} }), user: controllers,
+			send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)), stored: protected + " owned by ControlPlaneMachineSet"},
+		{name: "adopt: a ControlPlaneMachineSet that does not exist", user: controllers, send: merge(owned("machine.openshift.io/v1", "ControlPlaneMachineSet", true)),
+			stored: protected, recorded: []string{"adopt denied"}},
 		{name: "adopt: a ConfigMap", user: person, send: merge(owned("v1", "ConfigMap", false)),
 			stored: protected + " owned by ConfigMap", recorded: []string{"adopt allowed"}},
 		{name: "adopt: a worker", state: state{worker: true}, user: controllers, send: merge(owned("machine.openshift.io/v1beta1", "MachineSet", true)),

@@ -265,14 +265,14 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 	return &with, nil
 }
 
-// withSets is a Snapshot with the MachineSets.
+// withSets is a Snapshot with the sets of Machines.
 func (g *Handlers) withSets(ctx context.Context, r *admission.Request, s *quorum.Snapshot) (*quorum.Snapshot, error) {
 	hosts, err := g.Observer.Hosts(ctx, r.New, false, true)
 	if err != nil {
 		return nil, err
 	}
 	with := *s
-	with.MachineSets, with.MachineSetsWhy = hosts.MachineSets, hosts.MachineSetsWhy
+	with.MachineSets, with.ControlPlaneMachineSets, with.MachineSetsWhy = hosts.MachineSets, hosts.ControlPlaneMachineSets, hosts.MachineSetsWhy
 	return &with, nil
 }
 

@@ -83,7 +83,7 @@ and leaves the members alone should that operator come back.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
 	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; Holdfast learns later ones from the ring. While none answers, it asks those that it wrote down, and the Nodes")
 	o.etcdFiles.bind(f)
-	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted, odd; 0 reads the install-config in kube-system/cluster-config-v1, of which the greatest number on record counts")
+	f.IntVar(&o.desired, "desired-replicas", 0, "voters wanted; 0 reads the install-config in kube-system/cluster-config-v1, of which the greatest number on record counts")
 	f.IntVar(&o.limits.MaxDeleting, "max-deleting", o.limits.MaxDeleting, "how many Machines of voters may be deleting at the same time (rule one-too-many); -1 is as many as etcd can lose, at least one; 0 turns the rule off")
 	f.Uint64Var(&o.limits.MaxLag, "max-learner-lag", o.limits.MaxLag, "raft entries that a learner may be behind the leader to be promoted")
 	f.DurationVar(&o.limits.SteadyFor, "learner-steady-time", o.limits.SteadyFor, "how long a learner must have kept up with --max-learner-lag to be promoted")
@@ -114,8 +114,8 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.desired < 0 || o.desired > 0 && o.desired%2 == 0 {
-		return 0, usage("--desired-replicas is %d; the number of etcd voters is odd: 1, 3 or 5", o.desired)
+	if o.desired < 0 {
+		return 0, usage("--desired-replicas is %d; it is a number of etcd voters, such as 3 or 5, or 0", o.desired)
 	}
 	if o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated {
 		return 0, usage("--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting)

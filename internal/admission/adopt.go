@@ -35,9 +35,9 @@ func scales(o quorum.Owner) bool {
 	return o.Controller && (o.Kind == "MachineSet" && (o.Group == machineAPI || o.Group == clusterAPI) || o.Kind == "MachineDeployment" && o.Group == clusterAPI)
 }
 
-// usual says whether control-plane Machines have such owners.
+// usual says whether it is the controller that control-plane Machines have.
 func usual(o quorum.Owner) bool {
-	return o.Group == machineAPI && (o.Kind == "ControlPlaneMachineSet" || o.Kind == "MachineHealthCheck")
+	return o.Controller && o.Group == machineAPI && o.Kind == "ControlPlaneMachineSet"
 }
 
 const (
@@ -49,7 +49,7 @@ const (
 // API server waits for an answer.
 const MostOwners = 100
 
-// admitOwners is the rule adopt for a Machine. Where it is not known which MachineSets there are, a control plane's usual owner
+// admitOwners is the rule adopt for a Machine. Where it is not known which sets there are, a control plane's usual owner
 // passes: its operator must not wait.
 func admitOwners(d *Decision, r *Request, s *quorum.Snapshot) {
 	if !r.owns() || r.Old != nil && !r.becomesGuarded() && slices.Equal(r.Old.Owners, r.New.Owners) {
@@ -65,6 +65,9 @@ func admitOwners(d *Decision, r *Request, s *quorum.Snapshot) {
 		case !r.adds(o):
 		case scales(o), o.Controller && !unknown && slices.Contains(s.MachineSets, o.UID):
 			d.add(quorum.RuleAdopt, VerdictDenied, adoptDenied(r, &r.New.Owners[i])...)
+			return
+		case usual(o) && !unknown && !slices.Contains(s.ControlPlaneMachineSets, o.UID):
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptAbsent(r, &r.New.Owners[i])...)
 			return
 		case o.Controller && unknown && !usual(o):
 			d.add(quorum.RuleAdopt, VerdictDenied, adoptUnknown(r, &r.New.Owners[i])...)
@@ -91,10 +94,18 @@ func adoptDenied(r *Request, o *quorum.Owner) []string {
 	}
 }
 
+func adoptAbsent(r *Request, o *quorum.Owner) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): control-plane Machine %s would have a controller that does not exist: ControlPlaneMachineSet %s with UID %s.", quorum.RuleAdopt, r.name(), quorum.Clip(o.Name, 60), quorum.Clip(o.UID, 40)),
+		"The garbage collector would delete the Machine at once.",
+		"Leave that owner reference out, or give the UID of a set that is there: kubectl -n " + r.Namespace + " get controlplanemachinesets -o custom-columns=NAME:.metadata.name,UID:.metadata.uid",
+	}
+}
+
 func adoptUnknown(r *Request, o *quorum.Owner) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s now: by its UID it may be a MachineSet.", quorum.RuleAdopt, quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 80), r.name()),
-		"The MachineSets could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
+		"The sets of Machines could not be read. Try again in a few seconds; if it stays so, look into Holdfast's log.",
 	}
 }
 

@@ -83,7 +83,7 @@ func RecordInstalled(data map[string]string, voters int) map[string]string {
 // Installed reads that number, 0 without one.
 func Installed(data map[string]string) int {
 	n, err := strconv.Atoi(data[installedKey])
-	if err != nil || n < 0 || n%2 == 0 {
+	if err != nil || n < 0 {
 		return 0
 	}
 	return n

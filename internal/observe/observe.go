@@ -9,12 +9,15 @@ import (
 	"strings"
 	"time"
 
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -140,7 +143,12 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, compares, adopt
 	}
 	if adopts {
 		s.MachineSetsWhy = ""
-		o.machineSets(ctx, s)
+		if s.MachineSets, err = o.uids(ctx, machinev1beta1.GroupVersion.WithKind("MachineSetList")); err == nil {
+			s.ControlPlaneMachineSets, err = o.uids(ctx, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"))
+		}
+		if err != nil {
+			s.MachineSetsWhy = err.Error()
+		}
 	}
 	if compares && m.ControlPlane() {
 		keys := m.InstanceKeys()
@@ -155,19 +163,21 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, compares, adopt
 	return s, nil
 }
 
-// machineSets reads which MachineSets there are.
-func (o *Observer) machineSets(ctx context.Context, s *quorum.Snapshot) {
+// uids are those of all objects of a kind in the namespace: none of a kind that is not served.
+func (o *Observer) uids(ctx context.Context, kind schema.GroupVersionKind) (uids []string, err error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineSetList"))
+	list.SetGroupVersionKind(kind)
 	for more := true; more; more = list.Continue != "" {
-		if err := o.API.List(ctx, list, client.InNamespace(o.Namespace), client.Limit(page), client.Continue(list.Continue)); err != nil {
-			s.MachineSetsWhy = fmt.Sprintf("list MachineSets in namespace %s: %v", o.Namespace, err)
-			return
+		if err := o.API.List(ctx, list, client.InNamespace(o.Namespace), client.Limit(page), client.Continue(list.Continue)); apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			return nil, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("list %s in namespace %s: %w", strings.TrimSuffix(kind.Kind, "List")+"s", o.Namespace, err)
 		}
 		for i := range list.Items {
-			s.MachineSets = append(s.MachineSets, string(list.Items[i].UID))
+			uids = append(uids, string(list.Items[i].UID))
 		}
 	}
+	return uids, nil
 }
 
 // claimants reads the Machines of these names that are none of the control plane's, live: the look that found them was a while ago.

@@ -99,7 +99,7 @@ func TestWanted(t *testing.T) {
 		{recorded: "3", want: 3, why: "does not exist"},
 		{installConfig: "controlPlane: {replicas: 1}", recorded: "3", flag: 1, want: 1},
 		{installConfig: "controlPlane: {replicas: 1}", recorded: "-3", want: 1},
-		{installConfig: "controlPlane: {replicas: 1}", recorded: "4", want: 1},
+		{installConfig: "controlPlane: {replicas: 1}", recorded: "4", want: 4, why: "asks for 1"},
 		{installConfig: "{}", want: 0, why: "no controlPlane.replicas"},
 	} {
 		objects := []client.Object{&corev1.ConfigMap{

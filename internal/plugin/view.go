@@ -153,6 +153,9 @@ func (v *view) etcdLine() string {
 	wanted := "how many are wanted is not known (" + v.DesiredWhy + ")"
 	if v.Desired > 0 {
 		wanted = fmt.Sprintf("%d wanted", v.Desired)
+		if v.Desired%2 == 0 {
+			wanted += fmt.Sprintf(" (as many may fail as of %d)", v.Desired-1)
+		}
 		if v.DesiredWhy != "" {
 			wanted += " (" + v.DesiredWhy + ")"
 		}

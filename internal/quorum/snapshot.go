@@ -31,10 +31,11 @@ type Snapshot struct {
 	Claimants    []Machine `json:"claimants,omitempty"`
 	ClaimantsWhy string    `json:"claimantsWhy,omitzero"`
 
-	// MachineSets are the UIDs of those that there are, where a request is about a Machine's controller; MachineSetsWhy says why they
+	// MachineSets and ControlPlaneMachineSets are the UIDs of those that there are, where a request is about a Machine's controller; MachineSetsWhy says why they
 	// are not known.
-	MachineSets    []string `json:"machineSets,omitempty"`
-	MachineSetsWhy string   `json:"machineSetsWhy,omitzero"`
+	MachineSets             []string `json:"machineSets,omitempty"`
+	ControlPlaneMachineSets []string `json:"controlPlaneMachineSets,omitempty"`
+	MachineSetsWhy          string   `json:"machineSetsWhy,omitzero"`
 
 	// Records are the evidence of all Machines that ever hosted a listed member, kept apart from the
 	// Machines so that it outlives them. A record whose Machine is not in Machines is of one that is gone.
@@ -59,7 +60,7 @@ type Snapshot struct {
 	Configured int `json:"configured,omitzero"`
 	Installed  int `json:"installed,omitzero"`
 
-	// Desired is the number of voters wanted: odd, or 0 when unknown. DesiredWhy says why it is unknown, or not what the install-config
+	// Desired is the number of voters wanted, or 0 when unknown. DesiredWhy says why it is unknown, or not what the install-config
 	// asks for.
 	Desired    int    `json:"desired,omitzero"`
 	DesiredWhy string `json:"desiredWhy,omitzero"`

@@ -37,7 +37,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	w := newWorld()
 	s := &w.s
 	s.Mode = one(t, "mode", q.ModeFull, q.ModeFull, q.ModeFull, q.ModeGuard)
-	s.Desired, s.Replicas = one(t, "desired", 3, 3, 3, 1, 5, 0), one(t, "replicas", 0, 0, 3, 5)
+	s.Desired, s.Replicas = one(t, "desired", 3, 3, 3, 1, 4, 5, 0), one(t, "replicas", 0, 0, 3, 5)
 	if s.Ring.Known = chance(t, 95, "known"); !s.Ring.Known {
 		s.Ring.Why = one(t, "ring why", "", strings.Repeat("an error\nof several lines, ééé\n", 50))
 	}
@@ -83,6 +83,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 		s.Claimants = append(s.Claimants, m)
 	}
 	s.MachineSets = one(t, "MachineSets", nil, []string{"w"}, []string{"w", "c"})
+	s.ControlPlaneMachineSets = one(t, "ControlPlaneMachineSets", nil, []string{"c"}, []string{"c"})
 	if chance(t, 5, "MachineSets unknown") {
 		s.MachineSetsWhy = "not listed"
 	}
@@ -482,9 +483,9 @@ func hosts(s *q.Snapshot, r *admission.Request) *q.Snapshot {
 	if identities().Compares(r) && m.ControlPlane() {
 		out.Claimants, out.ClaimantsWhy = s.Claimants, s.ClaimantsWhy
 	}
-	out.MachineSets, out.MachineSetsWhy = nil, "nobody asked for them"
+	out.MachineSets, out.ControlPlaneMachineSets, out.MachineSetsWhy = nil, nil, "nobody asked for them"
 	if r.Adopts() {
-		out.MachineSets, out.MachineSetsWhy = s.MachineSets, s.MachineSetsWhy
+		out.MachineSets, out.ControlPlaneMachineSets, out.MachineSetsWhy = s.MachineSets, s.ControlPlaneMachineSets, s.MachineSetsWhy
 	}
 	return out
 }
@@ -546,6 +547,9 @@ func TestAdmit(t *testing.T) {
 			}
 			if n := fixed.New; n.ControlPlane() && owned(n) {
 				t.Error("it was created as a MachineSet's")
+			}
+			if n := fixed.New; n.ControlPlane() && forsaken(n, s) {
+				t.Error("its controller does not exist")
 			}
 			return
 		}
@@ -626,6 +630,8 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 		t.Error("the labels are gone")
 	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
 		t.Error("a MachineSet took it")
+	case !was.Deleting() && is.ControlPlane() && forsaken(is, s) && (becomes || !forsaken(was, s)):
+		t.Error("its controller does not exist")
 	case becomes:
 	case class != admission.ClassCustodian && is.EvidenceRaw != was.EvidenceRaw:
 		t.Error("the evidence was changed")
@@ -758,6 +764,13 @@ func owned(m *q.Machine) bool {
 	return slices.ContainsFunc(m.Owners, func(o q.Owner) bool { return o.Kind == "MachineSet" && o.Controller })
 }
 
+// forsaken says whether the garbage collector would delete the Machine: its set does not exist.
+func forsaken(m *q.Machine, s *q.Snapshot) bool {
+	return s.MachineSetsWhy == "" && slices.ContainsFunc(m.Owners, func(o q.Owner) bool {
+		return o.Kind == "ControlPlaneMachineSet" && o.Controller && !slices.Contains(s.ControlPlaneMachineSets, o.UID)
+	})
+}
+
 // checkDeleted judges a DELETE that passed, by counting.
 func checkDeleted(t *rapid.T, r *admission.Request, s *q.Snapshot, d *admission.Decision) {
 	if d.Repairs != (admission.Repairs{}) {
@@ -813,7 +826,7 @@ func TestEveryReplacementCompletes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
 		n := one(t, "voters", 1, 3, 3, 5)
-		w.s.Desired = one(t, "desired", n, n, n, 3, 5)
+		w.s.Desired = one(t, "desired", n, n, n, 3, 4, 5)
 		w.s.Ring.Version = one(t, "version", "3.7.3", "3.6.0")
 		w.s.Limits.MaxDeleting = one(t, "limit", q.AsTolerated, q.AsTolerated, 0)
 		w.s.Limits.MaxLearners = one(t, "learners", 1, 1, 2, 3)

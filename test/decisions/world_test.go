@@ -37,7 +37,7 @@ const index = 10000 // the leader's raft index; learners begin at 0
 
 func newWorld() *world {
 	w := &world{broken: map[string]bool{}, silent: map[q.MemberID]bool{}, nextID: 0xb0}
-	w.s = q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: 3, Limits: q.DefaultLimits()}
+	w.s = q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: 3, Limits: q.DefaultLimits(), ControlPlaneMachineSets: []string{"uid-cluster"}}
 	w.s.Limits.DeadAfter = round
 	w.s.Ledger = q.Ledger{Version: "1", CreatedAt: noon().Add(-time.Hour)}
 	w.s.Ring = q.Ring{Known: true, Index: index, Version: "3.7.3"}

@@ -352,16 +352,17 @@ func spareGuard() map[string]string {
 		repeats = "an Event that is repeated for minutes"
 	)
 	spare := map[string]string{
-		"list machinesets.machine.openshift.io in openshift-machine-api": "when a control-plane Machine is given a controller",
-		"patch events.events.k8s.io in default":                          repeats,
-		"patch events in holdfast-system":                                repeats,
-		"patch events.events.k8s.io in openshift-machine-api":            repeats,
-		"list secrets/holdfast-webhook-ca in holdfast-system":            streams,
-		"update configmaps/holdfast-releases in openshift-machine-api":   "a final release, which test/scenario has",
-		"update configmaps/holdfast-members in openshift-machine-api":    "a change of members, which test/custodian has",
-		"delete configmaps/holdfast-members in openshift-machine-api":    "one that was made immutable",
-		"update secrets/holdfast-webhook-ca in holdfast-system":          "the CA is renewed long before it ends, in years",
-		"delete secrets/holdfast-webhook-ca in holdfast-system":          "a CA that cannot be used when a replica starts, and cannot be changed",
+		"list machinesets.machine.openshift.io in openshift-machine-api":             "when a control-plane Machine is given a controller",
+		"list controlplanemachinesets.machine.openshift.io in openshift-machine-api": "when a control-plane Machine is given a controller",
+		"patch events.events.k8s.io in default":                                      repeats,
+		"patch events in holdfast-system":                                            repeats,
+		"patch events.events.k8s.io in openshift-machine-api":                        repeats,
+		"list secrets/holdfast-webhook-ca in holdfast-system":                        streams,
+		"update configmaps/holdfast-releases in openshift-machine-api":               "a final release, which test/scenario has",
+		"update configmaps/holdfast-members in openshift-machine-api":                "a change of members, which test/custodian has",
+		"delete configmaps/holdfast-members in openshift-machine-api":                "one that was made immutable",
+		"update secrets/holdfast-webhook-ca in holdfast-system":                      "the CA is renewed long before it ends, in years",
+		"delete secrets/holdfast-webhook-ca in holdfast-system":                      "a CA that cannot be used when a replica starts, and cannot be changed",
 	}
 	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
 		spare["list "+kind+".admissionregistration.k8s.io/"+registrations.Name] = streams
