@@ -51,6 +51,11 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 	switch c := a.Change.(type) {
 	case membership.ReleaseHook:
 		return r.release(ctx, a, c)
+	case membership.MarkIdle:
+		return r.changeMachine(ctx, a, func(m *machinev1beta1.Machine) error {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, quorum.IdleAnnotation, a.UID)
+			return nil
+		})
 	case membership.RecordRelease:
 		return r.record(ctx, s, c.Release)
 	case membership.AddHook:
@@ -229,7 +234,7 @@ func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd
 		err = r.release(ctx, a, c)
 	case membership.SizeGuard:
 		err = r.QuorumGuard.writeBudget(ctx, c.MinAvailable, c.Version)
-	case membership.AddHook, membership.RecordRelease, membership.CreateGuardPod, membership.DeleteGuardPod:
+	case membership.AddHook, membership.MarkIdle, membership.RecordRelease, membership.CreateGuardPod, membership.DeleteGuardPod:
 		err = fmt.Errorf("%s is not done under the membership lock", a.Describe())
 	}
 	return err

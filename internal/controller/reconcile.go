@@ -301,7 +301,7 @@ func (r *Reconciler) done(a membership.Action) {
 		return
 	}
 	reason := map[membership.Kind]string{
-		membership.KindAddHook: "HookAdded", membership.KindReleaseHook: "HookReleased", membership.KindRecordRelease: "ReleaseRecorded", membership.KindRemoveLearner: "LearnerRemoved",
+		membership.KindAddHook: "HookAdded", membership.KindReleaseHook: "HookReleased", membership.KindMarkIdle: "MemberLeft", membership.KindRecordRelease: "ReleaseRecorded", membership.KindRemoveLearner: "LearnerRemoved",
 		membership.KindMoveLeader: "LeaderMoved", membership.KindRemoveVoter: "MemberRemoved", membership.KindPromote: "LearnerPromoted",
 		membership.KindAddLearner: "LearnerAdded",
 	}[a.Kind()]

@@ -110,13 +110,14 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 	}
 	for key := range m.Annotations {
 		switch key {
-		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair":
+		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, quorum.IdleAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair":
 		default:
 			if strings.HasPrefix(key, "holdfast.dev/") && (out.Misspelled == "" || key < out.Misspelled) {
 				out.Misspelled = key
 			}
 		}
 	}
+	out.Marked = out.UID != "" && m.Annotations[quorum.IdleAnnotation] == out.UID
 	_, out.Remediating = m.Annotations[quorum.RemediationAnnotation]
 	if m.DeletionTimestamp != nil {
 		out.DeletedAt = m.DeletionTimestamp.Time

@@ -48,6 +48,9 @@ type (
 		Final       bool   // the Machine may host a member
 		Pod, PodUID string // Final: the Node's guard pod, which goes first; "" without one
 	}
+	// MarkIdle changes a Machine, and nothing that counts: what changes, cluster-etcd-operator looks at, and of what it does in etcd itself the
+	// API server tells it nothing.
+	MarkIdle struct{}
 	// RecordRelease writes a final release into the ledger, before it is performed.
 	RecordRelease struct{ Release quorum.Release }
 	// SizeGuard sizes the quorum guard's budget.
@@ -88,6 +91,7 @@ const (
 	KindCreateGuardPod
 	KindDeleteGuardPod
 	KindRecordRelease
+	KindMarkIdle
 	KindRemoveLearner
 	KindMoveLeader
 	KindRemoveVoter
@@ -98,7 +102,7 @@ const (
 func (k Kind) String() string {
 	return [...]string{
 		KindAddHook: "add-hook", KindReleaseHook: "release-hook", KindSizeGuard: "size-guard", KindCreateGuardPod: "create-guard-pod", KindDeleteGuardPod: "delete-guard-pod",
-		KindRecordRelease: "record-release", KindRemoveLearner: "remove-learner", KindMoveLeader: "move-leader", KindRemoveVoter: "remove-voter",
+		KindRecordRelease: "record-release", KindMarkIdle: "mark-idle", KindRemoveLearner: "remove-learner", KindMoveLeader: "move-leader", KindRemoveVoter: "remove-voter",
 		KindPromote: "promote", KindAddLearner: "add-learner",
 	}[k]
 }
@@ -114,13 +118,14 @@ func (a Action) Locks(s *quorum.Snapshot) bool {
 		return c.Final && s.Mode == quorum.ModeFull && s.Ring.Known
 	case SizeGuard:
 		return s.QuorumGuard.MinAvailable != nil && c.MinAvailable < *s.QuorumGuard.MinAvailable
-	case AddHook, RecordRelease, CreateGuardPod, DeleteGuardPod, AddLearner, Promote, RemoveLearner, RemoveVoter, MoveLeader:
+	case AddHook, MarkIdle, RecordRelease, CreateGuardPod, DeleteGuardPod, AddLearner, Promote, RemoveLearner, RemoveVoter, MoveLeader:
 	}
 	return a.Kind().Membership()
 }
 
 func (AddHook) kind() Kind        { return KindAddHook }
 func (ReleaseHook) kind() Kind    { return KindReleaseHook }
+func (MarkIdle) kind() Kind       { return KindMarkIdle }
 func (RecordRelease) kind() Kind  { return KindRecordRelease }
 func (SizeGuard) kind() Kind      { return KindSizeGuard }
 func (CreateGuardPod) kind() Kind { return KindCreateGuardPod }
@@ -145,7 +150,7 @@ func (a Action) MemberID() quorum.MemberID {
 		return c.Member.ID
 	case Promote:
 		return c.Member.ID
-	case AddHook, ReleaseHook, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod, AddLearner:
+	case AddHook, ReleaseHook, MarkIdle, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod, AddLearner:
 	}
 	return 0
 }
@@ -182,6 +187,10 @@ func (c ReleaseHook) describe(machine string) string {
 		return fmt.Sprintf("release the latch of Machine %s", machine)
 	}
 	return fmt.Sprintf("release hook and latch of Machine %s", machine)
+}
+
+func (MarkIdle) describe(machine string) string {
+	return fmt.Sprintf("mark Machine %s as one that hosts no etcd member", machine)
 }
 
 func (c RecordRelease) describe(machine string) string {
@@ -243,6 +252,8 @@ func Shows(s *quorum.Snapshot, a Action) bool {
 	case AddHook:
 		return m != nil && (!c.Hook || m.Hook == quorum.EntryOurs) && (!c.Latch || m.Latch == quorum.EntryOurs) &&
 			(len(c.Evidence.MemberIDs) == 0 || m.OwnEvidence().Same(c.Evidence))
+	case MarkIdle:
+		return m != nil && m.Marked
 	case RecordRelease:
 		return s.Ledger.Has(a.UID)
 	case SizeGuard, CreateGuardPod, DeleteGuardPod: // the plan says so anew if it is still to do, and nobody asks after it

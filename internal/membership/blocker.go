@@ -35,7 +35,7 @@ func (p *planner) explainWaiting() {
 		}
 		if p.s.Mode == quorum.ModeGuard {
 			until := "has moved its etcd member and taken its hook off"
-			if is == quorum.HostingNothing {
+			if p.plan.InProgress = true; is == quorum.HostingNothing { // that its member leaves is seen at once
 				until = "takes its hook off, for which it looks once a minute"
 			}
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator %s%s; that one's log: kubectl -n openshift-etcd-operator logs deployment/etcd-operator", m.Name, until, p.askForNode(m))

@@ -101,7 +101,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 		if m == nil || !m.Deleting() || m.Hook != quorum.EntryAbsent {
 			return InvariantRelease, "the Machine is not deleting, or its hook is not off"
 		}
-	case SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
+	case MarkIdle, SizeGuard, CreateGuardPod, DeleteGuardPod: // neither touches a hook or a member
 	case RemoveLearner, MoveLeader, RemoveVoter, Promote, AddLearner: // checkMember's
 	}
 	return "", ""
@@ -142,7 +142,7 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 			return InvariantTolerance, fmt.Sprintf("there would be %d voters, and none of them could be removed", voters+1)
 		}
 	case MoveLeader, AddLearner: // neither changes who votes
-	case AddHook, ReleaseHook, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod: // checkMachine's
+	case AddHook, ReleaseHook, MarkIdle, RecordRelease, SizeGuard, CreateGuardPod, DeleteGuardPod: // checkMachine's
 	}
 	return "", ""
 }

@@ -14,10 +14,11 @@ const (
 	LatchOwner = "holdfast"                     // its owner
 	Finalizer  = "machine.machine.openshift.io" // the machine controller's
 
-	EvidenceAnnotation   = "holdfast.dev/etcd-member" // JSON of Evidence
-	OverrideAnnotation   = "holdfast.dev/override"    // "<rule>: <reason>"
-	OverrideByAnnotation = "holdfast.dev/override-by" // the stamp: who set the override and when
-	GaveWayAnnotation    = "holdfast.dev/gave-way"    // on a Node: RFC 3339 time at which its learner gave way
+	EvidenceAnnotation   = "holdfast.dev/etcd-member"     // JSON of Evidence
+	OverrideAnnotation   = "holdfast.dev/override"        // "<rule>: <reason>"
+	OverrideByAnnotation = "holdfast.dev/override-by"     // the stamp: who set the override and when
+	IdleAnnotation       = "holdfast.dev/hosts-no-member" // UID of a Machine whose member has left; nothing is decided by it
+	GaveWayAnnotation    = "holdfast.dev/gave-way"        // on a Node: RFC 3339 time at which its learner gave way
 
 	BootstrapName = "etcd-bootstrap" // of the etcd member that the installer's temporary host runs
 
@@ -64,6 +65,7 @@ type Machine struct {
 	EvidenceRaw string   `json:"evidence,omitzero"`   // the annotation as it stands, "" without it
 	Override    string   `json:"override,omitzero"`   // OverrideAnnotation as it stands
 	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
+	Marked      bool     `json:"marked,omitzero"`     // it has its own IdleAnnotation
 	Misspelled  string   `json:"misspelled,omitzero"` // an annotation that looks like Holdfast's and means nothing to it, "" without one
 
 	Owners []Owner `json:"owners,omitempty"`

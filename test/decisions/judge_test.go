@@ -55,7 +55,7 @@ func violates(s *q.Snapshot, a membership.Action) string {
 			answer++
 		}
 	}
-	etcd := a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease && a.Kind() != membership.KindSizeGuard && a.Kind() != membership.KindCreateGuardPod && a.Kind() != membership.KindDeleteGuardPod
+	etcd := a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease && a.Kind() != membership.KindMarkIdle && a.Kind() != membership.KindSizeGuard && a.Kind() != membership.KindCreateGuardPod && a.Kind() != membership.KindDeleteGuardPod
 	switch {
 	case etcd && (!s.Ring.Known || dumbMislists(s)):
 		return "etcd is changed although it is not known"

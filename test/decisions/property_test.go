@@ -148,7 +148,7 @@ func drawMachine(t *rapid.T, i int, long string) q.Machine {
 		Hook:      drawEntry(t, "hook"), Latch: drawEntry(t, "latch"), Finalizer: chance(t, 90, "finalizer"),
 		Override: one(t, "override", "", "", "one-too-many: because", "escape-hatch: because", "degraded-delete: because", "unprotected-delete: because", "claim: because", "keep-host: because", "nonsense"),
 		Phase:    "Running", NodeName: fmt.Sprintf("node-%d", i), ProviderID: fmt.Sprintf("p%d", i), InstanceID: true, Addresses: drawAddresses(t, i),
-		Zone: one(t, "zone", "a", "b", ""), Remediating: chance(t, 10, "remediating"),
+		Zone: one(t, "zone", "a", "b", ""), Remediating: chance(t, 10, "remediating"), Marked: chance(t, 20, "marked"),
 	}
 	if m.Override != "" {
 		m.OverrideBy = one(t, "by", q.Stamp("bob", noon()), q.Stamp("bob", noon().Add(-2*time.Hour)), "bob", "")
@@ -245,7 +245,7 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 		if problem := cmp.Or(violates(s, a), misled(s, a), hasty(s, a)); problem != "" {
 			t.Errorf("%s: %s", a.Describe(), problem)
 		}
-		if a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {
+		if a.Kind() != membership.KindAddHook && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease && a.Kind() != membership.KindMarkIdle {
 			changes++
 		}
 		if !s.Ring.Known && a.Kind() != membership.KindReleaseHook && a.Kind() != membership.KindRecordRelease {
@@ -253,6 +253,9 @@ func decideAndCheck(t *rapid.T, s *q.Snapshot) []membership.Action {
 		}
 		on, _ := a.Change.(membership.AddHook)
 		off, _ := a.Change.(membership.ReleaseHook)
+		if m := machineOf(s, a.Machine); a.Kind() == membership.KindMarkIdle && (m == nil || s.Mode != q.ModeGuard || m.DeletedAt.IsZero() || m.Hook != q.EntryOurs || m.Marked || dumbMayHost(s, m)) {
+			t.Error("a mark where cluster-etcd-operator would release nothing")
+		}
 		if s.Mode == q.ModeGuard && (changes > 0 || on.Hook || off.Hook) {
 			t.Errorf("guard mode: %s", a.Describe())
 		}
@@ -394,7 +397,7 @@ func TestCheckPlanIsAsStrictAsTheJudge(t *testing.T) {
 		s := drawSnapshot(t)
 		member := membership.Member{ID: q.MemberID(0xa0 + rapid.IntRange(0, 6).Draw(t, "member"))}
 		a := membership.Action{Change: rapid.SampledFrom([]membership.Change{
-			membership.AddHook{Hook: true}, membership.ReleaseHook{Hook: true}, membership.RecordRelease{}, membership.SizeGuard{}, membership.CreateGuardPod{}, membership.DeleteGuardPod{},
+			membership.AddHook{Hook: true}, membership.ReleaseHook{Hook: true}, membership.RecordRelease{}, membership.MarkIdle{}, membership.SizeGuard{}, membership.CreateGuardPod{}, membership.DeleteGuardPod{},
 			membership.RemoveLearner{Member: member}, membership.MoveLeader{From: member}, membership.RemoveVoter{Member: member}, membership.Promote{Member: member}, membership.AddLearner{},
 		}).Draw(t, "change")}
 		if len(s.Machines) > 0 {

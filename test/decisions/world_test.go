@@ -93,6 +93,8 @@ func (w *world) apply(a membership.Action) error {
 		if c.Latch {
 			m.Latch = q.EntryAbsent
 		}
+	case membership.MarkIdle:
+		m.Marked = true
 	case membership.RecordRelease:
 		w.s.Ledger.Entries = append(w.s.Ledger.Entries, c.Release)
 	case membership.SizeGuard:

@@ -108,6 +108,7 @@ func (c *config) machine(o slot, h *host, since time.Time) q.Machine {
 		Name: h.name, UID: h.uid, Role: "master", Type: "master", CreatedAt: since, Hook: entry(o.is(hook)), Latch: entry(o.is(latch)),
 		Finalizer: true, Phase: "Provisioning",
 	}
+	m.Marked = true // which tells the operator something, and changes nothing here
 	if o.is(instance) {
 		m.ProviderID, m.NodeName, m.InstanceID, m.Addresses, m.Phase = h.instance, h.name, true, h.at(o), "Running"
 	}

@@ -97,7 +97,7 @@ func (c *config) decide(s *state, way int) *plan {
 			x.flag(final, c.Final)
 		case membership.RemoveLearner:
 			x.flag(givesWay, c.GivesWay)
-		case membership.RecordRelease, membership.RemoveVoter, membership.Promote, membership.AddLearner:
+		case membership.MarkIdle, membership.RecordRelease, membership.RemoveVoter, membership.Promote, membership.AddLearner:
 		}
 		x.slot = int8(order(k, way))
 		if a.Kind().Membership() {
