@@ -69,10 +69,18 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""
 	}
 	at := sum(&ring, answers)
-	if v, err := semver.NewVersion(ring.Version); err == nil && v.Major == 3 && v.Minor < 5 {
-		return quorum.Ring{ReadAt: readAt, Why: fmt.Sprintf("a member is etcd %s, which answers with the member list of its own data, whatever the others have: upgrade it to 3.5 or later", v)}, ""
+	if why := tooOld(ring.Version); why != "" {
+		return quorum.Ring{ReadAt: readAt, Why: why}, ""
 	}
 	return ring, at
+}
+
+// tooOld says why the member list of an etcd of this version does not count, "" if it does, or there is no version.
+func tooOld(version string) (why string) {
+	if v, err := semver.NewVersion(version); err == nil && v.LessThan(semver.Version{Major: 3, Minor: 5}) {
+		return fmt.Sprintf("a member is etcd %s, which answers with the member list of its own data, whatever the others have: upgrade it to 3.5 or later", v)
+	}
+	return ""
 }
 
 // alarms writes those that stand into the ring. A member whose data are corrupt answers, and is no healthy one. An alarm that could

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +151,16 @@ func TestSum(t *testing.T) {
 		at := sum(&got, tc.answers)
 		if got.Leader != tc.want.Leader || got.Index != tc.want.Index || got.Version != tc.want.Version || at != tc.at {
 			t.Errorf("%s: leader %d, index %d, version %q at %q", name, got.Leader, got.Index, got.Version, at)
+		}
+	}
+}
+
+// TestTooOld: an etcd below 3.5 asks nobody for its member list.
+func TestTooOld(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"": false, "not provided": false, "2.3.8": true, "3.3.0": true, "3.4.37": true, "3.5.0": false, "3.10.0": false, "4.0.0": false} {
+		if why := tooOld(version); (why != "") != want || want && !strings.Contains(why, "a member is etcd "+version) {
+			t.Errorf("%q: %q", version, why)
 		}
 	}
 }

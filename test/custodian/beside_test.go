@@ -41,6 +41,7 @@ func TestBeside(t *testing.T) {
 			followers := slices.DeleteFunc(c.voters(t), func(name string) bool { return name == leader })
 			c.replacement(t, followers[0], "next-follower")
 		}},
+		{"the operator, which looks once a minute, is told that a member has left", c.told},
 		{"a Machine without addresses", func(t *testing.T) { c.withoutAddresses(t, right) }},
 		{"a learner's Machine is deleted", c.learner},
 		{"a removal whose answer is lost is not followed by a second one", c.noSecond},
@@ -92,7 +93,21 @@ func (c *cluster) replacement(t *testing.T, old, next string) {
 	}
 }
 
-// withoutAddresses is the operator's first wrong way: a Machine whose addresses went hosts nothing for it.
+// told: the removal of a member is no change of a Machine, so the operator would release the Machine only when it looks at all of them again.
+func (c *cluster) told(t *testing.T) {
+	c.watch(t, desired)
+	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{Resync: time.Hour})
+	running, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = o.Run(running, glimpse) }() // what it could not do, it does later
+
+	old := c.voters(t)[0]
+	c.remove(t, old)
+	c.replace(t, old, "next-told")
+	eventually(t, "Machine "+old+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, old), c.restless(ctx)) })
+}
+
+// withoutAddresses is what the operator does wrong of itself: a Machine whose addresses went hosts nothing for it.
 func (c *cluster) withoutAddresses(t *testing.T, right *custodian.Operator) {
 	c.watch(t, desired)
 	const after = "zz-never" // by name, so the operator comes to it after the other
@@ -116,8 +131,7 @@ func (c *cluster) withoutAddresses(t *testing.T, right *custodian.Operator) {
 	}
 	must(t, c.machineAPI.Status().Patch(t.Context(), named(old), empty))
 
-	wrong := c.custodian(t, dial(t, c.Sandbox), custodian.Options{EmptyHostsNothing: true})
-	writes, err := wrong.Round(t.Context())
+	writes, err := right.Round(t.Context())
 	if err != nil {
 		t.Errorf("the operator's round ends with %v: it may have left Machines out", err)
 	}
@@ -134,7 +148,7 @@ func (c *cluster) withoutAddresses(t *testing.T, right *custodian.Operator) {
 	before, err := c.machine(t.Context(), old)
 	must(t, err)
 	for range 3 {
-		writes, err := wrong.Round(t.Context())
+		writes, err := right.Round(t.Context())
 		if err != nil || len(writes) != 1 {
 			t.Fatalf("the operator's writes: %v, %v", writes, err)
 		}
@@ -154,7 +168,7 @@ func (c *cluster) withoutAddresses(t *testing.T, right *custodian.Operator) {
 		}
 		return err
 	})
-	goOn(t, wrong, "Machine "+old+" gone", func(ctx context.Context) error { return errors.Join(c.gone(ctx, old), c.restless(ctx)) })
+	goOn(t, right, "Machine "+old+" gone", func(ctx context.Context) error { return errors.Join(c.gone(ctx, old), c.restless(ctx)) })
 }
 
 // learner is a deletion before the promotion. This operator releases a Machine
@@ -211,7 +225,7 @@ func (c *cluster) noSecond(t *testing.T) {
 	c.refused(t, c.gitops, other, quorum.RuleOneTooMany)
 
 	deaf := &lossy{Etcd: dial(t, c.Sandbox), arrives: true}
-	wrong := c.custodian(t, deaf, custodian.Options{NextAfterLost: true})
+	wrong := c.custodian(t, deaf, custodian.Options{})
 	c.replace(t, old, "next-lost")
 	goOn(t, wrong, "Machine "+old+" replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, old), c.restless(ctx)) })
 	if !slices.Equal(deaf.asked, []uint64{members[old].GetID()}) {
@@ -246,7 +260,7 @@ func (c *cluster) notBelieved(t *testing.T) {
 	c.replace(t, old, "next-one")
 
 	mute := &lossy{Etcd: dial(t, c.Sandbox)}
-	wrong := c.custodian(t, mute, custodian.Options{NextAfterLost: true, DoneIfLost: true})
+	wrong := c.custodian(t, mute, custodian.Options{DoneIfLost: true})
 	eventually(t, "two removals that the operator believes in", func(ctx context.Context) error {
 		_, err := wrong.Round(ctx)
 		if len(mute.asked) < 2 {
@@ -287,7 +301,7 @@ func (c *cluster) unseen(t *testing.T, right *custodian.Operator) {
 		t.Fatalf("Machines %q are being deleted, and the voters are %q", going, c.voters(t))
 	}
 	deaf := &lossy{Etcd: dial(t, c.Sandbox), arrives: true}
-	wrong := c.custodian(t, deaf, custodian.Options{NextAfterLost: true})
+	wrong := c.custodian(t, deaf, custodian.Options{})
 	// For a moment after that etcd may not answer, and unknown holds: the operator tries again.
 	eventually(t, "both members removed", func(ctx context.Context) error {
 		_, err := wrong.Round(ctx)

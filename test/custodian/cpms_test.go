@@ -67,7 +67,7 @@ func TestPlatformSets(t *testing.T) {
 // operates runs the stand-in for cluster-etcd-operator until the function that it returns is called.
 func (c *cluster) operates(t *testing.T) (stop func()) {
 	t.Helper()
-	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
+	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{Resync: time.Minute, Revision: 3 * time.Second})
 	running, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	last := make(chan error, 1)
 	go func() { last <- o.Run(running, glimpse) }()

@@ -66,7 +66,7 @@ func (o *Operator) release(ctx context.Context) error {
 		members = slices.DeleteFunc(members, (*etcdserverpb.Member).GetIsLearner)
 	}
 	for _, m := range machines {
-		if memberOf(m, members) != nil || len(internalIPs(m)) == 0 && hadInstance(m) && !o.options.EmptyHostsNothing {
+		if memberOf(m, members) != nil { // a Machine without addresses hosts nothing
 			continue
 		}
 		unhook(m)
@@ -75,11 +75,6 @@ func (o *Operator) release(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// hadInstance says whether something tells of an instance that could still run a member.
-func hadInstance(m *machinev1beta1.Machine) bool {
-	return m.Spec.ProviderID != nil || m.Status.NodeRef != nil
 }
 
 // write sends the Machine as a whole, under its resource version, and notes what came of it.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -55,18 +56,46 @@ func memberOf(m *machinev1beta1.Machine, members []*etcdserverpb.Member) *etcdse
 // ready says whether a Machine may have a member: it is live and hooked.
 func ready(m *machinev1beta1.Machine) bool { return !deleting(m) && hooked(m) }
 
-// add adds one member as a learner: that of a ready Node whose Machine may have one. It adds nobody
-// while a voter is ill or another learner waits.
-func (o *Operator) add(ctx context.Context) error {
-	machines, members, err := o.look(ctx)
+// publish publishes the addresses of the voters, which begins a revision.
+func (o *Operator) publish(ctx context.Context) error {
+	members, err := o.members(ctx)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(members, (*etcdserverpb.Member).GetIsLearner) || len(members) == 0 {
+	if now := voterIPs(members); !slices.Equal(now, o.endpoints) {
+		o.endpoints, o.stableAt = now, time.Now().Add(o.options.Revision)
+	}
+	return nil
+}
+
+func voterIPs(members []*etcdserverpb.Member) []string {
+	var ips []string
+	for _, m := range members {
+		if ip, _ := peer(m); !m.GetIsLearner() {
+			ips = append(ips, ip)
+		}
+	}
+	slices.Sort(ips)
+	return ips
+}
+
+// grow adds a learner and promotes those that are ready, while every member answers.
+func (o *Operator) grow(ctx context.Context) error {
+	members, err := o.members(ctx)
+	if err != nil {
+		return err
+	}
+	if len(o.unhealthy(ctx, members)) > 0 {
 		return nil
 	}
-	if ill := o.unhealthy(ctx, members); len(ill) > 0 {
-		return fmt.Errorf("nobody is added while members do not answer: %v", ill)
+	return errors.Join(o.add(ctx), o.promote(ctx))
+}
+
+// add adds one member as a learner: that of a ready Node whose Machine may have one. While another learner waits, etcd refuses that.
+func (o *Operator) add(ctx context.Context) error {
+	machines, members, err := o.look(ctx)
+	if err != nil || len(members) == 0 {
+		return err
 	}
 	var nodes corev1.NodeList
 	if err := o.client.List(ctx, &nodes, client.HasLabels{nodeLabel}); err != nil {
@@ -120,6 +149,45 @@ func (o *Operator) promote(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// shrink removes members, while no revision is under way and the endpoints are published as the voters are.
+func (o *Operator) shrink(ctx context.Context) error {
+	members, err := o.members(ctx)
+	if err != nil {
+		return err
+	}
+	if time.Now().Before(o.stableAt) || !slices.Equal(voterIPs(members), o.endpoints) {
+		return nil
+	}
+	return errors.Join(o.removeOrphans(ctx), o.removeLearners(ctx), o.removeVoter(ctx))
+}
+
+// removeOrphans removes the voters that have neither a Machine nor a Node, and do not answer.
+func (o *Operator) removeOrphans(ctx context.Context) error {
+	machines, members, err := o.look(ctx)
+	if err != nil {
+		return err
+	}
+	var nodes corev1.NodeList
+	if err := o.client.List(ctx, &nodes, client.HasLabels{nodeLabel}); err != nil {
+		return fmt.Errorf("listing Nodes: %w", err)
+	}
+	for _, member := range members {
+		ip, _ := peer(member)
+		if member.GetIsLearner() ||
+			slices.ContainsFunc(machines, func(m *machinev1beta1.Machine) bool { return slices.Contains(internalIPs(m), ip) }) ||
+			slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return slices.Contains(addresses(n.Status.Addresses), ip) }) {
+			continue
+		}
+		if err := o.answers(ctx, member); err == nil {
+			return fmt.Errorf("member %s answers, and has neither a Machine nor a Node", member.GetName())
+		}
+		if err := o.remove(ctx, member); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // removeLearners removes the learner of every deleting Machine.
 func (o *Operator) removeLearners(ctx context.Context) error {
 	machines, members, err := o.look(ctx)
@@ -129,59 +197,70 @@ func (o *Operator) removeLearners(ctx context.Context) error {
 	var errs []error
 	for _, m := range machines {
 		if member := memberOf(m, members); deleting(m) && hooked(m) && member != nil && member.GetIsLearner() {
-			errs = append(errs, o.remove(ctx, m, member))
+			errs = append(errs, o.remove(ctx, member))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeVoter removes the voter of one deleting Machine, once there are more voters than desired; a
-// voter that does not answer goes before that.
+// removeVoter removes the voter of one deleting Machine, once there are more voters than desired, or one is ill. Those that are ill are
+// tried first, then those of the failure domains that have most voters. One whose removal fails, by the answer at least, is
+// followed by the next, by the list from before.
 func (o *Operator) removeVoter(ctx context.Context) error {
 	machines, members, err := o.look(ctx)
 	if err != nil {
 		return err
 	}
-	voters := slices.DeleteFunc(members, (*etcdserverpb.Member).GetIsLearner)
-	machines = slices.DeleteFunc(machines, func(m *machinev1beta1.Machine) bool {
-		return !deleting(m) || !hooked(m) || memberOf(m, voters) == nil
-	})
+	voters := slices.DeleteFunc(slices.Clone(members), (*etcdserverpb.Member).GetIsLearner)
+	machines = slices.DeleteFunc(machines, func(m *machinev1beta1.Machine) bool { return !hooked(m) || memberOf(m, voters) == nil })
+	inDomain := map[string]int{}
+	for _, m := range machines {
+		inDomain[domain(m)]++
+	}
+	machines = slices.DeleteFunc(machines, func(m *machinev1beta1.Machine) bool { return !deleting(m) })
 	if len(machines) == 0 || len(voters) < o.options.Desired {
 		return nil
 	}
-	switch ill := o.unhealthy(ctx, voters); {
-	case len(voters)-len(ill) < o.options.Desired/2+1:
+	slices.SortStableFunc(machines, func(a, b *machinev1beta1.Machine) int { return inDomain[domain(b)] - inDomain[domain(a)] })
+	ill := o.unhealthy(ctx, members)
+	isIll := func(m *machinev1beta1.Machine) bool { return slices.Contains(ill, memberOf(m, voters)) }
+	illVoters := len(slices.DeleteFunc(slices.Clone(ill), (*etcdserverpb.Member).GetIsLearner))
+	switch {
+	case len(voters)-illVoters < o.options.Desired/2+1:
 		return nil
-	case len(ill) == 0 && len(voters) <= o.options.Desired:
+	case len(ill) > 0 && !slices.ContainsFunc(machines, isIll):
+		return fmt.Errorf("no voter is removed while others do not answer: %v", ill)
+	case illVoters == 0 && len(voters) <= o.options.Desired:
 		return nil
-	case len(ill) > 0:
-		machines = slices.DeleteFunc(machines, func(m *machinev1beta1.Machine) bool {
-			return !slices.Contains(ill, memberOf(m, voters).GetName())
-		})
-		if len(machines) == 0 {
-			return fmt.Errorf("no voter is removed while others do not answer: %v", ill)
-		}
 	}
+	slices.SortStableFunc(machines, func(a, b *machinev1beta1.Machine) int { return rank(isIll(a)) - rank(isIll(b)) })
 	var errs []error
 	for _, m := range machines {
-		err := o.remove(ctx, m, memberOf(m, voters))
+		err := o.remove(ctx, memberOf(m, voters))
 		if err == nil {
 			return errors.Join(errs...) // one at a time
 		}
 		errs = append(errs, err)
-		if !lost(err) || !o.options.NextAfterLost {
-			break
-		}
 	}
 	return errors.Join(errs...)
 }
+
+func rank(first bool) int {
+	if first {
+		return 0
+	}
+	return 1
+}
+
+// domain is the last character of a Machine's name: the platform's sets number their failure domains like that.
+func domain(m *machinev1beta1.Machine) string { return m.Name[len(m.Name)-1:] }
 
 // lost says whether a request may have been applied, and its answer did not come.
 func lost(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rpctypes.ErrTimeout)
 }
 
-func (o *Operator) remove(ctx context.Context, m *machinev1beta1.Machine, member *etcdserverpb.Member) error {
+func (o *Operator) remove(ctx context.Context, member *etcdserverpb.Member) error {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	_, err := o.etcd.MemberRemove(call, member.GetID())
@@ -191,7 +270,7 @@ func (o *Operator) remove(ctx context.Context, m *machinev1beta1.Machine, member
 	if lost(err) && o.options.DoneIfLost {
 		o.gone[member.GetID()] = true
 	}
-	return fmt.Errorf("removing the member of Machine %s: %w", m.Name, err)
+	return fmt.Errorf("removing member %s (%x): %w", member.GetName(), member.GetID(), err)
 }
 
 // look reads Machines and members anew.
@@ -204,18 +283,9 @@ func (o *Operator) look(ctx context.Context) ([]*machinev1beta1.Machine, []*etcd
 	return machines, members, err
 }
 
-// unhealthy are the names of the voters that do not answer.
-func (o *Operator) unhealthy(ctx context.Context, members []*etcdserverpb.Member) []string {
-	var ill []string
-	for _, m := range members {
-		if m.GetIsLearner() {
-			continue
-		}
-		if err := o.answers(ctx, m); err != nil {
-			ill = append(ill, m.GetName())
-		}
-	}
-	return ill
+// unhealthy are the members that do not answer, learners that have not started among them.
+func (o *Operator) unhealthy(ctx context.Context, members []*etcdserverpb.Member) []*etcdserverpb.Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m *etcdserverpb.Member) bool { return o.answers(ctx, m) == nil })
 }
 
 func (o *Operator) answers(ctx context.Context, m *etcdserverpb.Member) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,18 +38,16 @@ type Etcd interface {
 	Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
 }
 
-// Options are the operator's size and its wrong ways.
+// Options are the operator's size, its pace and its wrong ways.
 type Options struct {
 	// Desired is the number of voters wanted.
 	Desired int
-	// EmptyHostsNothing takes a deleting Machine without addresses for one that hosts nothing, whether it
-	// ever had an instance or not.
-	EmptyHostsNothing bool
+	// Resync is after how long Run looks at the hooks of Machines that have not changed. Zero looks in every round.
+	Resync time.Duration
+	// Revision is for how long a revision of the static pods is under way, once other endpoints are published: no member is removed then.
+	Revision time.Duration
 	// LearnersHoldNothing releases a deleting Machine whose member is a learner.
 	LearnersHoldNothing bool
-	// NextAfterLost takes a removal whose answer was lost for one that was not made: it turns to the next
-	// deleting Machine's member, by the list from before.
-	NextAfterLost bool
 	// DoneIfLost takes a removal whose answer was lost for one that was made: the member is gone for it
 	// from then on, whatever etcd lists.
 	DoneIfLost bool
@@ -90,9 +89,13 @@ type Operator struct {
 	options Options
 	heard   *warnings
 
-	mu     sync.Mutex // one round at a time
-	writes []Write
-	gone   map[uint64]bool // members that it takes for removed, with DoneIfLost
+	mu        sync.Mutex // one round at a time
+	writes    []Write
+	gone      map[uint64]bool   // members that it takes for removed, with DoneIfLost
+	versions  map[string]string // of the Machines, as the hooks were looked at last
+	lookedAt  time.Time         // and when
+	endpoints []string          // addresses of the voters, as they were published last
+	stableAt  time.Time         // when the revision since then is done
 }
 
 // New makes an Operator that acts at the API server as the configuration says. The client of etcd
@@ -117,7 +120,10 @@ func New(config *rest.Config, etcd Etcd, options Options) (*Operator, error) {
 }
 
 // Round looks at everything once and does what is to be done. It returns its writes to Machines, in order.
-func (o *Operator) Round(ctx context.Context) ([]Write, error) {
+func (o *Operator) Round(ctx context.Context) ([]Write, error) { return o.round(ctx, 0) }
+
+// round looks at the hooks if a Machine has changed, or resync has passed.
+func (o *Operator) round(ctx context.Context, resync time.Duration) ([]Write, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	began := len(o.writes)
@@ -129,10 +135,17 @@ func (o *Operator) Round(ctx context.Context) ([]Write, error) {
 		return nil, errors.New("the Machine API is not functional: no control-plane Machine is Running")
 	}
 	var errs []error
-	for _, step := range []func(context.Context) error{o.hook, o.release, o.add, o.promote, o.removeLearners, o.removeVoter} {
-		errs = append(errs, step(ctx))
+	versions := map[string]string{}
+	for _, m := range machines {
+		versions[m.Name] = m.ResourceVersion
 	}
-	return slices.Clone(o.writes[began:]), errors.Join(errs...)
+	if !maps.Equal(versions, o.versions) || time.Since(o.lookedAt) >= resync {
+		o.versions, o.lookedAt = versions, time.Now()
+		if err := errors.Join(o.hook(ctx), o.release(ctx)); err != nil {
+			o.versions, errs = nil, append(errs, err) // it is tried again
+		}
+	}
+	return slices.Clone(o.writes[began:]), errors.Join(append(errs, o.publish(ctx), o.grow(ctx), o.shrink(ctx))...)
 }
 
 // Run does rounds until the context ends, and returns the last round's error before that.
@@ -141,7 +154,7 @@ func (o *Operator) Run(ctx context.Context, every time.Duration) error {
 	defer tick.Stop()
 	var last error
 	for {
-		if _, err := o.Round(ctx); ctx.Err() == nil {
+		if _, err := o.round(ctx, o.options.Resync); ctx.Err() == nil {
 			last = err
 		}
 		select {
