@@ -224,9 +224,13 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 		}
 		voters, _ := s.Ring.Voters()
 		lines := []string(nil)
-		if s.Mode == quorum.ModeGuard && !voter.Healthy && s.Desired > 0 && voters >= s.Desired { // that operator does not wait for a replacement
-			until, soon = "its unhealthy member has left etcd", " while this Machine is there to copy"
-			lines = []string{fmt.Sprintf("cluster-etcd-operator removes that within minutes, whether there is a replacement or not. etcd then has %s.", quorum.NVoters(voters-1))}
+		if !voter.Healthy && s.Desired > 0 && voters >= s.Desired { // it goes before its replacement votes
+			until = "its unhealthy member has left etcd"
+			who := "Holdfast removes that once the Node of a replacement waits for its place."
+			if s.Mode == quorum.ModeGuard {
+				who, soon = "cluster-etcd-operator removes that within minutes, whether there is a replacement or not.", " while this Machine is there to copy"
+			}
+			lines = []string{fmt.Sprintf("%s etcd then has %s.", who, quorum.NVoters(voters-1))}
 		}
 		lines = append([]string{fmt.Sprintf("Holdfast (%s): Machine %s is held until %s; it is neither drained nor terminated before.", quorum.RuleHeld, r.name(), until)}, lines...)
 		switch c := r.Old.Controller(); {
