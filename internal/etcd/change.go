@@ -98,16 +98,28 @@ func (h *Held) ready(ctx context.Context) (*clientv3.Client, error) {
 	return leader, h.verify(ctx)
 }
 
-// leader is the endpoint that the leader has just answered at.
+// leader is an endpoint at which a member says that it leads, and has quorum.
 func (c *Client) leader(ctx context.Context) (string, error) {
-	ring, at := c.read(ctx)
-	switch {
-	case !ring.Known:
-		return "", errors.New(ring.Why)
-	case ring.Leader == 0:
-		return "", errors.New("etcd has no leader")
-	case at == "":
-		return "", fmt.Errorf("etcd's leader %x does not answer at its client URLs", ring.Leader)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
+	defer cancel()
+	c.refresh()
+	list, from, err := c.list(ctx, c.cfg.ReadTimeout/2)
+	if err != nil {
+		return "", err
+	}
+	cluster := list.Header.GetClusterId()
+	c.follow(from, cluster, members(list))
+	_, at, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (status *clientv3.StatusResponse, err error) {
+		if status, err = statusOf(ctx, conn); err != nil {
+			return nil, err
+		}
+		if id := status.Header.GetMemberId(); id != status.Leader || status.Header.GetClusterId() != cluster {
+			return nil, fmt.Errorf("member %x answers there, and does not lead", id)
+		}
+		return status, quorate(ctx, conn)
+	})
+	if err != nil {
+		return "", fmt.Errorf("etcd's leader does not answer: %w", err)
 	}
 	return at, nil
 }

@@ -23,12 +23,6 @@ import (
 // Since, ProgressAt and LostSince of the members are left zero: they are about more than one read. Index is the
 // highest committed index that any member told, Leader is 0 while an election is under way.
 func (c *Client) Read(ctx context.Context) quorum.Ring {
-	ring, _ := c.read(ctx)
-	return ring
-}
-
-// read also says which endpoint the leader answered at, "" if it did not.
-func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	budget := c.cfg.ReadTimeout
 	if by, ok := ctx.Deadline(); ok {
 		budget = min(budget, time.Until(by))
@@ -39,7 +33,7 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 	list, from, err := c.list(ctx, budget/2)
 	if err != nil {
 		ring.Why = fmt.Sprintf("etcd gave no linearizable answer: %v", err)
-		return ring, ""
+		return ring
 	}
 	readAt := ring.ReadAt
 	ring.Known = true
@@ -66,13 +60,13 @@ func (c *Client) read(ctx context.Context) (quorum.Ring, string) {
 		}
 	}
 	if why := alarms(&ring, answers); why != "" {
-		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}, ""
+		return quorum.Ring{ReadAt: readAt, Why: why, Alarms: ring.Alarms}
 	}
-	at := sum(&ring, answers)
+	sum(&ring, answers)
 	if why := tooOld(ring.Version); why != "" {
-		return quorum.Ring{ReadAt: readAt, Why: why}, ""
+		return quorum.Ring{ReadAt: readAt, Why: why}
 	}
-	return ring, at
+	return ring
 }
 
 // tooOld says why the member list of an etcd of this version does not count, "" if it does, or there is no version.
@@ -207,7 +201,6 @@ func members(list *clientv3.MemberListResponse) (out []quorum.Member) {
 
 // answer is what a member said of itself.
 type answer struct {
-	url    string
 	status *clientv3.StatusResponse // nil without an answer
 	vars   *vars                    // of the leader, where a member does not answer
 
@@ -231,9 +224,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 				return nil, err
 			}
 		}
-		// Through the cached connection: Client.Status would dial, with a handshake, at each call.
-		remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
-		status, err := clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
+		status, err := statusOf(ctx, conn)
 		if err != nil {
 			return nil, err
 		}
@@ -251,7 +242,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		return answer{}
 	}
 	m.Applied, m.Leader = status.RaftAppliedIndex, quorum.MemberID(status.Leader)
-	out := answer{url: at, status: status}
+	out := answer{status: status}
 
 	// A status has alarms as texts alone, beside the one that there is no leader. The list of them goes through raft.
 	if hints := len(status.Errors); !m.Learner && (hints > 1 || hints == 1 && status.Leader != 0) {
@@ -262,14 +253,12 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		out.alarmsErr = err
 	}
 
-	// A learner refuses linearizable reads. Of a voter one is asked, of the key that etcdctl's
-	// endpoint health reads; being told that one may not read it is an answer too.
-	if !m.Learner {
+	if !m.Learner { // it would refuse linearizable reads
 		conn, err := c.conn(at)
 		if err == nil {
-			_, err = conn.Get(clientv3.WithRequireLeader(ctx), "health", clientv3.WithCountOnly())
+			err = quorate(ctx, conn)
 		}
-		if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		if err != nil {
 			m.Why = failure{at, err}.Error()
 			return out
 		}
@@ -284,6 +273,22 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		}
 	}
 	return out
+}
+
+// statusOf asks through the connection that is there: Client.Status would dial, with a handshake, at each call.
+func statusOf(ctx context.Context, conn *clientv3.Client) (*clientv3.StatusResponse, error) {
+	remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
+	return clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
+}
+
+// quorate says why a voter gives no linearizable answer. It is asked for the key that etcdctl's endpoint health reads; that one may not
+// read it is an answer, too.
+func quorate(ctx context.Context, conn *clientv3.Client) error {
+	_, err := conn.Get(clientv3.WithRequireLeader(ctx), "health", clientv3.WithCountOnly())
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return nil
+	}
+	return err
 }
 
 // connectBound is how long a read waits for a learner that does not take the connection.
@@ -309,8 +314,8 @@ func connected(ctx context.Context, conn *clientv3.Client) error {
 	}
 }
 
-// sum fills in what only all answers together say, and returns the endpoint that the leader answered at.
-func sum(ring *quorum.Ring, answers []answer) (leaderAt string) {
+// sum fills in what only all answers together say.
+func sum(ring *quorum.Ring, answers []answer) {
 	var term uint64
 	var lowest *semver.Version
 	for _, a := range answers {
@@ -333,12 +338,8 @@ func sum(ring *quorum.Ring, answers []answer) (leaderAt string) {
 		ring.Version = lowest.String()
 	}
 	for i, a := range answers {
-		if a.status != nil && ring.Members[i].ID == ring.Leader {
-			leaderAt = a.url
-			if a.vars != nil {
-				a.vars.account(ring)
-			}
+		if a.vars != nil && ring.Members[i].ID == ring.Leader {
+			a.vars.account(ring)
 		}
 	}
-	return leaderAt
 }

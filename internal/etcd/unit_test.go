@@ -134,23 +134,22 @@ func TestRefused(t *testing.T) {
 func TestSum(t *testing.T) {
 	t.Parallel()
 	say := func(term, leader, index uint64, version string) answer {
-		return answer{url: "https://" + version, status: &clientv3.StatusResponse{Header: &pb.ResponseHeader{}, RaftTerm: term, Leader: leader, RaftIndex: index, Version: version}}
+		return answer{status: &clientv3.StatusResponse{Header: &pb.ResponseHeader{}, RaftTerm: term, Leader: leader, RaftIndex: index, Version: version}}
 	}
 	for name, tc := range map[string]struct {
 		answers []answer
 		want    quorum.Ring
-		at      string
 	}{
-		"nobody answers":                        {make([]answer, 3), quorum.Ring{}, ""},
-		"the later term's leader":               {[]answer{say(3, 1, 10, "3.7.10"), say(4, 2, 12, "3.7.9"), {}}, quorum.Ring{Leader: 2, Index: 12, Version: "3.7.9"}, "https://3.7.9"},
-		"an election in a later term":           {[]answer{say(3, 1, 10, "3.6.0"), say(4, 0, 9, "3.5.21"), {}}, quorum.Ring{Leader: 0, Index: 10, Version: "3.5.21"}, ""},
-		"one has not heard of the leader":       {[]answer{say(3, 0, 9, "3.7.3"), say(3, 3, 10, "3.7.3"), {}}, quorum.Ring{Leader: 3, Index: 10, Version: "3.7.3"}, ""},
-		"a version that is none counts nothing": {[]answer{say(3, 1, 9, "not provided"), say(3, 1, 8, "3.7.3"), {}}, quorum.Ring{Leader: 1, Index: 9, Version: "3.7.3"}, "https://not provided"},
+		"nobody answers":                        {make([]answer, 3), quorum.Ring{}},
+		"the later term's leader":               {[]answer{say(3, 1, 10, "3.7.10"), say(4, 2, 12, "3.7.9"), {}}, quorum.Ring{Leader: 2, Index: 12, Version: "3.7.9"}},
+		"an election in a later term":           {[]answer{say(3, 1, 10, "3.6.0"), say(4, 0, 9, "3.5.21"), {}}, quorum.Ring{Leader: 0, Index: 10, Version: "3.5.21"}},
+		"one has not heard of the leader":       {[]answer{say(3, 0, 9, "3.7.3"), say(3, 3, 10, "3.7.3"), {}}, quorum.Ring{Leader: 3, Index: 10, Version: "3.7.3"}},
+		"a version that is none counts nothing": {[]answer{say(3, 1, 9, "not provided"), say(3, 1, 8, "3.7.3"), {}}, quorum.Ring{Leader: 1, Index: 9, Version: "3.7.3"}},
 	} {
 		got := quorum.Ring{Members: []quorum.Member{{ID: 1}, {ID: 2}, {ID: 3}}}
-		at := sum(&got, tc.answers)
-		if got.Leader != tc.want.Leader || got.Index != tc.want.Index || got.Version != tc.want.Version || at != tc.at {
-			t.Errorf("%s: leader %d, index %d, version %q at %q", name, got.Leader, got.Index, got.Version, at)
+		sum(&got, tc.answers)
+		if got.Leader != tc.want.Leader || got.Index != tc.want.Index || got.Version != tc.want.Version {
+			t.Errorf("%s: leader %d, index %d, version %q", name, got.Leader, got.Index, got.Version)
 		}
 	}
 }
