@@ -94,11 +94,11 @@ func (p *planner) blocker() string {
 			return fmt.Sprintf("the installer's bootstrap member %s has its place until the installation is over: %s", member, p.s.BootstrapWaits)
 		}
 	}
-	if p.servingWithout(nil, 0) > p.s.Desired && p.servingWithout(nil, p.s.Limits.StableFor) <= p.s.Desired {
+	if p.join.Serving(nil, 0) > p.s.Desired && p.join.Serving(nil, p.s.Limits.StableFor) <= p.s.Desired {
 		return fmt.Sprintf("it is removed once %d others have been healthy for %s (--stabilization)", p.s.Desired, p.s.Limits.StableFor)
 	}
 	if voters > p.s.Desired {
-		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.servingWithout(nil, 0), quorum.NVoters(voters), p.s.Desired)
+		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.join.Serving(nil, 0), quorum.NVoters(voters), p.s.Desired)
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
@@ -142,7 +142,7 @@ func (p *planner) learnerBlocker() string {
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case voters == p.s.Desired && !p.seatFree():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once a voter can be removed after it: %d of %s are healthy on a Machine or Node; mend the others, or delete their Machines to have them replaced",
-				member, p.servingWithout(nil, 0), quorum.NVoters(voters))
+				member, p.join.Serving(nil, 0), quorum.NVoters(voters))
 		case p.seatFree() && p.holdsPromotion():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}

@@ -110,7 +110,7 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 // checkMember checks who is added, promoted or removed, "" if that breaks nothing.
 func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
 	voters, _ := s.Ring.Voters()
-	member := s.Ring.Member(a.MemberID())
+	member, j := s.Ring.Member(a.MemberID()), quorum.NewJoin(s)
 	switch a.Change.(type) {
 	case RemoveLearner:
 		if !member.Learner {
@@ -120,7 +120,7 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 		if member.Learner {
 			return InvariantVoterCount, "the member is a learner"
 		}
-		if n := replacementsOf(s, member.ID); member.Healthy && !quorum.NewJoin(s).Released(member) && n < s.Desired {
+		if n := j.Serving(member, 0); j.StaysHealthy(member) && n < s.Desired {
 			return InvariantVoterCount, fmt.Sprintf("%d voters that have started, answer and run on a Machine or Node would remain for %d wanted", n, s.Desired)
 		}
 		if lost := member.LostSince; voters <= s.Desired && (member.Healthy || lost.IsZero() || s.Now.Sub(lost) < s.Limits.DeadAfter) {
@@ -130,7 +130,7 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 		switch {
 		case !member.Learner:
 			return InvariantVoterCount, "the member is a voter already"
-		case m != nil && quorum.NewJoin(s).Host(member).Machine() != m:
+		case m != nil && j.Host(member).Machine() != m:
 			return InvariantHookedPromotion, "the member does not run on that Machine"
 		case m == nil || m.Hook != quorum.EntryOurs:
 			return InvariantHookedPromotion, "its Machine does not carry the hook"
@@ -153,7 +153,7 @@ func removalFollows(s *quorum.Snapshot) bool {
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
 		leaves := j.Replacing(m) || j.Stale(m) || j.Host(m).Bootstrap || s.Surge && (m.Healthy || s.Dead(m))
-		if !m.Learner && leaves && (!m.Healthy || j.Released(m) || replacementsOf(s, m.ID)+1 >= s.Desired) {
+		if !m.Learner && leaves && (!j.StaysHealthy(m) || j.Serving(m, 0)+1 >= s.Desired) {
 			return true
 		}
 	}
@@ -163,13 +163,14 @@ func removalFollows(s *quorum.Snapshot) bool {
 // checkQuorum checks what etcd has left after a change of its members, "" if that is enough.
 func checkQuorum(s *quorum.Snapshot, a Action) string {
 	voters, answers := s.Ring.Voters() // those of Machines that were let go answer until they are gone
-	after, kept := voters, votersKept(s)
+	j := quorum.NewJoin(s)
+	after, kept := voters, j.Staying()
 	switch member := s.Ring.Member(a.MemberID()); a.Kind() {
 	case KindRemoveVoter:
 		after--
 		if member.Healthy {
 			answers--
-			if !quorum.NewJoin(s).Released(member) {
+			if !j.Released(member) {
 				kept--
 			}
 		}
@@ -184,33 +185,8 @@ func checkQuorum(s *quorum.Snapshot, a Action) string {
 	if answers < quorum.Size(after) {
 		return fmt.Sprintf("%d healthy of %d voters would be no quorum", answers, after)
 	}
-	if missing := quorum.Size(after) - kept; missing > 0 && missing > quorum.Size(voters)-votersKept(s) {
+	if missing := quorum.Size(after) - kept; missing > 0 && missing > quorum.Size(voters)-j.Staying() {
 		return fmt.Sprintf("%d healthy of %d voters whose Machines stay would be no quorum, and further from it than now", kept, after)
 	}
 	return ""
-}
-
-// votersKept counts the healthy voters that are not released.
-func votersKept(s *quorum.Snapshot) int {
-	j, n := quorum.NewJoin(s), 0
-	for k := range s.Ring.Members {
-		if m := &s.Ring.Members[k]; !m.Learner && m.Healthy && !j.Released(m) {
-			n++
-		}
-	}
-	return n
-}
-
-// replacementsOf counts the other voters that are healthy, have started, are not released, and are joined to exactly one Machine or
-// Node.
-func replacementsOf(s *quorum.Snapshot, other quorum.MemberID) int {
-	j, n := quorum.NewJoin(s), 0
-	for k := range s.Ring.Members {
-		m := &s.Ring.Members[k]
-		host := j.Host(m)
-		if m.ID != other && !m.Learner && m.Healthy && m.Name != "" && !j.Released(m) && len(host.Machines)+len(host.Nodes) == 1 {
-			n++
-		}
-	}
-	return n
 }

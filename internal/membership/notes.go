@@ -40,7 +40,7 @@ func (p *planner) observe() {
 		if at, has := p.moved(member); has != "" {
 			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member), has, p.afterMove(member))
 		}
-		if p.bootstrapWaits(member) && p.servingWithout(member, 0) >= p.s.Desired {
+		if p.bootstrapWaits(member) && p.join.Serving(member, 0) >= p.s.Desired {
 			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
 		}
 		switch {
@@ -199,7 +199,7 @@ func (p *planner) noteUnseen(m *quorum.Machine) {
 		return
 	}
 	then := fmt.Sprintf("Once its replacement votes: etcdctl member remove %x", member.ID)
-	if remain := p.servingWithout(member, 0); p.s.Desired > 0 && remain >= p.s.Desired {
+	if remain := p.join.Serving(member, 0); p.s.Desired > 0 && remain >= p.s.Desired {
 		then = fmt.Sprintf("%s without it, as many as are wanted, so: etcdctl member remove %x", nHealthy(remain), member.ID)
 	}
 	p.note(ReasonOperatorSeesNoMember, m.Name, "cluster-etcd-operator finds a member at an InternalIP of its Machine, and deleting Machine %s has none of etcd %s (%s), so it will not remove that member, and the Machine is held. %s",

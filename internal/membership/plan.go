@@ -98,7 +98,7 @@ func (p *planner) decide() {
 	steps := []func() []Action{p.putHooks, p.releaseIdle, p.finalRelease}
 	if s.Mode == quorum.ModeFull {
 		voters, healthy := s.Ring.Voters()
-		if _, stay := p.voterCounts(); healthy >= quorum.Size(voters) && stay < quorum.Size(voters) {
+		if stay := p.join.Staying(); healthy >= quorum.Size(voters) && stay < quorum.Size(voters) {
 			p.note(ReasonQuorumOnReleased, "", "%d of %s are healthy and not on released Machines, and quorum is %d: etcd loses quorum when the released Machines stop, unless new voters join first", stay, quorum.NVoters(voters), quorum.Size(voters))
 		}
 		switch {

@@ -47,7 +47,7 @@ func (p *planner) seatFree() bool {
 		member := &p.s.Ring.Members[k]
 		_, _, leaves := p.leavingFrom(member)
 		leaves = leaves || p.s.Surge && (member.Healthy || p.s.Dead(member))
-		if leaves && !member.Learner && (!p.staysHealthy(member) || p.servingWithout(member, 0)+1 >= p.s.Desired) {
+		if leaves && !member.Learner && (!p.join.StaysHealthy(member) || p.join.Serving(member, 0)+1 >= p.s.Desired) {
 			return true
 		}
 	}

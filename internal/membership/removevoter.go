@@ -12,7 +12,8 @@ import (
 // healthy enough, and tolerate what they should.
 func (p *planner) removeVoter() []Action {
 	s := p.s
-	voters, healthy := p.voterCounts()
+	voters, _ := s.Ring.Voters()
+	healthy := p.join.Staying()
 	var best *quorum.Member
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
@@ -20,10 +21,10 @@ func (p *planner) removeVoter() []Action {
 			continue
 		}
 		left, remain := healthy, voters-1
-		if p.staysHealthy(member) {
+		if p.join.StaysHealthy(member) {
 			left--
-			remain = p.servingWithout(member, s.Limits.StableFor)
-			p.plan.InProgress = p.plan.InProgress || p.servingWithout(member, 0) >= s.Desired
+			remain = p.join.Serving(member, s.Limits.StableFor)
+			p.plan.InProgress = p.plan.InProgress || p.join.Serving(member, 0) >= s.Desired
 		}
 		spare, now := left-quorum.Size(voters-1), healthy-quorum.Size(voters)
 		if remain < s.Desired || spare < min(now, quorum.Tolerance(s.Desired)) || !p.quorumAfterRemoving(member) {
@@ -56,38 +57,6 @@ func (p *planner) quorumAfterRemoving(without *quorum.Member) bool {
 	return alive >= quorum.Size(voters-1)
 }
 
-// voterCounts returns the number of voters, and how many of them are healthy and not released.
-func (p *planner) voterCounts() (voters, healthy int) {
-	for k := range p.s.Ring.Members {
-		if member := &p.s.Ring.Members[k]; !member.Learner {
-			voters++
-			if p.staysHealthy(member) {
-				healthy++
-			}
-		}
-	}
-	return voters, healthy
-}
-
-// staysHealthy reports whether a member is healthy and not released. A released member counts as lost even if it still answers.
-func (p *planner) staysHealthy(m *quorum.Member) bool { return m.Healthy && !p.join.Released(m) }
-
-// servingWithout counts the voters other than one that stand in for it: each has started, answers, and runs on a Machine or Node that is not
-// let go, and has been healthy for that long: a host that catches up once, and then comes and goes, is no replacement. A member that was listed
-// by hand and runs on no Machine or Node does not count.
-func (p *planner) servingWithout(without *quorum.Member, healthyFor time.Duration) int {
-	n := 0
-	for k := range p.s.Ring.Members {
-		member := &p.s.Ring.Members[k]
-		host := p.join.Host(member)
-		if member != without && !member.Learner && member.Started() && p.staysHealthy(member) && len(host.Machines)+len(host.Nodes) == 1 &&
-			p.s.Now.Sub(member.Since) >= healthyFor {
-			n++
-		}
-	}
-	return n
-}
-
 // removalOrder orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
 // domain, then the longest deleting.
 func (p *planner) removalOrder(a, b *quorum.Member) int {
@@ -95,7 +64,7 @@ func (p *planner) removalOrder(a, b *quorum.Member) int {
 }
 
 func (p *planner) leaving(m *quorum.Member) quorum.Leaving {
-	l := quorum.Leaving{Lost: !p.staysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
+	l := quorum.Leaving{Lost: !p.join.StaysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
 	if p.join.Host(m).Bootstrap {
 		l.Rank = 0
 	}

@@ -3,7 +3,7 @@
 //
 // Whoever wants a decision gathers a Snapshot. internal/admission decides requests by it, as the cluster would be after them;
 // internal/membership decides what to do next, as the cluster is. Both share the Join of members to Machines (join.go) and the
-// count of voters that etcd has left without a Machine (ledger.go).
+// counts of voters (voters.go).
 //
 // Unknown never releases: where etcd did not answer, or a member cannot be joined to one host, hooks stay.
 package quorum

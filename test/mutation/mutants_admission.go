@@ -153,7 +153,7 @@ func admission() []mutant {
 		{"final release: by whom", "membership/finalrelease.go", "\tif !p.join.QuorumWithout(m) {\n\t\trecord.By", "	if false {\n		record.By"},
 		{"final release: entries of listed members stay", "membership/finalrelease.go", "slices.ContainsFunc(r.Members, func(id quorum.MemberID) bool { return p.s.Ring.Member(id) != nil }) ||\n\t\t\t", ""},
 		{"final release: entries of Machines stay", "membership/finalrelease.go", " ||\n\t\t\tslices.ContainsFunc(p.s.Machines, func(m quorum.Machine) bool { return m.UID == r.UID })", ""},
-		{"let go: counts as lost", "membership/removevoter.go", "return m.Healthy && !p.join.Released(m)", "return m.Healthy"},
+		{"let go: counts as lost", "quorum/voters.go", "return m.Healthy && !j.Released(m)", "return m.Healthy"},
 		{"keep-finalizer", "admission/labels.go", "if r.Old.Finalizer && !r.New.Finalizer {\n\t\td.add", "if false {\n\t\td.add"},
 		{"keep-finalizer: let go", "admission/labels.go", "	if r.Old.Finalizer && !r.New.Finalizer {\n\t\tfixes", "	if false {\n\t\tfixes"},
 		{"keep-finalizer: let go, the provider ID", "admission/labels.go", "if r.Old.ProviderID != \"\" && r.New.ProviderID == \"\" {", "if false {"},
