@@ -57,29 +57,29 @@ func WithMachineAPI(t testing.TB) func(*envtest.Environment) {
 	}
 }
 
-const setCRD = "0000_10_control-plane-machine-set_01_controlplanemachinesets-Default"
-
 // WithControlPlaneMachineSets has it serve ControlPlaneMachineSets.
 func WithControlPlaneMachineSets(t testing.TB) func(*envtest.Environment) {
 	t.Helper()
-	return func(env *envtest.Environment) {
-		env.CRDDirectoryPaths = append(env.CRDDirectoryPaths, openshift(t, "machine/v1", setCRD)...)
-	}
+	return withSet(t, assets.SetCRD)
 }
 
 // WithScalableSets has it serve ControlPlaneMachineSets whose replicas can be changed.
 func WithScalableSets(t testing.TB) func(*envtest.Environment) {
 	t.Helper()
-	stock, err := os.ReadFile(openshift(t, "machine/v1", setCRD)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	scalable, err := assets.ScalableSet(stock)
-	if err != nil {
-		t.Fatal(err)
+	return withSet(t, assets.ScalableSet)
+}
+
+func withSet(t testing.TB, form func([]byte) ([]byte, error)) func(*envtest.Environment) {
+	t.Helper()
+	text, err := os.ReadFile(openshift(t, "machine/v1", "0000_10_control-plane-machine-set_01_controlplanemachinesets-Default")[0])
+	if err == nil {
+		text, err = form(text)
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := json.Unmarshal(scalable, crd); err != nil {
+	if err == nil {
+		err = json.Unmarshal(text, crd)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return func(env *envtest.Environment) { env.CRDs = append(env.CRDs, crd) }

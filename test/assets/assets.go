@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
 const module = "github.com/holdfast-dev/holdfast"
@@ -36,6 +40,25 @@ func Path(name string) (string, error) {
 	}
 	return "", fmt.Errorf("%s is not built yet: run `make %s` in %s", name, target, root)
 }
+
+// Before says whether the binary of that name is of an earlier version than the one given, such as 3.6.
+func Before(name, version string) (bool, error) {
+	path, err := Path(name)
+	if err != nil {
+		return false, err
+	}
+	out, err := exec.Command(path, "--version").Output() //nolint:gosec,noctx // a part that this repository builds, which prints a line
+	if err != nil {
+		return false, fmt.Errorf("%s --version: %w", path, err)
+	}
+	is := number.Find(out)
+	if is == nil {
+		return false, fmt.Errorf("%s --version says %q", path, out)
+	}
+	return utilversion.MustParseGeneric(string(is)).LessThan(utilversion.MustParseGeneric(version)), nil
+}
+
+var number = regexp.MustCompile(`\d+\.\d+\.\d+`)
 
 // Root is the directory of Holdfast's go.mod: the first above the working
 // directory, or above this program, which may be run from elsewhere.

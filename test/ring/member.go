@@ -62,9 +62,14 @@ type Member struct {
 // computer, so whatever was written is there when etcd is started again.
 const Unsynced = "--unsafe-no-fsync"
 
-// OwnAddress is a flag for etcd: it speaks to its peers from its own address, as from a host of its own. Who cuts off the one cuts
-// off the other.
-const OwnAddress = "--feature-gates=SetMemberLocalAddr=true"
+// OwnAddress are flags for etcd: it speaks to its peers from its own address, as from a host of its own. Who cuts off the one cuts
+// off the other. Before 3.6 etcd cannot: it speaks from 127.0.0.1.
+func OwnAddress() ([]string, error) {
+	if old, err := assets.Before("etcd", "3.6"); err != nil || old {
+		return nil, err
+	}
+	return []string{"--feature-gates=SetMemberLocalAddr=true"}, nil
+}
 
 // Grace is how long a member that is asked to end may take.
 const Grace = 5 * time.Second
@@ -72,6 +77,10 @@ const Grace = 5 * time.Second
 // StartMember starts an etcd and returns once its process runs; it is not ready then.
 func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 	path, err := assets.Path("etcd")
+	if err != nil {
+		return nil, err
+	}
+	own, err := OwnAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +123,7 @@ func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 			"--client-cert-auth", "--trusted-ca-file=" + caFile, "--cert-file=" + certFile, "--key-file=" + keyFile,
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + caFile,
 			"--peer-cert-file=" + certFile, "--peer-key-file=" + keyFile,
-			OwnAddress,
-		}, spec.Extra...),
+		}, append(own, spec.Extra...)...),
 	})
 	if err != nil {
 		return nil, err

@@ -101,8 +101,12 @@ func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) 
 		if err != nil {
 			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
 		}
-		if scalable && strings.Contains(file, "controlplanemachinesets") {
-			if text, err = assets.ScalableSet(text); err != nil {
+		if strings.Contains(file, "controlplanemachinesets") {
+			form := assets.SetCRD
+			if scalable {
+				form = assets.ScalableSet
+			}
+			if text, err = form(text); err != nil {
 				return nil, err
 			}
 		}
