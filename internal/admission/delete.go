@@ -39,6 +39,11 @@ func admitDelete(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
 	if is == quorum.HostingUnknown && bare && denyUnlessLifted(quorum.RuleUnprotectedDelete, unprotectedUnknownText(r, s, why)) {
 		return
 	}
+	if is == quorum.HostingUnknown && s != nil && !s.Ring.Known {
+		if other := anotherDeletion(s, old); other != nil && denyUnlessLifted(quorum.RuleOneTooMany, uncountedText(r, other, why)) {
+			return
+		}
+	}
 	if is == quorum.HostingMember {
 		j := quorum.NewJoin(s)
 		if voter := j.Voter(s.Machine(old.Name)); voter != nil {
@@ -104,6 +109,20 @@ func deletions(s *quorum.Snapshot, j *quorum.Join, but *quorum.Machine) (going [
 		}
 	}
 	return going, limit
+}
+
+// anotherDeletion is a deleting Machine that had a member, where the one given had one, too. It counts where etcd is not known, and so what
+// etcd could do without: nil without one, or where any number may be deleted.
+func anotherDeletion(s *quorum.Snapshot, but *quorum.Machine) *quorum.Machine {
+	if s.Limits.MaxDeleting == 0 || len(but.OwnEvidence().MemberIDs) == 0 {
+		return nil
+	}
+	for i := range s.Machines {
+		if m := &s.Machines[i]; m.UID != but.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0 {
+			return m
+		}
+	}
+	return nil
 }
 
 // sickBeside is another voter that is unhealthy and not being replaced, nil without one.
@@ -187,6 +206,15 @@ func oneTooManyText(r *Request, s *quorum.Snapshot, j *quorum.Join, going []*quo
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, r.name(), strings.Join(names, " and "), be),
 		fmt.Sprintf("With %s, at most %d may be deleted at a time.", quorum.NVoters(voters), limit),
 		"Wait until " + that + " gone, then try again: " + r.watch(),
+		r.lift(quorum.RuleOneTooMany),
+	}
+}
+
+func uncountedText(r *Request, other *quorum.Machine, why string) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): Machine %s is being deleted already, and etcd does not answer, so its voters cannot be counted.", quorum.RuleOneTooMany, other.Name),
+		reasonLine(why),
+		"Try again in a few seconds. How etcd is: etcdctl endpoint health --cluster",
 		r.lift(quorum.RuleOneTooMany),
 	}
 }

@@ -71,8 +71,11 @@ func keptUnheld(r *Request, took []string, instance string) []string {
 }
 
 func keepFinalizer(r *Request) []string {
-	letGo := "To release a deleting Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", "")
-	if r.Old.Hook != quorum.EntryOurs {
+	letGo := "To release the Machine by hand, remove the hook; the finalizer goes by itself: " + r.kubectl("edit", "")
+	switch {
+	case !r.Old.Deleting():
+		letGo = "Where a manifest is applied, put that finalizer into its metadata.finalizers: https://github.com/holdfast-dev/holdfast/blob/main/docs/gitops.md"
+	case r.Old.Hook != quorum.EntryOurs:
 		letGo = "Holdfast takes that hook off once etcd can do without the Machine; why it does not yet: kubectl holdfast explain " + r.name()
 	}
 	return []string{

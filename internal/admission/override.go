@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -15,12 +16,15 @@ func admitOverride(d *Decision, r *Request, class Class) {
 		if r.New.OverrideBy != "" {
 			d.Repairs.OverrideBy = FixDrop
 		}
+		d.add(quorum.RuleOverride, VerdictAllowed, fmt.Sprintf("Holdfast (%s): the override of Machine %s is gone: %s", quorum.RuleOverride, r.name(), quorum.Clip(r.Old.Override, 120)))
 	case changed && class == ClassPerson:
 		if !quorum.StampedBy(r.New.OverrideBy, r.User.Name, r.At) {
 			d.Repairs.OverrideBy = FixPut
 		}
 		if rules, reason := quorum.ParseOverride(r.New.Override); len(rules) == 0 || reason == "" {
 			d.add(quorum.RuleOverride, VerdictAllowed, overrideUnclear(r)...)
+		} else {
+			d.add(quorum.RuleOverride, VerdictAllowed, overrideSet(r, rules, reason)...)
 		}
 	default:
 		d.Repairs.Override, d.Repairs.OverrideBy = FixAsOld, FixAsOld
@@ -33,14 +37,37 @@ func overrideUsed(r *Request, rule quorum.Rule) []string {
 	return []string{fmt.Sprintf("Holdfast (%s): the rule is lifted for Machine %s by %s: %s", rule, r.name(), quorum.Clip(r.Old.LiftedBy(), 140), quorum.Clip(reason, 80))}
 }
 
-func overrideUnclear(r *Request) []string {
+func overrideSet(r *Request, rules []quorum.Rule, reason string) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s): until %s people may pass %s for Machine %s: %s", quorum.RuleOverride, r.At.Add(quorum.OverrideLasts).UTC().Format("15:04 MST"),
+			list(rules), r.name(), quorum.Clip(reason, 80)),
+		"To take the override away: " + r.kubectl("annotate", quorum.OverrideAnnotation+"-"),
+	}
+}
+
+func list(rules []quorum.Rule) string {
 	var names []string
-	for _, rule := range quorum.Overridable {
+	for _, rule := range rules {
 		names = append(names, string(rule))
 	}
+	return strings.Join(names, ", ")
+}
+
+func overrideUnclear(r *Request) []string {
+	wrong := "the reason is missing"
+	rules, _, _ := strings.Cut(r.New.Override, ":")
+	for name := range strings.SplitSeq(rules, ",") {
+		switch rule := quorum.Rule(strings.TrimSpace(name)); {
+		case slices.Contains(quorum.Overridable[:], rule):
+		case slices.Contains(quorum.Rules[:], rule):
+			wrong = fmt.Sprintf("rule %s cannot be lifted", rule)
+		default:
+			wrong = fmt.Sprintf("%q is no rule", quorum.Clip(string(rule), 40))
+		}
+	}
 	return []string{
-		fmt.Sprintf("Holdfast (%s): %s=%q on Machine %s lifts nothing.", quorum.RuleOverride, quorum.OverrideAnnotation, quorum.Clip(r.New.Override, 80), r.name()),
-		"It has to be '<rule>: <reason>' or '<rule>, <rule>: <reason>', with a reason of your own, and each rule one of " + strings.Join(names, ", ") + ".",
+		fmt.Sprintf("Holdfast (%s): %s=%q on Machine %s lifts nothing: %s.", quorum.RuleOverride, quorum.OverrideAnnotation, quorum.Clip(r.New.Override, 80), r.name(), wrong),
+		"It has to be '<rule>: <reason>' or '<rule>, <rule>: <reason>', with a reason of your own, and each rule one of " + list(quorum.Overridable[:]) + ".",
 	}
 }
 
