@@ -103,7 +103,8 @@ func etcdCases() []etcdCase {
 			answers: outcome("deleting"), one: outcome("deleting"), unknown: bareStays},
 		{name: "unprotected-delete: deletecollection", state: bare, user: gitops, send: removeAll, answers: bareStays, one: bareStays, unknown: bareStays},
 		{name: "unprotected-delete: overridden", state: lifted(bare, quorum.RuleUnprotectedDelete), user: person, send: remove,
-			answers: bareLifted, one: outcome(by(quorum.RuleUnprotectedDelete)[1:], "degraded-delete denied"), unknown: bareLifted},
+			answers: bareLifted, one: outcome(by(quorum.RuleUnprotectedDelete)[1:], "degraded-delete denied"),
+			unknown: outcome(by(quorum.RuleUnprotectedDelete)[1:], "one-too-many denied")},
 		{name: "unprotected-delete: without finalizer", state: bare, unheld: true, user: person, send: remove,
 			answers: unheldStays, one: unheldStays, unknown: unheldStays},
 
@@ -112,14 +113,14 @@ func etcdCases() []etcdCase {
 		{name: "one-too-many: overridden", state: lifted(naked, quorum.RuleOneTooMany), second: true, user: person, send: remove,
 			answers: outcome(hooked+by(quorum.RuleOneTooMany)+going, "one-too-many overridden", heldSaid),
 			one:     outcome(hooked+by(quorum.RuleOneTooMany), "degraded-delete denied"),
-			unknown: outcome(hooked+by(quorum.RuleOneTooMany)+going, heldSaid)},
+			unknown: outcome(hooked+by(quorum.RuleOneTooMany)+going, "one-too-many overridden", heldSaid)},
 
 		{name: "held, or degraded-delete", state: naked, user: gitops, send: remove,
 			answers: held, one: outcome(hooked, "degraded-delete denied"), unknown: held},
 		{name: "degraded-delete: overridden", state: lifted(naked, quorum.RuleDegradedDelete), user: person, send: remove,
 			answers: outcome(hooked+by(quorum.RuleDegradedDelete)+going, heldSaid),
 			one:     outcome(hooked+by(quorum.RuleDegradedDelete)+going, "degraded-delete overridden", heldSaid),
-			unknown: outcome(hooked+by(quorum.RuleDegradedDelete)+going, heldSaid)},
+			unknown: outcome(hooked+by(quorum.RuleDegradedDelete), "one-too-many denied")}, // others are being deleted
 
 		always("keep-hook: automation", state{}, gitops, put(unhook), hooked, "keep-hook repaired"),
 		always("keep-hook: a person", state{}, person, put(unhook), hooked, "keep-hook repaired"),
@@ -188,6 +189,7 @@ func TestEtcd(t *testing.T) {
 	})
 	t.Run("no leader", func(t *testing.T) {
 		f.prepare(t, "lost")
+		f.prepare(t, "gone")
 		must(t, f.ring.Members[1].Kill())
 		must(t, f.ring.Members[2].Kill())
 		f.each(t, "lost", func(c *etcdCase) etcdOutcome { return c.unknown })

@@ -347,9 +347,9 @@ func cases() []verdictCase {
 
 		// override
 		{name: "override: a person's is stamped", user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: planned"}}}`),
-			stored: protected + ` override "one-too-many: planned" by alice`},
+			stored: protected + ` override "one-too-many: planned" by alice`, recorded: []string{"override allowed"}},
 		{name: "override: with another's stamp", user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: planned","holdfast.dev/override-by":"bob"}}}`),
-			stored: protected + ` override "one-too-many: planned" by alice`},
+			stored: protected + ` override "one-too-many: planned" by alice`, recorded: []string{"override allowed"}},
 		{name: "override: a stamp alone", state: state{override: "one-too-many: planned"}, user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override-by":"bob"}}}`),
 			stored: protected + ` override "one-too-many: planned" by system:admin`, recorded: []string{"override repaired"}},
 		{name: "override: automation's", user: gitops, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"one-too-many: planned"}}}`),
@@ -357,7 +357,7 @@ func cases() []verdictCase {
 		{name: "override: unclear", user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":"please"}}}`),
 			stored: protected + ` override "please" by alice`, recorded: []string{"override allowed"}},
 		{name: "override: taken back", state: state{override: "one-too-many: planned"}, user: person, send: merge(`{"metadata":{"annotations":{"holdfast.dev/override":null,"holdfast.dev/override-by":null}}}`),
-			stored: protected},
+			stored: protected, recorded: []string{"override allowed"}},
 	})
 }
 
