@@ -225,8 +225,12 @@ func degradedText(r *Request, s *quorum.Snapshot, sick *quorum.Member) []string 
 	if sick.Why != "" {
 		why = ": " + quorum.Clip(sick.Why, 120)
 	}
-	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: etcdctl endpoint health --cluster"
-	if why := quorum.NewJoin(s).ListedTwice(sick); why != "" {
+	j := quorum.NewJoin(s)
+	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: kubectl holdfast status"
+	if m := j.Host(sick).Machine(); m != nil {
+		then = fmt.Sprintf("Mend that member, or have its Machine replaced: kubectl holdfast replace %s. How etcd is: kubectl holdfast status", m.Name)
+	}
+	if why := j.ListedTwice(sick); why != "" {
 		then = why
 	} else if !sick.Started() {
 		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: etcdctl member remove %x", sick.ID)

@@ -108,6 +108,11 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		Phase:       deref(m.Status.Phase),
 		Zone:        m.Labels[zoneLabel],
 	}
+	for _, hook := range slices.Concat(m.Spec.LifecycleHooks.PreDrain, m.Spec.LifecycleHooks.PreTerminate) {
+		if hook.Name != quorum.HookName && hook.Name != quorum.LatchName {
+			out.OtherHooks = append(out.OtherHooks, hook.Name+" of "+hook.Owner)
+		}
+	}
 	for key := range m.Annotations {
 		switch key {
 		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, quorum.IdleAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair":

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -13,6 +14,9 @@ import (
 func (p *planner) explainWaiting() {
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
+		if m.Deleting() && m.LetGo() && len(m.OtherHooks) > 0 {
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is let go by Holdfast, and held by another lifecycle hook, %s: its owner takes that off", m.Name, strings.Join(m.OtherHooks, " and "))
+		}
 		if !m.Deleting() || m.Mirrored || m.Hook == quorum.EntryAbsent { // without a hook: finalRelease tells
 			continue
 		}
@@ -38,7 +42,7 @@ func (p *planner) explainWaiting() {
 			if p.plan.InProgress = true; is == quorum.HostingNothing { // that its member leaves is seen at once
 				until = "takes its hook off, for which it looks once a minute"
 			}
-			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator %s%s; that one's log: kubectl -n openshift-etcd-operator logs deployment/etcd-operator", m.Name, until, p.askForNode(m))
+			p.note(ReasonReplacementWaits, m.Name, "Machine %s is held until cluster-etcd-operator %s%s; the operator's log: kubectl -n openshift-etcd-operator logs deployment/etcd-operator", m.Name, until, p.askForNode(m))
 			continue
 		}
 		if voter != nil {

@@ -65,6 +65,7 @@ type Machine struct {
 	EvidenceRaw string   `json:"evidence,omitzero"`   // the annotation as it stands, "" without it
 	Override    string   `json:"override,omitzero"`   // OverrideAnnotation as it stands
 	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
+	OtherHooks  []string `json:"otherHooks,omitempty"` // other lifecycle hooks, as "<name> of <owner>"
 	Marked      bool     `json:"marked,omitzero"`     // it has its own IdleAnnotation
 	Misspelled  string   `json:"misspelled,omitzero"` // an annotation that looks like Holdfast's and means nothing to it, "" without one
 

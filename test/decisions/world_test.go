@@ -677,6 +677,8 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.Instance[1] = value
 		case "status": // an ID in status.providerStatus
 			m.StatusInstances = append(m.StatusInstances, value)
+		case "also": // another's lifecycle hook
+			m.OtherHooks = append(m.OtherHooks, value+" of nightly-backup")
 		case "garbled": // evidence that cannot be read
 			m.Evidence, m.EvidenceRaw = q.Evidence{}, "not even JSON"
 		case "zone":

@@ -17,6 +17,7 @@ func plan() []mutant {
 		{"guard mode: records", "membership/plan.go", "p.plan.Ledger, p.plan.Records = p.ledgerToKeep(), p.recordsToKeep()", "if p.plan.Ledger = p.ledgerToKeep(); s.Mode == quorum.ModeFull {\n		p.plan.Records = p.recordsToKeep()\n	}"},
 		{"guard mode: hook put", "membership/hook.go", " || p.s.Mode == quorum.ModeGuard && m.Hook != quorum.EntryOurs {", " {"},
 		{"guard mode: hook released", "membership/release.go", "case m.Hook == quorum.EntryOurs && p.s.Mode == quorum.ModeGuard:", "case false:"},
+		{"report: another's hook holds a Machine", "membership/blocker.go", "if m.Deleting() && m.LetGo() && len(m.OtherHooks) > 0 {", "if false {"},
 		{"guard mode: a mark", "membership/release.go", "if !m.Marked && len", "if false && len"},
 		{"guard mode: marked once", "membership/release.go", "if !m.Marked && len", "if len"},
 		{"guard mode: a mark where there was a member", "membership/release.go", "!m.Marked && len(m.OwnEvidence().MemberIDs) > 0", "!m.Marked"},
