@@ -91,7 +91,7 @@ browser: ## Open the report's page in headless Chromium (Debian: apt-get install
 	go test -tags browser -timeout 10m ./internal/report
 
 .PHONY: upgrade
-upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/upgrade.md)
+upgrade: binaries parts ## Upgrade from an earlier version to this one and back, twice, under load (FROM=a commit; docs/install.md)
 	test/install/from.sh $(FROM) $(BIN)/from
 	HOLDFAST_FROM=$(BIN)/from go test -count 1 -timeout 10m -run '^TestUpgrade$$/^(guard_mode|(up|down)grade_under_load.*)$$' -v ./test/install
 

@@ -23,7 +23,7 @@ func AdmitControlPlaneSet(r *ControlPlaneSetRequest) Decision {
 	case r.Why != "":
 		d.add(quorum.RuleControlPlaneSet, VerdictDenied,
 			fmt.Sprintf("Refused (%s): Holdfast could not act by ControlPlaneMachineSet %s: %s.", quorum.RuleControlPlaneSet, name, quorum.Clip(r.Why, 1000)),
-			"Nothing was stored. Correct that, and try again; docs/control-plane-set.md says what a set needs.")
+			"Nothing was stored. Correct that, and try again; docs/full-mode.md says what a set needs.")
 	case r.Foreground:
 		d.add(quorum.RuleControlPlaneSet, VerdictDenied,
 			fmt.Sprintf("Refused (%s): with foreground propagation the garbage collector would delete the Machines of ControlPlaneMachineSet %s, too, and nobody would replace them.", quorum.RuleControlPlaneSet, name),

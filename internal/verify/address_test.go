@@ -42,7 +42,7 @@ func (r *realRing) goesOn(t *testing.T, i int, spec ring.MemberSpec) {
 	}
 }
 
-// TestAddressChanges does what docs/membership.md says of addresses that change: of one member, and of all at once.
+// TestAddressChanges does what docs/full-mode.md says of addresses that change: of one member, and of all at once.
 func TestAddressChanges(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

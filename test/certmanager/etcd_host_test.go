@@ -229,7 +229,7 @@ func (f *fixture) etcdClient(hosts []sandbox.EtcdHost) *clientv3.Client {
 	return etcd
 }
 
-// metrics reads a member's metrics as docs/membership.md says who may: on the host anybody, and at the client URL only who has a certificate of
+// metrics reads a member's metrics as docs/full-mode.md says who may: on the host anybody, and at the client URL only who has a certificate of
 // etcd's CA for clients.
 func (f *fixture) metrics(h sandbox.EtcdHost) {
 	f.t.Helper()

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// change changes the overlay as docs/upgrade.md says, under load: while no replica runs, what must not pass is
+// change changes the overlay as docs/install.md says, under load: while no replica runs, what must not pass is
 // refused. Then all is the new overlay's, nothing is the old one's, and all is answered again.
 func (f *fixture) change(to string) {
 	f.t.Helper()
@@ -45,7 +45,7 @@ func (f *fixture) change(to string) {
 // script is the documented one that applies that overlay, whose manifests are those for this sandbox.
 func (f *fixture) script(to string) string {
 	f.t.Helper()
-	scripts, err := install.Documented("upgrade.md", "Changing the overlay")
+	scripts, err := install.Documented("install.md", "Changing the overlay")
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	file := filepath.Join(f.t.TempDir(), "manifests.yaml")
 	f.Expect(os.WriteFile(file, f.render(to), 0o600)).To(gomega.Succeed())
@@ -54,7 +54,7 @@ func (f *fixture) script(to string) string {
 			return strings.ReplaceAll(script, documented, file)
 		}
 	}
-	f.t.Fatalf("docs/upgrade.md has no script that changes the overlay to %s", to)
+	f.t.Fatalf("docs/install.md has no script that changes the overlay to %s", to)
 	return ""
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Documented are the scripts under a heading of a page of docs, in order, as a person would type them: what
-// stands between ```sh and ```. The page is such as upgrade.md, the heading without its number signs. There is one script at least.
+// stands between ```sh and ```. The page is such as install.md, the heading without its number signs. There is one script at least.
 func Documented(page, heading string) ([]string, error) {
 	root, err := assets.Root()
 	if err != nil {

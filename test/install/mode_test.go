@@ -27,7 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
-// TestMode changes the mode of an installation under load, as docs/upgrade.md says, and back.
+// TestMode changes the mode of an installation under load, as docs/install.md says, and back.
 func TestMode(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestMode(t *testing.T) {
 	})
 	part("what full mode left is deleted", func() {
 		since := f.logged()
-		f.documented("upgrade.md", "Changing the mode")
+		f.documented("install.md", "Changing the mode")
 		f.only(guard, full)
 		f.upset()
 		f.leads()
@@ -82,7 +82,7 @@ func TestMode(t *testing.T) {
 	part("guard mode leaves the hook to its owner", f.owner)
 	part("it is uninstalled without the plugin", func() {
 		f.must("kubectl", nil, "wait", "--for=delete", "machine/master-1", "-n", sandbox.MachineNamespace, "--timeout=60s")
-		f.documented("uninstall.md", "Without the plugin")
+		f.documented("install.md", "Uninstall without the plugin")
 		f.nothingLeft("master-2", "master-3")
 		f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))
 	})
