@@ -160,11 +160,11 @@ bench: binaries parts set-operator ## Measure what the guard costs, against none
 CHAOS_SEED   ?= $(shell date +%s)
 CHAOS_ROUNDS ?= 20
 .PHONY: chaos
-chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hostile requests by a schedule made of CHAOS_SEED (docs/proof/chaos.md)
+chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hostile requests by a schedule made of CHAOS_SEED (docs/proof/invariants.md)
 	CHAOS_SEED=$(CHAOS_SEED) CHAOS_ROUNDS=$(CHAOS_ROUNDS) go test -count 1 -timeout 6h -run '^TestChaos$$' -v ./test/scenario
 
 .PHONY: model
-model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/proof/model.md)
+model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/proof/invariants.md)
 	go run ./test/model
 	go run ./test/model -mutants
 

@@ -9,7 +9,7 @@
 //
 // In every state and at every step I1 to I7 and I10 are judged, by own arithmetic; from every state that is
 // within etcd's tolerance a fair run has to come to rest (I8). The shortest way to a violation is
-// printed as a scenario for test/decisions/testdata/plan. See docs/proof/model.md.
+// printed as a scenario for test/decisions/testdata/plan. See docs/proof/invariants.md.
 //
 // What can happen next is listed in step.go. It is done in holdfast.go for the reconcilers, set.go for the set, requests.go
 // for what people and automation ask of a Machine, nature.go and guard.go for hosts, etcd, the machine controller and the kubelet.

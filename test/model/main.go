@@ -152,7 +152,7 @@ func configs() []config {
 		{name: "set, three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 3, recs: 1, set: true, born: true, deletes: 1},
 		{name: "set, five to one", voters: 5, desired: 1, version: current, spares: 1, faults: 1, recs: 1, set: true, born: true, deletes: 1},
 
-		// What is open, and why: docs/proof/model.md.
+		// What is open, and why: docs/proof/invariants.md.
 		{name: "a Machine flees", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, flees: true},
 		{name: "open: windows", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, escape: true, windows: true, finds: "I1"},
 		// Planted: without lock and second look, two reconcilers remove two different voters.

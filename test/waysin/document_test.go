@@ -3,76 +3,103 @@ package waysin_test
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
 func TestMain(m *testing.M) {
-	flag.Bool("update", false, "write docs/proof/ways-in.md")
+	flag.Bool("update", false, "write the tables of docs/proof/attacks.md")
 	m.Run()
 }
 
 func dryRun() client.CreateOption { return client.DryRunAll }
 
-const preface = `# Ways in
+// What stands between these in docs/proof/attacks.md is made by document.
+const (
+	begin = "<!-- Made by go test ./test/waysin -run TestDocument -update. -->\n"
+	end   = "<!-- Written by hand from here. -->\n"
+)
 
-Ways to take a hooked control-plane Machine away through the Kubernetes API, other than
-by the escape hatch, and what becomes of each. The table is made from the one in ` + "`test/waysin`" + `, whose test
-sends each row to a sandbox of real parts (kube-apiserver, etcd, the Machine API's controllers and its
-own webhooks beside Holdfast's): first as a dry run, then for real unless the row says otherwise. After
-each, hooks, finalizers, role labels, evidence, overrides and owners of all three Machines are as they
-were, all three members vote, and all three instances run.
-
-machine-api-operator's own webhooks (real, registered under their own names, failing open) run after
-Holdfast's mutating webhook and beside its validating one. On a Machine that is being deleted they refuse
-new and changed hooks, allow removing one, and let an update pass that only removes finalizers; they have
-no rule for DELETE. The defaulter writes the cluster's label into new Machines.
-
-The sandbox runs no garbage collector, namespace controller or MachineSet controller. The requests that
-they would send are in the table, by their service accounts.
-
-Two DELETEs of two healthy voters' Machines at the same instant, through two replicas of Holdfast, both
-pass: admission reads the other Machine before either DELETE is stored (` + "`TestTwoDeletesAtOnce`" + `: in all
-of 15 rounds). Hook and latch stand on both all the same, so neither is drained or terminated
-while it stands; a third DELETE is refused.
-
-`
-
-// document is docs/proof/ways-in.md.
+// document has a table for each state of a Machine: a line for all rows with one outcome for the same users.
 func document() string {
+	type line struct {
+		what, who string
+		names     []string
+	}
 	out := &strings.Builder{}
-	out.WriteString("<!-- Made by go test ./test/waysin -run TestDocument -update. -->\n\n" + preface)
 	for _, state := range []when{live, deleting} {
 		title := "A live Machine"
 		if state == deleting {
 			title = "While a Machine's deletion is held"
 		}
-		fmt.Fprintf(out, "## %s\n\n| way in | who | what happens | test |\n|---|---|---|---|\n", title)
+		fmt.Fprintf(out, "\n### %s\n\n| what happens | who | requests |\n|---|---|---|\n", title)
+		var lines []*line
 		for _, w := range ways() {
 			if w.on != state {
 				continue
 			}
-			var who []string
-			for _, id := range w.who {
-				who = append(who, id.File())
+			what, who := outcomeText(w.want), whoText(w.who)
+			at := slices.IndexFunc(lines, func(l *line) bool { return l.what == what && l.who == who })
+			if at < 0 {
+				at, lines = len(lines), append(lines, &line{what: what, who: who})
 			}
-			what := string(w.want)
-			if rule, ok := strings.CutPrefix(what, "denied: "); ok {
-				what = "denied by `" + rule + "`"
-			} else if head, rule, ok := strings.Cut(what, ", with a Warning: "); ok {
-				what = head + ", with the Warning of `" + rule + "`"
+			name := w.name
+			if w.dryOnly {
+				name += " †"
 			}
 			if w.note != "" {
-				what += "; " + w.note
+				name += " (" + w.note + ")"
 			}
-			if w.dryOnly {
-				what += " (dry run only)"
-			}
-			fmt.Fprintf(out, "| %s | %s | %s | `TestWaysIn/%s/%s` |\n", w.name, strings.Join(who, ", "), what, w.on, strings.ReplaceAll(w.name, " ", "_"))
+			lines[at].names = append(lines[at].names, name)
 		}
-		out.WriteString("\n")
+		first := func(l *line) int {
+			return slices.IndexFunc(lines, func(other *line) bool { return other.what == l.what })
+		}
+		sorted := slices.Clone(lines)
+		slices.SortStableFunc(sorted, func(a, b *line) int { return first(a) - first(b) })
+		for _, l := range sorted {
+			fmt.Fprintf(out, "| %s | %s | %s |\n", l.what, l.who, strings.Join(l.names, "<br>"))
+		}
 	}
-	return strings.TrimRight(out.String(), "\n") + "\n"
+	return out.String() + "\n"
+}
+
+// outcomeText is an outcome in the table's words.
+func outcomeText(o outcome) string {
+	switch o {
+	case passes:
+		return "passes"
+	case unreadable:
+		return "denied: Holdfast cannot read it"
+	}
+	if rule, ok := strings.CutPrefix(string(o), "denied: "); ok {
+		return "denied: `" + rule + "`"
+	}
+	if _, rule, ok := strings.Cut(string(o), ", with a Warning: "); ok {
+		return "Warning: `" + rule + "`"
+	}
+	return string(o)
+}
+
+// whoText names users, and groups of them where all of a group are there.
+func whoText(who []sandbox.Identity) string {
+	var names []string
+	for _, group := range []struct {
+		name string
+		of   []sandbox.Identity
+	}{{"everyone", everyone()}, {"people", people()}, {"automation", automation()}} {
+		if !slices.ContainsFunc(group.of, func(id sandbox.Identity) bool { return !slices.Contains(who, id) }) {
+			names = append(names, group.name)
+			who = slices.DeleteFunc(slices.Clone(who), func(id sandbox.Identity) bool { return slices.Contains(group.of, id) })
+		}
+	}
+	for _, id := range who {
+		names = append(names, id.File())
+	}
+	return strings.Join(names, ", ")
 }

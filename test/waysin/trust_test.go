@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
-// TestTrust holds docs/proof/trust.md against what decisions are made on: each field of a Snapshot and of a Request is in one row,
+// TestTrust holds the tables of fields in docs/proof/attacks.md against what decisions are made on: each field of a Snapshot and of a Request is in one row,
 // and each row names what tries it, which exists.
 func TestTrust(t *testing.T) {
 	root, err := assets.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "proof", "trust.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "proof", "attacks.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,12 +57,12 @@ func TestTrust(t *testing.T) {
 	fieldsOf(reflect.TypeFor[admission.Request](), read)
 	for field := range read {
 		if !told[field] {
-			t.Errorf("%s is read, and docs/proof/trust.md does not say who may write it", field)
+			t.Errorf("%s is read, and docs/proof/attacks.md does not say who may write it", field)
 		}
 	}
 	for field := range told {
 		if !read[field] {
-			t.Errorf("docs/proof/trust.md has %s, which is no field that a decision reads", field)
+			t.Errorf("docs/proof/attacks.md has %s, which is no field that a decision reads", field)
 		}
 	}
 }

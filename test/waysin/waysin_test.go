@@ -133,24 +133,30 @@ func (c *cluster) webhooksOfMachineAPI(t *testing.T) {
 	}).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
 }
 
-// TestDocument keeps docs/proof/ways-in.md as the table has it; -update writes it.
+// TestDocument keeps the tables of docs/proof/attacks.md as ways has them; -update writes them.
 func TestDocument(t *testing.T) {
 	root, err := assets.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, "docs", "proof", "ways-in.md")
-	want := document()
-	if flag.Lookup("update").Value.String() == "true" {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
+	path := filepath.Join(root, "docs", "proof", "attacks.md")
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("docs/proof/ways-in.md is not what the table says; go test ./test/waysin -run TestDocument -update\n%s", diff)
+	before, rest, found := strings.Cut(string(page), begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no place for the tables, between %q and %q", path, begin, end)
+	}
+	want := document()
+	if flag.Lookup("update").Value.String() == "true" {
+		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/proof/attacks.md is not what the table says; go test ./test/waysin -run TestDocument -update\n%s", diff)
 	}
 }
