@@ -50,7 +50,7 @@ func document() string {
 			}
 			name := w.name
 			if w.dryOnly {
-				name += " †"
+				name += "†"
 			}
 			if w.note != "" {
 				name += " (" + w.note + ")"
