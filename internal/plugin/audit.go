@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,13 +24,13 @@ type auditOptions struct {
 	since, until                     string
 	output                           string
 	steps                            bool // steps as well as decisions, for report
-	cluster                          clusterFlags
+	cluster                          *clusterFlags
 
 	from, to time.Time // since and until
 }
 
-func auditCommand(t terminal) *cobra.Command {
-	var o auditOptions
+func auditCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := auditOptions{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "audit [FILE...]",
 		Short: "Show what Holdfast refused, repaired and let pass",
@@ -70,11 +71,6 @@ not in the record.`,
 	f.StringVar(&o.since, "since", "", "only from this time on: an age such as 90m, or a time such as 2026-03-01T12:00:00Z")
 	f.StringVar(&o.until, "until", "", "only before this time: an age or a time, like --since")
 	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
-	f.StringVar(&o.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
-	o.cluster.bindAPI(f, "user", "namespace") // the first is a filter here, and --holdfast-namespace says where the pods are
-	among(cmd, "rule", ruleNames()...)
-	among(cmd, "verdict", verdictNames()...)
-	among(cmd, "output", "table", "json", "yaml")
 	return cmd
 }
 
@@ -96,19 +92,12 @@ func verdictNames() []string {
 
 // check finds what is wrong with the flags before anything is read.
 func (o *auditOptions) check(now time.Time) (err error) {
-	for _, list := range [...]struct {
-		flag         string
-		given, known []string
-	}{
-		{"rule", o.rules, ruleNames()},
-		{"verdict", o.verdicts, verdictNames()},
-		{"output", []string{o.output}, []string{"table", "json", "yaml"}},
-	} {
-		for _, value := range list.given {
-			if !slices.Contains(list.known, value) {
-				return usage("--%s is %q; it is one of %s", list.flag, value, strings.Join(list.known, ", "))
-			}
-		}
+	if err := cmp.Or(
+		oneOf("rule", ruleNames(), o.rules...),
+		oneOf("verdict", verdictNames(), o.verdicts...),
+		oneOf("output", []string{"table", "json", "yaml"}, o.output),
+	); err != nil {
+		return err
 	}
 	if o.from, err = when("since", o.since, now); err != nil {
 		return err

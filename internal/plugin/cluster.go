@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,7 +31,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
 const (
@@ -84,34 +82,20 @@ type clusterFlags struct {
 	overrides  clientcmd.ConfigOverrides
 	holdfast   string // Holdfast's namespace
 	etcd       etcdflags.Flags
-	mode       string
-	desired    int
+	mode       quorum.Mode // 0 without
+	desired    int         // 0 without
 }
 
-// bindAPI adds the flags of the connection to the API server, but for those with the names of others.
-func (c *clusterFlags) bindAPI(all *pflag.FlagSet, taken ...string) {
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	defer join(all, f, connectionFlags)
+func (c *clusterFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ContextOverrideFlags.Namespace.Description = "namespace of the Machines (default " + defaultNamespace + ")"
-	for _, flag := range [...]*clientcmd.FlagInfo{&names.ContextOverrideFlags.Namespace, &names.ContextOverrideFlags.AuthInfoName} {
-		if slices.Contains(taken, flag.LongName) {
-			flag.LongName = "" // it is not bound then
-		}
-	}
 	clientcmd.BindOverrideFlags(&c.overrides, f, names)
-}
-
-func (c *clusterFlags) bind(all *pflag.FlagSet) {
-	c.bindAPI(all)
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	defer join(all, f, holdfastFlags)
-	f.StringVar(&c.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast runs in, where it tells the ring (ConfigMap "+snapshotfile.RingName+")")
+	f.StringVar(&c.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast runs in")
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
 	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast told, or the install-config's")
-	f.StringVar(&c.mode, "mode", "", "Holdfast's mode, guard or full; without it the one that Holdfast told, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
+	f.TextVar(&c.mode, "mode", quorum.Mode(0), "Holdfast's `mode`, guard or full; without it the one that Holdfast told, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
 }
 
 // cluster is a cluster as a command sees it.
@@ -151,16 +135,7 @@ func (c *clusterFlags) asksEtcd() bool {
 // open connects to the cluster, and finds out who is asking.
 func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
 	out := &cluster{
-		namespace: defaultNamespace, holdfast: c.holdfast, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
-	}
-	switch c.mode {
-	case "":
-	case "guard":
-		out.mode = quorum.ModeGuard
-	case "full":
-		out.mode = quorum.ModeFull
-	default:
-		return nil, usage("--mode is %q; it is guard or full", c.mode)
+		namespace: defaultNamespace, holdfast: c.holdfast, mode: c.mode, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
 	}
 	if c.desired < 0 {
 		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
@@ -189,7 +164,6 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	const patience = 20 * time.Second // with its first answer
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	defer out.warnings.after(2*time.Second, fmt.Sprintf("The API server has not answered yet; it is given %s.", patience))()
 	var who authenticationv1.SelfSubjectReview
 	if err := out.Create(limited, &who); err != nil {
 		return nil, unanswered(fmt.Errorf("ask the API server who you are: %w", err))
@@ -198,17 +172,27 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	out.clock.set(who.CreationTimestamp.Time)
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-	if err := out.List(limited, machines, client.InNamespace(out.namespace), client.Limit(1)); meta.IsNoMatchError(err) {
+	switch err := out.List(limited, machines, client.InNamespace(out.namespace), client.Limit(1)); {
+	case meta.IsNoMatchError(err):
 		return nil, errors.New("this cluster does not have the Machine API (no resource machines.machine.openshift.io)")
-	} else if transient(err) { // who you are it knows by itself, Machines are in etcd
-		return nil, noAnswer{fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)}
-	} else if err != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err)
-	} else if len(machines.Items) == 0 && out.namespace != defaultNamespace {
+	case err != nil:
+		return nil, unanswered(fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err))
+	case len(machines.Items) == 0 && out.namespace != defaultNamespace:
 		return nil, usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
 	}
 	out.observer = &observe.Observer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil
+}
+
+// runbook is where a person is led who has no API server.
+const runbook = "https://github.com/holdfast-dev/holdfast/blob/main/docs/incidents.md#etcd-has-no-quorum"
+
+// unanswered names the runbook where the API server did not answer a first request. A refusal is an answer.
+func unanswered(err error) error {
+	if errors.As(err, new(apierrors.APIStatus)) && !transient(err) {
+		return err
+	}
+	return fmt.Errorf("%w; if etcd has no quorum: %s", err, runbook)
 }
 
 // guessedMode is Holdfast's mode where it told none: only full mode publishes what etcd starts with.
@@ -270,64 +254,22 @@ func identities() admission.Identities { return admission.DefaultIdentities(hold
 type warnings struct {
 	mu   sync.Mutex
 	out  io.Writer
-	seen map[string]bool
-	// holdfast counts Holdfast's own, also those that were printed before.
-	holdfast int
-	kept     *[]string // instead of printing them, where that is not nil
-}
-
-// keep does something, and returns the Warnings that the server sent meanwhile instead of printing them.
-func (w *warnings) keep(do func() error) (sent []string, err error) {
-	w.mu.Lock()
-	w.kept = &sent
-	w.mu.Unlock()
-	err = do()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.kept = nil
-	return sent, err
-}
-
-// fromHoldfast counts the Warnings that Holdfast sent. It sends one for whatever it lets pass that matters.
-func (w *warnings) fromHoldfast() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.holdfast
-}
-
-// after prints a line once that time is over, unless it is stopped before. Stopping it waits for a line that is being printed.
-func (w *warnings) after(d time.Duration, line string) (stop func()) {
-	printed := make(chan struct{})
-	timer := time.AfterFunc(d, func() {
-		defer close(printed)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		fmt.Fprintln(w.out, line)
-	})
-	return func() {
-		if !timer.Stop() {
-			<-printed
-		}
-	}
+	sent []string // also those that were printed before
 }
 
 // HandleWarningHeader is called by client-go.
 func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if strings.HasPrefix(text, "Holdfast (") {
-		w.holdfast++
+	if !slices.Contains(w.sent, text) {
+		fmt.Fprintf(w.out, "Warning: %s\n", plain(text))
 	}
-	if w.kept != nil {
-		*w.kept = append(*w.kept, text)
-		return
-	}
-	if w.seen[text] {
-		return
-	}
-	if w.seen == nil {
-		w.seen = map[string]bool{}
-	}
-	w.seen[text] = true
-	fmt.Fprintf(w.out, "Warning: %s\n", plain(text))
+	w.sent = append(w.sent, text)
+}
+
+// of does something, and returns the Warnings that the server sent meanwhile.
+func (w *warnings) of(do func() error) ([]string, error) {
+	before := len(w.sent)
+	err := do()
+	return w.sent[before:], err
 }

@@ -14,11 +14,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-func explainCommand(t terminal) *cobra.Command {
-	var (
-		o      source
-		output string
-	)
+func explainCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := source{clusterFlags: c}
+	var output string
 	cmd := &cobra.Command{
 		Use:   "explain MACHINE",
 		Short: "Say why a Machine is held or free, what comes next, and what its deletion would do now",
@@ -41,7 +39,7 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
   kubectl holdfast explain master-0 -f snapshot.yaml`,
 		Args: oneMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf(output, "text", "json", "yaml"); err != nil {
+			if err := oneOf("output", []string{"text", "json", "yaml"}, output); err != nil {
 				return err
 			}
 			v, err := o.take(cmd.Context(), t)
@@ -56,9 +54,6 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 	}
 	o.bind(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
-	among(cmd, "output", "text", "json", "yaml")
-	among(cmd, "mode", "guard", "full")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
 

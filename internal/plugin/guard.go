@@ -25,13 +25,13 @@ import (
 )
 
 type checkOptions struct {
-	clusterFlags
+	*clusterFlags
 	wait    bool
 	timeout time.Duration
 }
 
-func checkCommand(t terminal) *cobra.Command {
-	var o checkOptions
+func checkCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := checkOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say whether the guard is in force, and try it",
@@ -44,12 +44,10 @@ The exit status is 0 if the guard is in force, and 1 if it is not or if that is 
 
   # After an installation or an upgrade, in a script
   kubectl holdfast check --wait --timeout 5m`,
-		Args: exactly(0, ""),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
-	among(cmd, "mode", "guard", "full")
 	f.BoolVar(&o.wait, "wait", false, "wait until the guard is in force")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long to wait")
 	return cmd
@@ -64,6 +62,7 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 		return err
 	}
 	defer c.close()
+	c.warnings.out = io.Discard // the last line says what the trial was answered
 	waited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	again := time.NewTicker(2 * time.Second)
@@ -317,7 +316,7 @@ func (c *cluster) checkReached(ctx context.Context) check {
 		return out
 	}
 	m := &machines.Items[at]
-	said, err := c.warnings.keep(func() error { return c.Delete(ctx, m.DeepCopy(), client.DryRunAll) })
+	said, err := c.warnings.of(func() error { return c.Delete(ctx, m.DeepCopy(), client.DryRunAll) })
 	answers := func(text string) bool {
 		return slices.ContainsFunc(quorum.Rules[:], func(rule quorum.Rule) bool { return strings.Contains(text, "("+string(rule)+")") })
 	}

@@ -20,13 +20,13 @@ import (
 )
 
 type offOptions struct {
-	clusterFlags
+	*clusterFlags
 	policies, dryRun, yes bool
 	timeout               time.Duration
 }
 
-func offCommand(t terminal) *cobra.Command {
-	var o offOptions
+func offCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := offOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "off",
 		Short: "Switch Holdfast off and leave it installed, where it is in the way",
@@ -41,11 +41,10 @@ A pod that does not end because its Node is not ready is not waited for. A repli
 put the registrations back: the command looks for that, too.`,
 		Example: `  kubectl holdfast off
   kubectl holdfast off --policies`,
-		Args: exactly(0, ""),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
 	f.BoolVar(&o.policies, "policies", false, "remove the policies as well")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
 	f.BoolVar(&o.yes, "yes", false, "do not ask")

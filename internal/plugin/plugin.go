@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
@@ -53,25 +52,19 @@ func execute(ctx context.Context, args []string, t terminal) int {
 		Long: `Holdfast keeps a control-plane Machine from taking etcd's quorum with it: it refuses or repairs
 changes to Machines that would. This plugin shows what it sees, what it did and why, and replaces or
 releases Machines the way that it expects.`,
-		SilenceUsage:               true,
-		SilenceErrors:              true,
-		SuggestionsMinimumDistance: 2,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
-				return usage("unknown command %q; did you mean %s? See kubectl holdfast --help", args[0], strings.Join(like, " or "))
-			}
-			return usage("unknown command %q; see kubectl holdfast --help", args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
 	}
+	// What goes wrong before a command runs is in the command line.
+	runs := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { runs = true }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%v; see %s --help", err, cmd.CommandPath())
+		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(checkCommand(t), statusCommand(t), explainCommand(t), simulateCommand(t), replaceCommand(t), releaseCommand(t), auditCommand(t), reportCommand(t), offCommand(t), uninstallCommand(t), versionCommand())
-	helpFlags(root)
+	var c clusterFlags
+	c.bind(root.PersistentFlags())
+	root.AddCommand(checkCommand(t, &c), statusCommand(t, &c), explainCommand(t, &c), simulateCommand(t), replaceCommand(t, &c), releaseCommand(t, &c),
+		auditCommand(t, &c), reportCommand(t, &c), offCommand(t, &c), uninstallCommand(t, &c), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
@@ -81,7 +74,7 @@ releases Machines the way that it expects.`,
 	}
 	fmt.Fprintf(t.err, "kubectl holdfast: %v\n", err)
 	switch {
-	case errors.As(err, new(usageError)):
+	case !runs || errors.As(err, new(usageError)):
 		return 2
 	case ctx.Err() != nil:
 		return 130
@@ -94,7 +87,7 @@ func versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: `  kubectl holdfast version`,
-		Args:    exactly(0, ""),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
 			return err
@@ -102,35 +95,21 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// exactly wants that many arguments; what says which.
-func exactly(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == n:
-			return nil
-		case n == 0:
-			return usage("%s takes no arguments, but was given %q", cmd.CommandPath(), args)
-		}
-		if len(args) == 0 {
-			return usage("%s takes %s, and was given none", cmd.CommandPath(), what)
-		}
-		return usage("%s takes %s, but was given %q", cmd.CommandPath(), what, args)
+// oneMachine wants the name of one Machine.
+func oneMachine(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s takes the name of one Machine, but was given %q", cmd.CommandPath(), args)
 	}
+	return nil
 }
 
-// oneMachine wants one Machine, by its name or, as kubectl does, by its type and name; it leaves the name.
-func oneMachine(cmd *cobra.Command, args []string) error {
-	if err := exactly(1, "the name of a Machine")(cmd, args); err != nil {
-		return err
+// oneOf checks the values of a flag.
+func oneOf(flag string, known []string, values ...string) error {
+	for _, value := range values {
+		if !slices.Contains(known, value) {
+			return usage("--%s is %q; it is one of %s", flag, value, strings.Join(known, ", "))
+		}
 	}
-	kind, name, typed := strings.Cut(args[0], "/")
-	if !typed {
-		return nil
-	}
-	if machines := machinev1beta1.GroupName; name == "" || !slices.Contains([]string{"machine", "machines", "machine." + machines, "machines." + machines}, strings.ToLower(kind)) {
-		return usage("%q is no Machine; give its name, or machine/NAME", args[0])
-	}
-	args[0] = name
 	return nil
 }
 

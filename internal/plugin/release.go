@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -24,13 +25,13 @@ const (
 )
 
 type releaseOptions struct {
-	clusterFlags
+	*clusterFlags
 	reason, confirm string
 	dryRun          bool
 }
 
-func releaseCommand(t terminal) *cobra.Command {
-	var o releaseOptions
+func releaseCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := releaseOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "release MACHINE --reason REASON",
 		Short: "Let go of a Machine that is being deleted, without a replacement: the escape hatch",
@@ -53,9 +54,6 @@ It is for a Machine whose replacement cannot come. A live Machine is not release
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
-	among(cmd, "mode", "guard", "full")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.StringVar(&o.reason, "reason", "", "why it must go without a replacement; required")
 	f.StringVar(&o.confirm, "confirm", "", "the Machine's name, so that it is not asked for")
 	f.BoolVar(&o.dryRun, "dry-run", false, "send the patch as a trial: the server judges it and changes nothing")
@@ -141,12 +139,12 @@ func releasable(v *view, m *quorum.Machine) error {
 // send removes what holds the Machine, and says what came of it.
 func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
 	if !o.dryRun {
-		before := c.warnings.fromHoldfast() // of a trial
-		if err := o.patch(ctx, c, m); err != nil {
+		said, err := c.warnings.of(func() error { return o.patch(ctx, c, m) })
+		if err != nil {
 			return err
 		}
 		fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
-		if c.warnings.fromHoldfast() == before {
+		if !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
 			fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
 		}
 		return nil

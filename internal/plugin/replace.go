@@ -19,7 +19,7 @@ import (
 const replacesLabel = "holdfast.dev/replaces"
 
 type replaceOptions struct {
-	clusterFlags
+	*clusterFlags
 	instanceType, name string
 	patch              string
 	dryRun             bool
@@ -28,8 +28,8 @@ type replaceOptions struct {
 	timeout            time.Duration
 }
 
-func replaceCommand(t terminal) *cobra.Command {
-	var o replaceOptions
+func replaceCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := replaceOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "replace MACHINE",
 		Short: "Replace a control-plane Machine, for example with another instance type",
@@ -69,22 +69,18 @@ command tries the change first, and asks.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
-	among(cmd, "mode", "guard", "full")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringVar(&o.patch, "patch", "", "what else to change in spec.providerSpec.value: a JSON patch, as for kubectl patch --type=json")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
 	f.StringVarP(&o.output, "output", "o", "text", "how the progress is told: text, or json, an object a line")
-	among(cmd, "output", "text", "json")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")
 	return cmd
 }
 
 func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error {
-	if err := oneOf(o.output, "text", "json"); err != nil {
+	if err := oneOf("output", []string{"text", "json"}, o.output); err != nil {
 		return err
 	}
 	if o.output == "json" && !o.yes && !o.dryRun {
@@ -119,7 +115,7 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	}
 	r := o.replacing(t, c, old)
 	if o.dryRun {
-		if _, err := r.trial(ctx); err != nil {
+		if err := r.trial(ctx); err != nil {
 			fmt.Fprintln(t.err, "Warning: "+err.Error())
 		}
 		return printManifest(t, next)

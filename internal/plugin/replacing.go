@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,38 +75,27 @@ func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error
 	return r.waitReplaced(ctx, func() string { return next.Name })
 }
 
-// trial asks the server whether the old Machine could be deleted now, and returns what the server warned of.
-func (r *replacing) trial(ctx context.Context) (warned []string, err error) {
+// trial asks the server whether the old Machine could be deleted now.
+func (r *replacing) trial(ctx context.Context) error {
 	if r.old.DeletionTimestamp != nil {
-		return nil, nil
+		return nil
 	}
-	uid := r.old.UID
-	warned, err = r.warnings.keep(func() error {
-		return r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid}, client.DryRunAll)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
+	if err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &r.old.UID}, client.DryRunAll); err != nil {
+		return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
 	}
-	return warned, nil
+	return nil
 }
 
 // agreed asks the server, by a trial, and then the person whether the old Machine may be deleted. what happens is told first.
 func (r *replacing) agreed(ctx context.Context, what string) error {
-	warned, err := r.trial(ctx)
-	if err != nil || r.yes || r.old.DeletionTimestamp != nil {
+	asks := !r.yes && r.old.DeletionTimestamp == nil
+	if asks {
+		fmt.Fprintln(r.t.out, plain(what)+" First a trial of the deletion.")
+	}
+	if err := r.trial(ctx); err != nil || !asks {
 		return err
 	}
-	fmt.Fprintln(r.t.out, plain(what))
-	r.wouldSay(r.t.out, warned)
 	return ask(ctx, r.t, r.old.Name, "To go ahead, type the Machine's name: ", "--yes")
-}
-
-// wouldSay prints the Warnings of a trial.
-func (r *replacing) wouldSay(out io.Writer, warned []string) {
-	if len(warned) > 0 {
-		fmt.Fprintln(out, "To the deletion the server would say:")
-		indented(out, warned...)
-	}
 }
 
 // create makes the replacement, or finds the one that was made before.

@@ -27,8 +27,8 @@ type reportOptions struct {
 	missing []string // what could not be read, for people
 }
 
-func reportCommand(t terminal) *cobra.Command {
-	o := reportOptions{records: auditOptions{output: "table"}}
+func reportCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := reportOptions{records: auditOptions{output: "table", cluster: c}}
 	cmd := &cobra.Command{
 		Use:   "report [FILE...]",
 		Short: "Show one timeline of requests, Holdfast's steps, etcd's members and Events",
@@ -69,10 +69,6 @@ among its records, and live as long as these.`,
 	f.StringVar(&r.until, "until", "", "only before this time: an age or a time, like --since")
 	f.StringVarP(&o.output, "output", "o", "table", "table, html or json")
 	f.BoolVar(&o.events, "events", true, "read the Events from the API server, too; off with a FILE unless it is set")
-	f.StringVar(&r.cluster.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast's pods run in")
-	r.cluster.bindAPI(f, "user") // a filter here
-	among(cmd, "rule", ruleNames()...)
-	among(cmd, "output", "table", "html", "json")
 	return cmd
 }
 
@@ -81,7 +77,7 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	if err := r.check(t.now()); err != nil {
 		return err
 	}
-	if err := oneOf(o.output, "table", "html", "json"); err != nil {
+	if err := oneOf("output", []string{"table", "html", "json"}, o.output); err != nil {
 		return err
 	}
 	entries, err := o.read(ctx, t, args)
@@ -146,7 +142,7 @@ func (o *reportOptions) lacks(t terminal, why error) {
 
 // ofAPI are the Events about control-plane Machines, those that are there and those that the records name, and about their set.
 func (o *reportOptions) ofAPI(ctx context.Context, t terminal, entries []audit.Entry) ([]corev1.Event, error) {
-	flags := &o.records.cluster
+	flags := o.records.cluster
 	config, err := flags.config()
 	if err != nil {
 		return nil, err

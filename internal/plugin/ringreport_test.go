@@ -125,12 +125,10 @@ func FuzzTold(f *testing.F) {
 	})
 }
 
-// TestCompletion: values of flags, and a script for each shell.
+// TestCompletion: commands, and a script for each shell.
 func TestCompletion(t *testing.T) {
 	for args, want := range map[string]string{
-		"explain master-0 ": ":4\n",
-		"status --mode ":    "guard\nfull\n:4\n",
-		"explain -o ":       "text\njson\nyaml\n:4\n",
+		"exp": "explain\tSay why a Machine is held or free, what comes next, and what its deletion would do now\n:4\n",
 	} {
 		var out bytes.Buffer
 		line := append([]string{"__complete"}, strings.Split(args, " ")...)
@@ -216,7 +214,7 @@ func TestUnanswered(t *testing.T) {
 		context.DeadlineExceeded:                                            true,
 		errors.New("connection refused"):                                    true,
 	} {
-		if got := errors.As(unanswered(err), new(noAnswer)); got != want {
+		if got := strings.Contains(unanswered(err).Error(), runbook); got != want {
 			t.Errorf("%v: %t", err, got)
 		}
 	}

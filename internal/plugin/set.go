@@ -149,12 +149,11 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	}
 	if !o.changes() {
 		if o.dryRun {
-			warned, err := r.trial(ctx)
-			if err == nil {
-				fmt.Fprintf(t.out, "A trial: Machine %s could be deleted now, and ControlPlaneMachineSet %s would create another.\n", old.Name, set.Name)
-				r.wouldSay(t.out, warned)
+			if err := r.trial(ctx); err != nil {
+				return err
 			}
-			return err
+			fmt.Fprintf(t.out, "A trial: Machine %s could be deleted now, and ControlPlaneMachineSet %s would create another.\n", old.Name, set.Name)
+			return nil
 		}
 		return o.inTime(ctx, old.Name, r.another)
 	}

@@ -24,9 +24,9 @@ by hand to ask what would be.`,
 
   # What if two are wanted less?
   sed 's/^desired: 5/desired: 3/' snapshot.yaml | kubectl holdfast simulate -f -`,
-		Args: exactly(0, ""),
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := oneOf(output, "text", "json", "yaml"); err != nil {
+			if err := oneOf("output", []string{"text", "json", "yaml"}, output); err != nil {
 				return err
 			}
 			if file == "" {
@@ -42,7 +42,6 @@ by hand to ask what would be.`,
 	f := cmd.Flags()
 	f.StringVarP(&file, "filename", "f", "", "the snapshot file, - for standard input")
 	f.StringVarP(&output, "output", "o", "text", "text, json or yaml")
-	among(cmd, "output", "text", "json", "yaml")
 	return cmd
 }
 

@@ -20,8 +20,8 @@ type statusOptions struct {
 	watch  bool
 }
 
-func statusCommand(t terminal) *cobra.Command {
-	var o statusOptions
+func statusCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := statusOptions{source: source{clusterFlags: c}}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show etcd's ring, each control-plane Machine, and what it waits for",
@@ -47,20 +47,18 @@ keeps up) shows with --watch.
 
   # For a support case
   kubectl holdfast status -o yaml > snapshot.yaml`,
-		Args: exactly(0, ""),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
 	o.bind(f)
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
-	among(cmd, "mode", "guard", "full")
-	among(cmd, "output", "table", "wide", "json", "yaml")
 	f.BoolVarP(&o.watch, "watch", "w", false, "show it anew every 2 s, until Ctrl-C")
 	return cmd
 }
 
 func (o *statusOptions) run(ctx context.Context, t terminal) error {
-	if err := oneOf(o.output, "table", "wide", "json", "yaml"); err != nil {
+	if err := oneOf("output", []string{"table", "wide", "json", "yaml"}, o.output); err != nil {
 		return err
 	}
 	if !o.watch {

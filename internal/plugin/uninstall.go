@@ -24,13 +24,13 @@ import (
 )
 
 type uninstallOptions struct {
-	clusterFlags
+	*clusterFlags
 	dryRun, yes bool
 	timeout     time.Duration
 }
 
-func uninstallCommand(t terminal) *cobra.Command {
-	var o uninstallOptions
+func uninstallCommand(t terminal, c *clusterFlags) *cobra.Command {
+	o := uninstallOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take Holdfast off the cluster, in the order that releases no Machine and blocks no request",
@@ -48,11 +48,10 @@ holdfast run was told to keep elsewhere than by default (--cluster-operator, --e
 --leader-elect-namespace, --webhook-ca-secret): the command does not know of it.`,
 		Example: `  kubectl holdfast uninstall --dry-run
   kubectl holdfast uninstall`,
-		Args: exactly(0, ""),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
 	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
 	f.BoolVar(&o.yes, "yes", false, "do not ask")
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "how long all of it may take")

@@ -21,12 +21,11 @@ import (
 
 // source is where a command takes its Snapshot from: a cluster, or a file that status -o yaml wrote.
 type source struct {
-	clusterFlags
+	*clusterFlags
 	file string
 }
 
 func (o *source) bind(f *pflag.FlagSet) {
-	o.clusterFlags.bind(f)
 	f.StringVarP(&o.file, "filename", "f", "", "read this snapshot file instead of a cluster, - for standard input")
 }
 
@@ -334,12 +333,4 @@ func indented(out io.Writer, lines ...string) {
 	for _, line := range lines {
 		fmt.Fprintf(out, "  %s\n", plain(line))
 	}
-}
-
-// oneOf checks the value of --output.
-func oneOf(value string, known ...string) error {
-	if slices.Contains(known, value) {
-		return nil
-	}
-	return usage("--output is %q; it is one of %s", value, strings.Join(known, ", "))
 }
