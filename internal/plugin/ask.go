@@ -8,7 +8,11 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"golang.org/x/term"
 )
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // ask has somebody type a word. An error means that nothing may be changed; instead are the flags of those
 // who have no terminal.
@@ -17,7 +21,6 @@ func ask(ctx context.Context, t terminal, word, question, instead string) error 
 		return usage("there is no terminal to ask at; to go ahead: %s", instead)
 	}
 	fmt.Fprint(t.out, question)
-	flush(t.out)
 	answer := make(chan string, 1)
 	go func() { // a read of a terminal cannot be interrupted: Ctrl-C leaves it behind, and the process ends
 		line, err := bufio.NewReader(t.in).ReadString('\n')

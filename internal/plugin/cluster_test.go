@@ -41,7 +41,7 @@ func TestSnapshots(t *testing.T) {
 	for name, args := range map[string]string{
 		"status-rest":        "status -f rest",
 		"status-waiting":     "status -f waiting",
-		"status-replacing":   "status -o wide -f replacing",
+		"status-replacing":   "status -f replacing",
 		"status-sick":        "status -f sick",
 		"status-unknown":     "status -f unknown",
 		"status-released":    "status -f released",
@@ -363,28 +363,6 @@ func TestWatch(t *testing.T) {
 	if status != 0 || strings.Count(out.String(), "master-2") != 1 {
 		t.Errorf("status %d:\n%s", status, out.String())
 	}
-}
-
-// TestWatched: what --watch shows below: the margin, how far a replacement is, and the last Events, those of the control plane alone.
-func TestWatched(t *testing.T) {
-	v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	event := func(name, about string, minute int) client.Object {
-		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: defaultNamespace, Name: name},
-			InvolvedObject: corev1.ObjectReference{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine", Name: about},
-			Reason:         name, Message: "it did", LastTimestamp: metav1.NewTime(noon().Add(time.Duration(minute) * time.Minute)),
-		}
-	}
-	objects := []client.Object{event("worker", "worker-0", 9)}
-	for i := range 6 {
-		objects = append(objects, event(fmt.Sprintf("step-%d", i), "master-1", i))
-	}
-	var out bytes.Buffer
-	v.watched(t.Context(), &cluster{Client: memory(t, "alice", interceptor.Funcs{}, objects...), namespace: defaultNamespace}, &out)
-	golden(t, "watched.txt", out.String())
 }
 
 // stopper is a screen before which somebody presses Ctrl-C once there is something on it.

@@ -255,8 +255,11 @@ func (v *view) hosts(m *quorum.Machine) []string {
 	switch is {
 	case quorum.HostingMember:
 		for _, member := range v.join.Members(m) {
-			cells := v.memberCells(member)
-			out = append(out, fmt.Sprintf("It hosts etcd %s %s, %s.", cells[2], member, cells[3]))
+			text := fmt.Sprintf("It hosts etcd %s %s, %s", v.role(member), member, v.healthOf(member))
+			if member.Why != "" {
+				text += ": " + member.Why
+			}
+			out = append(out, text+".")
 			if !v.join.Host(member).Known() {
 				out = append(out, "That member is joined to another host as well. Nobody knows which one hosts it, so both are held.")
 			}

@@ -39,7 +39,7 @@ func Main() int {
 	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains, with a stack trace, that it has none
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return execute(ctx, os.Args[1:], terminal{os.Stdin, shown(os.Stdout), shown(os.Stderr), time.Now, network{}})
+	return execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now, network{}})
 }
 
 // execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line, and as shells have it 130

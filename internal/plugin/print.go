@@ -141,16 +141,3 @@ func shorten(text string, most int) string {
 	}
 	return strings.TrimSpace(string(runes[:most-1])) + "…"
 }
-
-// tail cuts off the beginning of a text that is longer than a number of characters: an error's cause is at its end.
-func tail(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	end := string(runes[len(runes)-most+1:])
-	if _, words, found := strings.Cut(end, " "); found {
-		end = words
-	}
-	return "… " + strings.TrimSpace(strings.TrimRight(end, `"`))
-}

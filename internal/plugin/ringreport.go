@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -74,17 +75,7 @@ func oneLine(err error) string {
 }
 
 // ago is an age in words.
-func ago(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", d.Round(time.Second)/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", d/time.Hour)
-	}
-	return fmt.Sprintf("%d days", d/(24*time.Hour))
-}
+func ago(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 // look takes a Snapshot of the cluster. etcd is asked, if the command was told how to; else it is as
 // Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.

@@ -58,7 +58,7 @@ func TestTold(t *testing.T) {
 		status int
 	}{
 		"told-status":    {args: "status", told: fresh},
-		"told-wide":      {args: "status -o wide --holdfast-namespace guard", told: elsewhere},
+		"told-elsewhere": {args: "status --holdfast-namespace guard", told: elsewhere},
 		"told-explain":   {args: "explain master-1", told: fresh},
 		"told-release":   {args: "release master-1 --reason ticket --confirm master-1 --dry-run", told: fresh},
 		"told-last":      {args: "release master-1 --reason ticket --confirm master-1", told: telling(t, "last", now, nil), status: 1},
@@ -222,5 +222,17 @@ func TestUnanswered(t *testing.T) {
 		if placeholder(value) != want {
 			t.Errorf("%q: %t", value, !want)
 		}
+	}
+}
+
+// TestAgeless: an age that grows is nothing new.
+func TestAgeless(t *testing.T) {
+	for _, same := range []string{"held for 10m", "held for 2h3m", "seen 30s ago", "for 3d"} {
+		if strings.ContainsAny(ageless(same), "0123456789") {
+			t.Errorf("the age stays in %q: %q", same, ageless(same))
+		}
+	}
+	if ageless("2 of 3 voters") != "2 of 3 voters" || ageless("node-3s1") != "node-3s1" {
+		t.Error("what is no age goes, too")
 	}
 }

@@ -62,35 +62,11 @@ func (v *view) setLines(out io.Writer) {
 			fmt.Fprintf(out, "      %s: %s\n", condition.Type, plain(cmp.Or(condition.Message, condition.Reason)))
 		}
 	}
-	if places := v.places(); places != "" {
-		fmt.Fprintf(out, "      Places: %s\n", places)
-	}
 	for i := range v.Machines {
 		if place := facts.Places[v.Machines[i].UID]; place.Outdated != "" && !v.Machines[i].Deleting() {
 			fmt.Fprintf(out, "      %s differs from the template: %s\n", v.Machines[i].Name, plain(place.Outdated))
 		}
 	}
-}
-
-// places are the numbers and failure domains that the set's Machines have in it, "" where none has any.
-func (v *view) places() string {
-	var all []string
-	for i := range v.Machines {
-		m := &v.Machines[i]
-		place := v.set.Facts.Places[m.UID]
-		if !v.kept(m) || place.Index == nil && place.Domain == "" {
-			continue
-		}
-		text := m.Name
-		if place.Index != nil {
-			text += fmt.Sprintf(" is number %d", *place.Index)
-		}
-		if place.Domain != "" {
-			text += " in " + place.Domain
-		}
-		all = append(all, text)
-	}
-	return strings.Join(all, ", ")
 }
 
 // kept says whether the set controls the Machine.

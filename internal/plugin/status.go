@@ -43,7 +43,7 @@ keeps up) shows with --watch.
 
   # While Holdfast is down: ask etcd itself
   export ETCDCTL_ENDPOINTS=https://10.0.0.1:2379 ETCDCTL_CACERT=ca.crt ETCDCTL_CERT=client.crt ETCDCTL_KEY=client.key
-  kubectl holdfast status     # without an API server, too: then it shows what etcd's members say
+  kubectl holdfast status
 
   # For a support case
   kubectl holdfast status -o yaml > snapshot.yaml`,
@@ -52,13 +52,13 @@ keeps up) shows with --watch.
 	}
 	f := cmd.Flags()
 	o.bind(f)
-	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
+	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
 	f.BoolVarP(&o.watch, "watch", "w", false, "show it anew every 2 s, until Ctrl-C")
 	return cmd
 }
 
 func (o *statusOptions) run(ctx context.Context, t terminal) error {
-	if err := oneOf("output", []string{"table", "wide", "json", "yaml"}, o.output); err != nil {
+	if err := oneOf("output", []string{"table", "json", "yaml"}, o.output); err != nil {
 		return err
 	}
 	if !o.watch {
@@ -66,7 +66,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 		if err != nil {
 			return err
 		}
-		return o.print(t.out, v, narrow(t.out))
+		return o.print(t.out, v)
 	}
 	if o.file != "" || o.output == "json" || o.output == "yaml" {
 		return usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
@@ -79,19 +79,21 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	return o.follow(ctx, t, c)
 }
 
-// print writes what is seen; slim is a table for a narrow terminal.
-func (o *statusOptions) print(out io.Writer, v *view, slim bool) error {
-	if o.output == "json" || o.output == "yaml" {
+func (o *statusOptions) print(out io.Writer, v *view) error {
+	if o.output != "table" {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
-	v.etcdLines(out)
+	fmt.Fprintf(out, "Etcd: %s\n", plain(v.etcdLine()))
+	if v.source != "" {
+		fmt.Fprintf(out, "      %s\n", plain(v.source))
+	}
 	if v.guard != "" {
 		fmt.Fprintf(out, "Guard: %s\n", plain(v.guard))
 	}
 	fmt.Fprintf(out, "Mode: %s\n", v.modeLine())
 	v.setLines(out)
 	fmt.Fprintln(out)
-	if err := printRows(out, v.rows(o.output, slim)); err != nil {
+	if err := printRows(out, v.rows()); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -99,25 +101,9 @@ func (o *statusOptions) print(out io.Writer, v *view, slim bool) error {
 	return nil
 }
 
-// rows are the Machines, then the members and the Nodes that belong to none. A slim table has fewer columns.
-func (v *view) rows(output string, slim bool) [][]string {
-	wide := output == "wide"
-	rows := v.allRows(wide)
-	if !slim || wide {
-		return rows
-	}
-	for i, row := range rows { // MACHINE, PHASE, ROLE, HEALTH, HOOK, LATCH, WAITS FOR
-		rows[i] = append([]string{row[0], row[1], row[5], row[6]}, row[7:]...)
-	}
-	return rows
-}
-
-func (v *view) allRows(wide bool) [][]string {
-	head := []string{"MACHINE", "PHASE", "NODE", "MEMBER", "ID", "ROLE", "HEALTH", "HOOK", "LATCH", "WAITS FOR"}
-	if wide {
-		head = append(head, "ZONE", "ADDRESSES", "EVIDENCE", "INSTANCE", "OVERRIDE")
-	}
-	rows := [][]string{head}
+// rows are the Machines, then the members and the Nodes that belong to none.
+func (v *view) rows() [][]string {
+	rows := [][]string{{"MACHINE", "PHASE", "NODE", "MEMBER", "ID", "ROLE", "HEALTH", "HOOK", "LATCH", "WAITS FOR"}}
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		node := "" // the Machine API's link may name a Node that is gone
@@ -136,11 +122,7 @@ func (v *view) allRows(wide bool) [][]string {
 		}
 		for _, member := range members {
 			row := append([]string{m.Name, phase, node}, v.memberCells(member)...)
-			row = append(row, entryWord(m.Hook), entryWord(m.Latch), v.waits(m))
-			if wide {
-				row = append(row, m.Zone, joined(m.Addresses), ids(m.OwnEvidence().MemberIDs), m.ProviderID, shorten(m.Override, 60))
-			}
-			rows = append(rows, row)
+			rows = append(rows, append(row, entryWord(m.Hook), entryWord(m.Latch), v.waits(m)))
 		}
 	}
 	for k := range v.Ring.Members {
@@ -191,19 +173,15 @@ func (v *view) memberCells(m *quorum.Member) []string {
 	return []string{name, m.ID.Hex(), v.role(m), v.healthOf(m)}
 }
 
-// healthOf is a member's health, for how long it has been so where that is known, and why.
+// healthOf is a member's health, and for how long it has been unhealthy where that is known. The notes say why.
 func (v *view) healthOf(m *quorum.Member) string {
-	if m.Healthy {
+	switch {
+	case m.Healthy:
 		return "healthy"
+	case m.Since.IsZero() || v.Now.Sub(m.Since) < time.Second: // a plugin that asks etcd itself has just seen it for the first time
+		return "unhealthy"
 	}
-	health := "unhealthy"
-	if !m.Since.IsZero() && v.Now.Sub(m.Since) >= time.Second { // a plugin that asks etcd itself has just seen it for the first time
-		health += " for " + v.age(m.Since)
-	}
-	if m.Why != "" {
-		health += ": " + tail(m.Why, 60)
-	}
-	return health
+	return "unhealthy for " + v.age(m.Since)
 }
 
 func nodeCell(n *quorum.Node) string {
@@ -229,20 +207,4 @@ func entryWord(e quorum.Entry) string {
 	case quorum.EntryAbsent:
 	}
 	return "off"
-}
-
-func ids(all []quorum.MemberID) string {
-	var out []string
-	for _, id := range all {
-		out = append(out, id.Hex())
-	}
-	return strings.Join(out, ",")
-}
-
-func joined[T fmt.Stringer](all []T) string {
-	var out []string
-	for _, one := range all {
-		out = append(out, one.String())
-	}
-	return strings.Join(out, ",")
 }

@@ -130,18 +130,7 @@ func (v *view) role(m *quorum.Member) string {
 }
 
 // age is for how long something has been so.
-func (v *view) age(since time.Time) string {
-	d := max(v.Now.Sub(since), 0)
-	switch {
-	case d < time.Minute:
-		return d.Round(time.Second).String()
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd", d/(24*time.Hour))
-}
+func (v *view) age(since time.Time) string { return ago(v.Now.Sub(since)) }
 
 // etcdLine is the ring in a line.
 func (v *view) etcdLine() string {
@@ -174,14 +163,6 @@ func (v *view) etcdLine() string {
 		line += "; version " + v.Ring.Version
 	}
 	return line
-}
-
-// etcdLines are the ring, and where that comes from.
-func (v *view) etcdLines(out io.Writer) {
-	fmt.Fprintf(out, "Etcd: %s\n", plain(v.etcdLine()))
-	if v.source != "" {
-		fmt.Fprintf(out, "      %s\n", plain(v.source))
-	}
 }
 
 func (v *view) modeLine() string {

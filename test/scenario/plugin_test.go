@@ -208,7 +208,7 @@ func TestPlugin(t *testing.T) {
 			}
 			return c.as(sandbox.Holdfast).Update(ctx, cm) // nobody else may
 		})
-		c.says(t, 0, []string{"Etcd: not known: what Holdfast told last", "min old", "Is Holdfast running? kubectl -n holdfast-system get pods", "--endpoints"}, "status")
+		c.says(t, 0, []string{"Etcd: not known: what Holdfast told last", " old", "Is Holdfast running? kubectl -n holdfast-system get pods", "--endpoints"}, "status")
 		cm, err := c.ring(t.Context())
 		must(t, err)
 		cm.Data = map[string]string{"snapshot.yaml": "}{"}
