@@ -45,11 +45,11 @@ const (
 
 // Condition is one condition as a ClusterOperator has it.
 type Condition struct {
-	Type    ConditionType
-	Status  Status
-	Reason  string // several are joined with "::", in the alphabet's order
-	Message string // a line for each cause
-	Since   time.Time
+	Type    ConditionType `json:"type"`
+	Status  Status        `json:"status"`
+	Reason  string        `json:"reason"`  // several are joined with "::", in the alphabet's order
+	Message string        `json:"message"` // a line for each cause
+	Since   time.Time     `json:"since,omitzero"`
 
 	inertia      time.Duration // how long it must last to replace another status
 	turningSince time.Time     // since when the looks have said another status, zero if they say this one

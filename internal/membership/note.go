@@ -60,7 +60,7 @@ func (r Reason) Degrades() bool {
 
 // Note is something a person should know: what is wrong, or what a replacement waits for.
 type Note struct {
-	Reason  Reason
-	Machine string // "" if it is about no Machine in particular
-	Message string
+	Reason  Reason `json:"reason"`
+	Machine string `json:"machine,omitempty"` // "" if it is about no Machine in particular
+	Message string `json:"message"`
 }

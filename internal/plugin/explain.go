@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,9 +30,6 @@ cluster's own answer without consequences: kubectl delete machine MACHINE --dry-
 
   # For a script: would a deletion have its way now?
   kubectl holdfast explain master-0 -o json | jq .if.passes
-
-  # How many more voters may fail
-  kubectl holdfast explain master-0 -o json | jq .voters.mayFail
 
   # In a support case, without the cluster
   kubectl holdfast explain master-0 -f snapshot.yaml`,
@@ -92,11 +88,7 @@ func (v *view) explain(out io.Writer, name string) error {
 		}
 		return nil
 	}
-	who := "you"
-	if v.user.Name != "" {
-		who += " (" + plain(v.user.Name) + ")"
-	}
-	v.verdict(out, m, who, what, &d)
+	v.verdict(out, m, what, &d)
 	if typed := v.commands(m, &d); typed != nil {
 		fmt.Fprintln(out, "\nWhat to type:")
 		indented(out, typed...)
@@ -118,55 +110,28 @@ func (v *view) answer(m *quorum.Machine) (admission.Decision, string) {
 
 // explanation is what explain says, as data.
 type explanation struct {
-	Machine       string            `json:"machine"`
-	Standing      string            `json:"standing"`                // follows the name in a sentence
-	DeletingSince *time.Time        `json:"deletingSince,omitempty"` // null while it is live
-	Hosts         []string          `json:"hosts"`
-	Members       []explainedMember `json:"members"`
-	Hook          string            `json:"hook"` // on, off or foreign, as latch
-	Latch         string            `json:"latch"`
-	WaitsFor      string            `json:"waitsFor,omitempty"`
-	Etcd          string            `json:"etcd"`
-	Voters        *explainedVoters  `json:"voters"`               // null where etcd is not known
-	Source        string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
-	Actions       []simulatedAction `json:"actions"`
-	Notes         []simulatedNote   `json:"notes"`
-	If            *explainedAnswer  `json:"if,omitempty"`
+	Machine  string            `json:"machine"`
+	Standing string            `json:"standing"` // follows the name in a sentence
+	Hosts    []string          `json:"hosts"`
+	Hook     string            `json:"hook"` // on, off or foreign, as latch
+	Latch    string            `json:"latch"`
+	WaitsFor string            `json:"waitsFor,omitempty"`
+	Etcd     string            `json:"etcd"`
+	Source   string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
+	Actions  []plannedAction   `json:"actions"`
+	Notes    []membership.Note `json:"notes"`
+	If       *foretold         `json:"if,omitempty"`
 }
 
-// explainedMember is an etcd member that the Machine hosts.
-type explainedMember struct {
-	ID      string     `json:"id"` // in hex
-	Name    string     `json:"name,omitempty"`
-	Role    string     `json:"role"` // leader, voter or learner
-	Healthy bool       `json:"healthy"`
-	Why     string     `json:"why,omitempty"`
-	Since   *time.Time `json:"since,omitempty"` // since when it is healthy or not, as far as that is known
-}
-
-// explainedVoters are etcd's voters.
-type explainedVoters struct {
-	All     int `json:"all"`
-	Healthy int `json:"healthy"`
-	Desired int `json:"desired"` // 0 where it is not known
-	Quorum  int `json:"quorum"`
-	MayFail int `json:"mayFail"` // how many more; below 0, quorum is lost
-}
-
-type explainedAnswer struct {
-	Request  string             `json:"request"` // deleted or released
-	User     string             `json:"user,omitempty"`
-	Passes   *bool              `json:"passes"` // it would have its way: it is neither denied nor put back; null where etcd is not known
-	Rule     quorum.Rule        `json:"rule,omitempty"`
-	Says     []string           `json:"says,omitempty"`
-	Findings []explainedFinding `json:"findings,omitempty"` // by each rule that has a say
-	Type     []string           `json:"type,omitempty"`     // commands
-}
-
-type explainedFinding struct {
-	Rule    quorum.Rule `json:"rule"`
-	Verdict string      `json:"verdict"` // as in the audit's records
-	Says    []string    `json:"says"`
+// foretold is what Holdfast would answer to a request about a Machine.
+type foretold struct {
+	Machine string      `json:"machine"`
+	Request string      `json:"request"` // deleted or released
+	User    string      `json:"user,omitempty"`
+	Passes  *bool       `json:"passes"`         // it would have its way: it is neither denied nor put back; null where etcd is not known
+	Rule    quorum.Rule `json:"rule,omitempty"` // that denies it
+	Says    []string    `json:"says,omitempty"`
+	Type    []string    `json:"type,omitempty"` // commands
 }
 
 func (v *view) explainData(out io.Writer, format, name string) error {
@@ -175,40 +140,27 @@ func (v *view) explainData(out io.Writer, format, name string) error {
 		return err
 	}
 	data := explanation{
-		Machine: name, Standing: v.standing(m), DeletingSince: known(m.DeletedAt), Hosts: v.hosts(m), Members: []explainedMember{},
-		Hook: entryWord(m.Hook), Latch: entryWord(m.Latch), WaitsFor: v.waits(m), Etcd: v.etcdLine(), Source: v.source,
-	}
-	for _, member := range v.join.Members(m) {
-		data.Members = append(data.Members, explainedMember{
-			ID: member.ID.Hex(), Name: member.Name, Role: v.role(member), Healthy: member.Healthy, Why: member.Why, Since: known(member.Since),
-		})
-	}
-	if v.Ring.Known {
-		all, healthy := v.Ring.Voters()
-		data.Voters = &explainedVoters{All: all, Healthy: healthy, Desired: v.Desired, Quorum: quorum.Size(all), MayFail: healthy - quorum.Size(all)}
+		Machine: name, Standing: v.standing(m), Hosts: v.hosts(m), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch), WaitsFor: v.waits(m),
+		Etcd: v.etcdLine(), Source: v.source, If: v.foretell(m),
 	}
 	data.Actions, data.Notes = v.planData()
-	if d, what := v.answer(m); what != "" {
-		data.If = &explainedAnswer{Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(m, &d)}
-		if passes := !refused(&d); v.Ring.Known {
-			data.If.Passes = &passes
-		}
-		if denial := d.Denial(); denial != nil {
-			data.If.Rule = denial.Rule
-		}
-		for _, f := range d.Findings {
-			data.If.Findings = append(data.If.Findings, explainedFinding{Rule: f.Rule, Verdict: f.Verdict.String(), Says: f.Lines})
-		}
-	}
 	return printData(out, format, data)
 }
 
-// known is a time, nil where it is not known.
-func known(t time.Time) *time.Time {
-	if t.IsZero() {
+// foretell is answer as data; nil if the hook is off already.
+func (v *view) foretell(m *quorum.Machine) *foretold {
+	d, what := v.answer(m)
+	if what == "" {
 		return nil
 	}
-	return &t
+	out := &foretold{Machine: m.Name, Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(m, &d)}
+	if passes := !refused(&d); v.Ring.Known {
+		out.Passes = &passes
+	}
+	if denial := d.Denial(); denial != nil {
+		out.Rule = denial.Rule
+	}
+	return out
 }
 
 // standing is whether the Machine is held, and why, in words that follow its name.

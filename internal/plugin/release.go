@@ -98,7 +98,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(seen))
 	indented(t.out, v.hosts(seen)...)
 	v.sourced(t.out)
-	v.verdict(t.out, seen, "you ("+plain(c.user.Name)+")", "released", &d)
+	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
 	if refused(&d) {
 		// The default flags say so. Whom --escape-hatch-users, --automation-users and --custodians name, the server knows.

@@ -2,12 +2,12 @@ package plugin
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 func simulateCommand(t terminal) *cobra.Command {
@@ -36,7 +36,7 @@ by hand to ask what would be.`,
 			if err != nil {
 				return err
 			}
-			return v.simulate(t, output)
+			return v.simulate(t.out, output)
 		},
 	}
 	f := cmd.Flags()
@@ -47,13 +47,13 @@ by hand to ask what would be.`,
 
 // simulation is what simulate finds, as data.
 type simulation struct {
-	Actions    []simulatedAction    `json:"actions"`
-	Notes      []simulatedNote      `json:"notes"`
-	Conditions []simulatedCondition `json:"conditions"`
-	Deletions  []simulatedDeletion  `json:"deletions"`
+	Actions    []plannedAction        `json:"actions"`
+	Notes      []membership.Note      `json:"notes"`
+	Conditions []membership.Condition `json:"conditions"`
+	Requests   []*foretold            `json:"requests"` // the deletion of each Machine, or the release of one that is being deleted
 }
 
-type simulatedAction struct {
+type plannedAction struct {
 	Step   int    `json:"step"`
 	Kind   string `json:"kind"`
 	Action string `json:"action"`
@@ -63,84 +63,54 @@ type simulatedAction struct {
 	Fails      string `json:"fails,omitempty"`
 }
 
-type simulatedNote struct {
-	Reason  membership.Reason `json:"reason"`
-	Machine string            `json:"machine,omitempty"`
-	Message string            `json:"message"`
-}
-
-type simulatedCondition struct {
-	Type    membership.ConditionType `json:"type"`
-	Status  membership.Status        `json:"status"`
-	Reason  string                   `json:"reason"`
-	Message string                   `json:"message"`
-}
-
-type simulatedDeletion struct {
-	Machine string      `json:"machine"`
-	Allowed bool        `json:"allowed"`
-	Rule    quorum.Rule `json:"rule,omitempty"` // that denies it
-	Says    []string    `json:"says,omitempty"`
-}
-
 // planData are the plan's actions and notes, lists also where they are empty.
-func (v *view) planData() ([]simulatedAction, []simulatedNote) {
-	actions, notes := []simulatedAction{}, []simulatedNote{}
+func (v *view) planData() ([]plannedAction, []membership.Note) {
+	actions, notes := []plannedAction{}, []membership.Note{}
 	if v.silent {
 		return actions, notes // Holdfast knows more
 	}
 	for _, a := range v.plan.Actions {
-		one := simulatedAction{Step: a.Step, Kind: a.Kind().String(), Action: a.Describe(), Why: a.Why}
+		one := plannedAction{Step: a.Step, Kind: a.Kind().String(), Action: a.Describe(), Why: a.Why}
 		if f := membership.Failing(v.Snapshot, a); f != nil {
 			one.FailsSince, one.Fails = at(f.Since), f.Why
 		}
 		actions = append(actions, one)
 	}
-	for _, n := range v.plan.Notes {
-		notes = append(notes, simulatedNote(n))
-	}
-	return actions, notes
+	return actions, append(notes, v.plan.Notes...)
 }
 
-func (v *view) simulate(t terminal, output string) error {
+func (v *view) simulate(out io.Writer, format string) error {
 	conditions := membership.Conditions(v.Snapshot, &v.plan)
-	if output != "text" {
-		out := simulation{Deletions: []simulatedDeletion{}}
-		out.Actions, out.Notes = v.planData()
-		for _, c := range conditions {
-			out.Conditions = append(out.Conditions, simulatedCondition{c.Type, c.Status, c.Reason, c.Message})
-		}
+	if format != "text" {
+		data := simulation{Conditions: conditions, Requests: []*foretold{}}
+		data.Actions, data.Notes = v.planData()
 		for i := range v.Machines {
-			m := &v.Machines[i]
-			d := v.deletion(m)
-			one := simulatedDeletion{Machine: m.Name, Allowed: d.Denial() == nil, Says: lines(&d)}
-			if denial := d.Denial(); denial != nil {
-				one.Rule = denial.Rule
+			if one := v.foretell(&v.Machines[i]); one != nil {
+				data.Requests = append(data.Requests, one)
 			}
-			out.Deletions = append(out.Deletions, one)
 		}
-		return printData(t.out, output, out)
+		return printData(out, format, data)
 	}
-	fmt.Fprintf(t.out, "Etcd: %s\nMode: %s\nTaken: %s\n\n", plain(v.etcdLine()), v.modeLine(), at(v.Now))
-	v.next(t.out)
-	fmt.Fprintln(t.out, "\nConditions:")
+	fmt.Fprintf(out, "Etcd: %s\nMode: %s\nTaken: %s\n\n", plain(v.etcdLine()), v.modeLine(), at(v.Now))
+	v.next(out)
+	fmt.Fprintln(out, "\nConditions:")
 	for _, c := range conditions {
-		fmt.Fprintf(t.out, "  %s=%s %s\n", c.Type, c.Status, c.Reason)
-		for _, line := range strings.Split(c.Message, "\n") {
-			fmt.Fprintf(t.out, "    %s\n", plain(line))
+		fmt.Fprintf(out, "  %s=%s %s\n", c.Type, c.Status, c.Reason)
+		for line := range strings.Lines(c.Message) {
+			indented(out, "  "+strings.TrimSpace(line))
 		}
 	}
-	fmt.Fprintln(t.out, "\nIf a person deleted one of the Machines now:")
+	fmt.Fprintln(out, "\nIf a person deleted one of the Machines now:")
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		if m.Deleting() {
-			fmt.Fprintf(t.out, "  %s: it is being deleted already.\n", plain(m.Name))
+			indented(out, m.Name+": it is being deleted already.")
 			continue
 		}
 		d := v.deletion(m)
-		fmt.Fprintf(t.out, "  %s: %s\n", plain(m.Name), verdictWords(&d))
+		indented(out, m.Name+": "+verdictWords(&d))
 		for _, line := range lines(&d) {
-			fmt.Fprintf(t.out, "    %s\n", plain(line))
+			indented(out, "  "+line)
 		}
 	}
 	return nil

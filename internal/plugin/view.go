@@ -290,7 +290,11 @@ func (v *view) loose() (names []string) {
 
 // verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,
 // that is what it would answer if etcd did not.
-func (v *view) verdict(out io.Writer, m *quorum.Machine, who, what string, d *admission.Decision) {
+func (v *view) verdict(out io.Writer, m *quorum.Machine, what string, d *admission.Decision) {
+	who := "you"
+	if v.user.Name != "" {
+		who += " (" + plain(v.user.Name) + ")"
+	}
 	words := verdictWords(d)
 	if m.Deleting() && !refused(d) && v.stays(m) {
 		words = "of no use yet, because the latch would stay, and the Machine with it. Holdfast would say:"
