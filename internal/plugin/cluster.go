@@ -195,8 +195,14 @@ func unanswered(err error) error {
 	return fmt.Errorf("%w; if etcd has no quorum: %s", err, runbook)
 }
 
-// guessedMode is Holdfast's mode where it told none: only full mode publishes what etcd starts with.
-func (c *cluster) guessedMode(ctx context.Context) (quorum.Mode, error) {
+// modeOf is Holdfast's mode: the one by flag, or that Holdfast told. Else only full mode publishes what etcd starts with.
+func (c *cluster) modeOf(ctx context.Context, heard ringReport) (quorum.Mode, error) {
+	switch {
+	case c.mode != 0:
+		return c.mode, nil
+	case heard.ring != nil:
+		return heard.ring.Snapshot.Mode, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var published corev1.ConfigMap

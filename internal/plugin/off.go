@@ -63,7 +63,7 @@ func (o *offOptions) run(ctx context.Context, t terminal) error {
 			return err
 		}
 	}
-	u := &uninstalling{cluster: c, t: t, namespace: o.holdfast, machines: c.namespace, dryRun: o.dryRun, skipDead: true}
+	u := &uninstalling{cluster: c, t: t, dryRun: o.dryRun, skipDead: true}
 	gone := webhookConfigurations()
 	if o.policies {
 		gone = append(gone, policies()...)
@@ -92,36 +92,28 @@ func (o *offOptions) run(ctx context.Context, t terminal) error {
 	if err := u.stillHeld(ctx, o.policies); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "To switch it on again:\n  kubectl -n %s scale deployment holdfast --replicas %d\n  kubectl holdfast check --wait\n", u.namespace, cmp.Or(u.replicas, 2))
+	fmt.Fprintf(t.out, "To switch it on again:\n  kubectl -n %s scale deployment holdfast --replicas %d\n  kubectl holdfast check --wait\n", u.holdfast, cmp.Or(u.replicas, 2))
 	return nil
 }
 
-// returns is for how many seconds a registration may take to come back where a replica still runs: that one watches them.
-const returns = 5
-
-// stayAway fails if the Deployment was scaled up again, or one of the parts came back.
+// stayAway fails if the Deployment was scaled up again, or one of the parts came back: a replica that still runs takes some seconds for it.
 func (u *uninstalling) stayAway(ctx context.Context, gone []part) error {
-	looks := 1
 	if len(u.dead) > 0 {
-		u.say("looking for %d s whether a replica that still runs puts them back", returns)
-		looks += returns
-	}
-	for k := range looks {
-		if k > 0 {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(time.Second):
-			}
-		}
-		if err := u.stopped(ctx, &appsv1.Deployment{}); err != nil {
-			return err
-		}
-		if there, err := standing(ctx, u.Client, gone); err != nil || len(there) > 0 {
-			return cmp.Or(err, fmt.Errorf("%v came back", there))
+		u.say("looking after 5 s whether a replica that still runs puts them back")
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Second):
 		}
 	}
-	return nil
+	if err := u.stopped(ctx, &appsv1.Deployment{}); err != nil {
+		return err
+	}
+	there, err := standing(ctx, u.Client, gone)
+	if err == nil && len(there) > 0 {
+		err = fmt.Errorf("%v came back", there)
+	}
+	return err
 }
 
 // stillHeld says which Machines that are being deleted stay while Holdfast is off, and what lets them go.
@@ -142,14 +134,14 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 		}
 		fmt.Fprintf(u.t.out, "Machine %s is being deleted, and latch %s holds it until Holdfast is on again. To let it go without, once etcdctl member list shows no member on it%s:\n", plain(m.Name), quorum.LatchName, before)
 		path := fmt.Sprintf("/spec/lifecycleHooks/preTerminate/%d", at)
-		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.machines, plain(m.Name), path, quorum.LatchName, path)
+		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.namespace, plain(m.Name), path, quorum.LatchName, path)
 	}
 	return nil
 }
 
 // stopped reads Holdfast's Deployment, and fails if somebody scaled it up again.
 func (u *uninstalling) stopped(ctx context.Context, d *appsv1.Deployment) error {
-	err := u.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}, d)
+	err := u.Get(ctx, client.ObjectKey{Namespace: u.holdfast, Name: "holdfast"}, d)
 	if err != nil || ptr.Deref(d.Spec.Replicas, 1) == 0 {
 		return client.IgnoreNotFound(err)
 	}

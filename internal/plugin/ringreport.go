@@ -81,19 +81,14 @@ func ago(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 // Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
 func (c *cluster) look(ctx context.Context) (*view, error) {
 	heard := c.readRingReport(ctx)
+	mode, err := c.modeOf(ctx, heard)
+	if err != nil {
+		return nil, err
+	}
 	o := c.observer
-	o.Mode, o.Desired, o.Limits = c.mode, c.desired, quorum.DefaultLimits()
+	o.Mode, o.Desired, o.Limits = mode, c.desired, quorum.DefaultLimits()
 	if heard.ring != nil {
 		o.Limits = heard.ring.Snapshot.Limits
-		if o.Mode == 0 {
-			o.Mode = heard.ring.Snapshot.Mode
-		}
-	}
-	if o.Mode == 0 {
-		var err error
-		if o.Mode, err = c.guessedMode(ctx); err != nil {
-			return nil, err
-		}
 	}
 	fresh := heard.ring != nil && heard.why == ""
 	if fresh && o.Desired == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,12 +62,10 @@ holdfast run was told to keep elsewhere than by default (--cluster-operator, --e
 // uninstalling is an uninstallation under way.
 type uninstalling struct {
 	*cluster
-	t         terminal
-	namespace string // Holdfast's
-	machines  string // the Machines' namespace
-	full      bool
-	dryRun    bool
-	skipDead  bool // halt does not wait for pods on Nodes that are not ready, and leaves them in dead
+	t        terminal
+	full     bool
+	dryRun   bool
+	skipDead bool // halt does not wait for pods on Nodes that are not ready, and leaves them in dead
 
 	replicas int32 // of the Deployment before
 	dead     []corev1.Pod
@@ -81,7 +80,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		return err
 	}
 	defer c.close()
-	u := &uninstalling{cluster: c, t: t, namespace: o.holdfast, machines: c.namespace, dryRun: o.dryRun}
+	u := &uninstalling{cluster: c, t: t, dryRun: o.dryRun}
 	if u.full, err = c.ownsHook(ctx); err != nil {
 		return err
 	}
@@ -91,17 +90,10 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		fmt.Fprintln(t.out, "Nothing of Holdfast is on this cluster.")
 		return nil
 	}
-	if err := u.alone(ctx); err != nil {
-		return err
-	}
-	if err := u.mayGo(ctx); err != nil {
-		return err
-	}
-	if err := u.setStays(ctx); err != nil {
-		return err
-	}
-	if err := u.nobodysHooks(ctx); err != nil {
-		return err
+	for _, refuses := range []func(context.Context) error{u.alone, u.mayGo, u.setStays, u.nobodysHooks} {
+		if err := refuses(ctx); err != nil {
+			return err
+		}
 	}
 	if u.full {
 		fmt.Fprintln(t.out, "Holdfast is in full mode here: etcd's hook goes off the Machines as well, and nothing moves etcd's members\nafter that. A Machine that is deleted then takes its member with it.")
@@ -109,7 +101,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		fmt.Fprintln(t.out, "Holdfast is in guard mode here, or beside cluster-etcd-operator: etcd's hook is that operator's and stays on the\nMachines.")
 	}
 	if !o.dryRun && !o.yes {
-		if err := ask(ctx, t, "uninstall", "Nothing guards control-plane Machines after this, and namespace "+u.namespace+" is deleted with all in it.\nTo go ahead, type uninstall: ", "--yes, and to see what it would do: --dry-run"); err != nil {
+		if err := ask(ctx, t, "uninstall", "Nothing guards control-plane Machines after this, and namespace "+u.holdfast+" is deleted with all in it.\nTo go ahead, type uninstall: ", "--yes, and to see what it would do: --dry-run"); err != nil {
 			return err
 		}
 	}
@@ -124,11 +116,7 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		{"Removing the policies", func(ctx context.Context) error { return u.remove(ctx, policies()) }},
 		{"Leaving the ControlPlaneMachineSet", u.leaveSet},
 		{"Taking latch and annotations off", u.letGo},
-		{"Removing what Holdfast made elsewhere", func(ctx context.Context) error { return u.remove(ctx, besides(u.machines)) }},
-		{"Removing the rights", func(ctx context.Context) error { return u.remove(ctx, rights(u.machines)) }},
-		{"Removing the namespace and all in it", func(ctx context.Context) error {
-			return u.remove(ctx, parts(corev1.SchemeGroupVersion, "Namespace", u.namespace))
-		}},
+		{"Removing the rights, the namespace, and what else Holdfast made", func(ctx context.Context) error { return u.remove(ctx, others(u.namespace, u.holdfast)) }},
 	} {
 		fmt.Fprintln(t.out, step.what)
 		if err := step.do(ctx); err != nil {
@@ -139,13 +127,24 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 		fmt.Fprintln(t.out, "A trial: nothing was changed.")
 		return nil
 	}
-	return u.verify(ctx)
+	found, err := u.left(ctx)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		return fmt.Errorf("this is left of Holdfast, or came back: %s", strings.Join(found, "; "))
+	}
+	fmt.Fprintln(t.out, "Nothing of Holdfast is left.")
+	if u.full {
+		fmt.Fprintf(t.out, "What etcd's hosts start from stays in namespace %s: ConfigMaps etcd-membership and etcd-endpoints, and the\nEndpointSlices of Service etcd. Nobody keeps them now.\n", etcdNamespace)
+	}
+	return nil
 }
 
 // halt scales the Deployment to nothing and waits until its pods have answered their last request.
 func (u *uninstalling) halt(ctx context.Context) error {
 	var d appsv1.Deployment
-	key := client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}
+	key := client.ObjectKey{Namespace: u.holdfast, Name: "holdfast"}
 	if err := u.Get(ctx, key, &d); apierrors.IsNotFound(err) {
 		u.say("Deployment %s is not there", key)
 		return u.silent(ctx)
@@ -166,16 +165,16 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("Deployment %s: %w", key, err)
 	}
-	var pods corev1.PodList
-	err = u.until(ctx, "its pods are still there", func(ctx context.Context) (bool, error) {
+	not := "its pods are still there"
+	err = u.until(ctx, &not, func(ctx context.Context) (bool, error) {
 		if err := u.stopped(ctx, &d); err != nil {
 			return false, err
 		}
-		var now corev1.PodList
-		if err := u.List(ctx, &now, client.InNamespace(u.namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		var pods corev1.PodList
+		if err := u.List(ctx, &pods, client.InNamespace(u.holdfast), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return false, err
 		}
-		pods, u.dead = now, nil
+		not, u.dead = lingering(pods.Items), nil
 		for i := range pods.Items {
 			if p := &pods.Items[i]; u.skipDead && p.DeletionTimestamp != nil && !u.ready(ctx, p.Spec.NodeName) {
 				u.dead = append(u.dead, *p)
@@ -183,9 +182,6 @@ func (u *uninstalling) halt(ctx context.Context) error {
 		}
 		return len(pods.Items) == len(u.dead), nil
 	})
-	if err != nil && ctx.Err() != nil && len(pods.Items) > 0 {
-		return errors.New(lingering(pods.Items))
-	}
 	for i := range u.dead {
 		u.say("pod %s is not waited for: its Node %s is not ready", u.dead[i].Name, u.dead[i].Spec.NodeName)
 	}
@@ -203,24 +199,17 @@ func (u *uninstalling) ready(ctx context.Context, name string) bool {
 	})
 }
 
-// silent waits until Holdfast tells nothing any more, where there is no Deployment to stop: one that runs elsewhere would put back what is
-// taken off. It tells every 30 s, and what it told counts for a minute. Where that cannot be read, nothing is taken off.
+// silent refuses where there is no Deployment to stop and Holdfast may run elsewhere: it would put back what is taken off. It tells of
+// itself every 30 s.
 func (u *uninstalling) silent(ctx context.Context) error {
-	first := u.readRingReport(ctx)
-	if u.dryRun || first.quiet {
+	heard := u.readRingReport(ctx)
+	if u.dryRun || heard.quiet {
 		return nil
 	}
-	if first.ring == nil {
-		return fmt.Errorf("whether Holdfast runs elsewhere is not known: %s", first.why)
+	if heard.why == "" {
+		heard.why = fmt.Sprintf("it told of itself %s ago (%s)", ago(u.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
 	}
-	u.say("Holdfast told of itself %s ago (%s); waiting for a minute of silence", ago(u.clock.Since(first.ring.Snapshot.Now)), orNobody(first.ring.By))
-	return u.until(ctx, "Holdfast tells of itself", func(ctx context.Context) (bool, error) {
-		now := u.readRingReport(ctx)
-		if now.ring != nil && now.ring.Snapshot.Now.After(first.ring.Snapshot.Now) {
-			return false, fmt.Errorf("Holdfast runs elsewhere (%s), and would put back what is taken off: stop it there first", orNobody(now.ring.By))
-		}
-		return now.quiet, nil
-	})
+	return fmt.Errorf("Holdfast may run elsewhere, and would put back what is taken off: %s. Stop it there, and repeat the command a minute later", heard.why)
 }
 
 // remove deletes those of the parts that exist, and waits until they are gone.
@@ -245,7 +234,8 @@ func (u *uninstalling) remove(ctx context.Context, all []part) error {
 		return nil
 	}
 	for _, p := range there {
-		err := u.until(ctx, p.String()+" is still there", func(ctx context.Context) (bool, error) {
+		not := p.String() + " is still there"
+		err := u.until(ctx, &not, func(ctx context.Context) (bool, error) {
 			left, err := standing(ctx, u.Client, []part{p})
 			return len(left) == 0, err
 		})
@@ -266,19 +256,13 @@ func (u *uninstalling) letGo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := false
 	for i := range all {
-		m := &all[i]
-		traces := u.traces(m)
+		traces := u.traces(&all[i])
 		if len(traces) == 0 {
 			continue
 		}
-		found = true
-		u.say("Machine %s: %s", m.Name, strings.Join(traces, ", "))
-		if u.dryRun {
-			continue
-		}
-		if err := u.strip(ctx, m); err != nil {
+		u.say("Machine %s: %s", all[i].Name, strings.Join(traces, ", "))
+		if err := edit(ctx, u, client.ObjectKeyFromObject(&all[i]), u.strip); err != nil {
 			return err
 		}
 	}
@@ -291,19 +275,13 @@ func (u *uninstalling) letGo(ctx context.Context) error {
 		if _, ok := n.Annotations[quorum.GaveWayAnnotation]; !ok {
 			continue
 		}
-		found = true
 		u.say("Node %s: %s", n.Name, quorum.GaveWayAnnotation)
-		if u.dryRun {
-			continue
+		if err := edit(ctx, u, client.ObjectKeyFromObject(n), func(n *corev1.Node) error {
+			delete(n.Annotations, quorum.GaveWayAnnotation)
+			return nil
+		}); err != nil {
+			return err
 		}
-		before := n.DeepCopy()
-		delete(n.Annotations, quorum.GaveWayAnnotation)
-		if err := u.Patch(ctx, n, client.MergeFrom(before), fieldManager); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("change Node %s: %w", n.Name, err)
-		}
-	}
-	if !found {
-		u.say("nothing is on them")
 	}
 	return nil
 }
@@ -327,65 +305,64 @@ func (u *uninstalling) traces(m *machinev1beta1.Machine) []string {
 	return out
 }
 
-// strip changes a Machine as it stands: hooks are a list, and a patch replaces all of it. API servers hear a
-// moment later that the policies are gone. A Machine that was deleted meanwhile is not let go: that is looked for
-// in what the patch is based on, and with a deletion after that the patch conflicts.
-func (u *uninstalling) strip(ctx context.Context, m *machinev1beta1.Machine) error {
+// strip takes what is Holdfast's off a Machine, unless that was deleted meanwhile and nothing would hold it.
+func (u *uninstalling) strip(m *machinev1beta1.Machine) error {
+	if err := u.mayStrip(m); err != nil {
+		return err
+	}
+	seen := machineapi.Machine(m)
+	machineapi.Release(m, u.full && seen.Hook == quorum.EntryOurs, seen.Latch == quorum.EntryOurs)
+	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "holdfast.dev/") })
+	return nil
+}
+
+// edit changes an object as it stands, again where somebody else was quicker: hooks are a list, and a patch replaces all of it. What change
+// sees is what the patch is based on. A refusal is no end: API servers hear a moment later that the policies are gone.
+func edit[T any, O interface {
+	*T
+	client.Object
+	DeepCopy() *T
+}](ctx context.Context, u *uninstalling, key client.ObjectKey, change func(O) error) error {
+	if u.dryRun {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	var refused error
-	err := u.until(ctx, "Machine "+m.Name+" keeps changing", func(ctx context.Context) (bool, error) {
-		key := client.ObjectKeyFromObject(m)
-		m = &machinev1beta1.Machine{} // what is decoded into one that is not empty is merged with it
-		m.Namespace, m.Name = key.Namespace, key.Name
-		if err := u.Get(ctx, key, m); err != nil {
+	not := key.Name + " keeps changing"
+	return u.until(ctx, &not, func(ctx context.Context) (bool, error) {
+		o := O(new(T))
+		if err := u.Get(ctx, key, o); err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}
-		refused = nil
-		if err := u.mayStrip(ctx, m); err != nil {
+		before := O(o.DeepCopy())
+		if err := change(o); err != nil {
 			return false, err
 		}
-		before := m.DeepCopy()
-		seen := machineapi.Machine(m)
-		machineapi.Release(m, u.full && seen.Hook == quorum.EntryOurs, seen.Latch == quorum.EntryOurs)
-		for key := range before.Annotations {
-			if strings.HasPrefix(key, "holdfast.dev/") {
-				delete(m.Annotations, key)
-			}
-		}
-		err := u.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
-		if apierrors.IsConflict(err) {
+		err := u.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
+		switch {
+		case apierrors.IsForbidden(err):
+			not = fmt.Sprintf("change %s: %s", key.Name, saidBy(err))
 			return false, nil
-		}
-		if apierrors.IsForbidden(err) {
-			refused = fmt.Errorf("change Machine %s: %s", m.Name, saidBy(err))
+		case apierrors.IsConflict(err):
 			return false, nil
+		case client.IgnoreNotFound(err) != nil:
+			return false, fmt.Errorf("change %s: %s", key.Name, saidBy(err))
 		}
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("change Machine %s: %s", m.Name, saidBy(err))
-		}
-		return len(u.traces(m)) == 0, nil
+		return true, nil
 	})
-	if err != nil && refused != nil {
-		return refused
-	}
-	return err
 }
 
 func (u *uninstalling) list(ctx context.Context) ([]machinev1beta1.Machine, error) {
 	var machines machinev1beta1.MachineList
-	if err := u.List(ctx, &machines, client.InNamespace(u.machines)); err != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", u.machines, err)
+	if err := u.List(ctx, &machines, client.InNamespace(u.namespace)); err != nil {
+		return nil, fmt.Errorf("list Machines in namespace %s: %w", u.namespace, err)
 	}
 	return machines.Items, nil
 }
 
 // left is all of Holdfast that is there.
 func (u *uninstalling) left(ctx context.Context) ([]string, error) {
-	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), healthCheck(u.machines), besides(u.machines), rights(u.machines), parts(corev1.SchemeGroupVersion, "Namespace", u.namespace)))
+	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), healthCheck(u.namespace), others(u.namespace, u.holdfast)))
 	if err != nil {
 		return nil, err
 	}
@@ -414,27 +391,11 @@ func (u *uninstalling) left(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// verify looks whether all is gone, and says what stayed on purpose.
-func (u *uninstalling) verify(ctx context.Context) error {
-	found, err := u.left(ctx)
-	if err != nil {
-		return err
-	}
-	if len(found) > 0 {
-		return fmt.Errorf("this is left of Holdfast, or came back: %s", strings.Join(found, "; "))
-	}
-	fmt.Fprintln(u.t.out, "Nothing of Holdfast is left.")
-	if u.full {
-		fmt.Fprintf(u.t.out, "What etcd's hosts start from stays in namespace %s: ConfigMaps etcd-membership and etcd-endpoints, and the\nEndpointSlices of Service etcd. Nobody keeps them now.\n", etcdNamespace)
-	}
-	return nil
-}
-
-// until asks until it is so or the time is over.
-func (u *uninstalling) until(ctx context.Context, not string, done func(context.Context) (bool, error)) error {
+// until asks until it is so or the time is over. not is the error then.
+func (u *uninstalling) until(ctx context.Context, not *string, done func(context.Context) (bool, error)) error {
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, done)
 	if err != nil && ctx.Err() != nil {
-		return errors.New(not)
+		return errors.New(*not)
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -27,15 +26,9 @@ func etcdOperator() client.ObjectKey {
 // ownsHook says whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
 // whatever Holdfast's mode was.
 func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
-	mode := c.mode
-	if heard := c.readRingReport(ctx); mode == 0 && heard.ring != nil {
-		mode = heard.ring.Snapshot.Mode
-	}
-	if mode == 0 {
-		var err error
-		if mode, err = c.guessedMode(ctx); err != nil {
-			return false, err
-		}
+	mode, err := c.modeOf(ctx, c.readRingReport(ctx))
+	if err != nil {
+		return false, err
 	}
 	if mode != quorum.ModeFull {
 		return false, nil
@@ -58,12 +51,12 @@ func (c *cluster) hasEtcdOperator(ctx context.Context) (bool, error) {
 // alone refuses where pods of somebody else's are in Holdfast's namespace, and would go with it.
 func (u *uninstalling) alone(ctx context.Context) error {
 	var pods corev1.PodList
-	if err := u.List(ctx, &pods, client.InNamespace(u.namespace)); err != nil {
-		return fmt.Errorf("list the pods in namespace %s: %w", u.namespace, err)
+	if err := u.List(ctx, &pods, client.InNamespace(u.holdfast)); err != nil {
+		return fmt.Errorf("list the pods in namespace %s: %w", u.holdfast, err)
 	}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.Labels["app.kubernetes.io/name"] != "holdfast" {
-			return fmt.Errorf("pod %s in namespace %s is not Holdfast's, and the namespace goes with all in it: see whose it is (kubectl -n %s describe pod %s), and move it away first", p.Name, u.namespace, u.namespace, p.Name)
+			return fmt.Errorf("pod %s in namespace %s is not Holdfast's, and the namespace goes with all in it: see whose it is (kubectl -n %s describe pod %s), and move it away first", p.Name, u.holdfast, u.holdfast, p.Name)
 		}
 	}
 	return nil
@@ -76,7 +69,7 @@ func (u *uninstalling) mayGo(ctx context.Context) error {
 		return err
 	}
 	for i := range all {
-		if err := u.mayStrip(ctx, &all[i]); err != nil {
+		if err := u.mayStrip(&all[i]); err != nil {
 			return err
 		}
 	}
@@ -84,7 +77,7 @@ func (u *uninstalling) mayGo(ctx context.Context) error {
 }
 
 // mayStrip is mayGo for one Machine.
-func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) error {
+func (u *uninstalling) mayStrip(m *machinev1beta1.Machine) error {
 	seen := machineapi.Machine(m)
 	if !seen.Deleting() || seen.Latch != quorum.EntryOurs && (!u.full || seen.Hook != quorum.EntryOurs) {
 		return nil
@@ -100,11 +93,7 @@ func (u *uninstalling) mayStrip(ctx context.Context, m *machinev1beta1.Machine) 
 		}
 		how = "held by its latch alone, since " + loose
 	}
-	finish, err := u.finish(ctx)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("Machine %s is being deleted and %s; without Holdfast it would be terminated at once, and a member on it with it. %s (kubectl holdfast explain %s), or %s", m.Name, how, finish, m.Name, first)
+	return fmt.Errorf("Machine %s is being deleted and %s; without Holdfast it would be terminated at once, and a member on it with it. Let that replacement finish (kubectl holdfast explain %s), for which Holdfast has to run (if it is stopped: kubectl -n %s scale deployment holdfast --replicas 2), or %s", m.Name, how, m.Name, u.holdfast, first)
 }
 
 // unhooked says why the machine controller goes past etcd's hook on a Machine, "" if it does not.
@@ -125,21 +114,6 @@ func unhooked(m *machinev1beta1.Machine) string {
 		}
 	}
 	return ""
-}
-
-// finish says how a replacement finishes: only with Holdfast.
-func (u *uninstalling) finish(ctx context.Context) (string, error) {
-	var d appsv1.Deployment
-	key := client.ObjectKey{Namespace: u.namespace, Name: "holdfast"}
-	switch err := u.Get(ctx, key, &d); {
-	case apierrors.IsNotFound(err):
-		return "Holdfast does not run: apply its manifests again and let that replacement finish", nil
-	case err != nil:
-		return "", fmt.Errorf("read Deployment %s: %w", key, err)
-	case ptr.Deref(d.Spec.Replicas, 1) == 0:
-		return fmt.Sprintf("Holdfast is stopped: start it again (kubectl -n %s scale deployment %s --replicas 1) and let that replacement finish", key.Namespace, key.Name), nil
-	}
-	return "Let that replacement finish", nil
 }
 
 // nobodysHooks refuses to leave etcd's hook where nobody takes it off any more. A mode by flag is somebody's word.

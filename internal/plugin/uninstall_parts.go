@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	configv1 "github.com/openshift/api/config/v1"
@@ -76,38 +77,26 @@ func healthCheck(machines string) []part {
 	return parts(machinev1beta1.GroupVersion, "MachineHealthCheck", machines+"/"+cpms.HealthCheckName)
 }
 
-// besides are what Holdfast and its manifests made outside its own namespace, but for rights.
-func besides(machines string) []part {
-	var out []part
-	for _, more := range [][]part{
+// others are what Holdfast and its manifests made besides: first what it keeps elsewhere, then its rights, with the bindings before what they
+// bind, then its namespace.
+func others(machines, holdfast string) []part {
+	const own, full = "holdfast", "holdfast-full-mode"
+	rights := []string{
+		machines + "/" + own, "kube-system/" + own, metav1.NamespaceDefault + "/" + own, etcdNamespace + "/" + own,
+		machines + "/" + full, "kube-system/" + full, etcdNamespace + "/holdfast-membership", etcdNamespace + "/" + machineapi.GuardName,
+	}
+	return slices.Concat(
 		parts(policyv1.SchemeGroupVersion, "PodDisruptionBudget", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ServiceAccount", etcdNamespace+"/"+machineapi.GuardName),
 		parts(corev1.SchemeGroupVersion, "ConfigMap", machines+"/"+machineapi.RecordsName, machines+"/"+machineapi.LedgerName, "openshift-config-managed/dashboard-holdfast"),
 		parts(configv1.SchemeGroupVersion, "ClusterOperator", "holdfast"),
 		parts(flowcontrolv1.SchemeGroupVersion, "FlowSchema", "holdfast"),
-	} {
-		out = append(out, more...)
-	}
-	return out
-}
-
-// rights are the bindings before what they bind.
-func rights(machines string) []part {
-	const own, full = "holdfast", "holdfast-full-mode"
-	names := []string{
-		machines + "/" + own, "kube-system/" + own, metav1.NamespaceDefault + "/" + own, etcdNamespace + "/" + own,
-		machines + "/" + full, "kube-system/" + full, etcdNamespace + "/holdfast-membership", etcdNamespace + "/" + machineapi.GuardName,
-	}
-	var out []part
-	for _, more := range [][]part{
-		parts(rbacv1.SchemeGroupVersion, "RoleBinding", append(names, etcdNamespace+"/"+machineapi.GuardName+"-network")...),
-		parts(rbacv1.SchemeGroupVersion, "Role", names...),
+		parts(rbacv1.SchemeGroupVersion, "RoleBinding", append(rights, etcdNamespace+"/"+machineapi.GuardName+"-network")...),
+		parts(rbacv1.SchemeGroupVersion, "Role", rights...),
 		parts(rbacv1.SchemeGroupVersion, "ClusterRoleBinding", own, full),
 		parts(rbacv1.SchemeGroupVersion, "ClusterRole", own, full),
-	} {
-		out = append(out, more...)
-	}
-	return out
+		parts(corev1.SchemeGroupVersion, "Namespace", holdfast),
+	)
 }
 
 // standing are those of the parts that exist. Kinds that the cluster does not have do not.
