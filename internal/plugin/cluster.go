@@ -275,7 +275,13 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 
 // of does something, and returns the Warnings that the server sent meanwhile.
 func (w *warnings) of(do func() error) ([]string, error) {
-	before := len(w.sent)
+	before := len(w.all())
 	err := do()
-	return w.sent[before:], err
+	return w.all()[before:], err
+}
+
+func (w *warnings) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sent
 }

@@ -285,7 +285,6 @@ func TestCluster(t *testing.T) {
 		"replace-gone-no":     {args: "replace master-9 --desired-replicas 3" + asked, in: "yes\n", ring: "rest", status: 1, then: alone},
 		"replace-gone-owned":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", owned: true, status: 1, then: alone},
 		"replace-untold":      {args: "replace master-9 --yes", status: 1, then: alone},
-		"replace-json":        {args: "replace master-0 --name new-0 --yes -o json", funcs: interceptor.Funcs{Create: fails}, status: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := controlPlane()
@@ -405,7 +404,6 @@ func TestNoCluster(t *testing.T) {
 		"release master-0":                 {2, "--reason"},
 		"release a --reason x --confirm b": {2, "--confirm"},
 		"replace master-0 --timeout 0s":    {2, "--timeout"},
-		"replace master-0 -o json":         {2, "--yes"},
 	} {
 		status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(args)...)
 		if status != want.status || stdout != "" || !strings.Contains(stderr, want.words) || strings.Count(stderr, "\n") != 1 {

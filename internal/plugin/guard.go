@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,12 +70,13 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	defer again.Stop()
 	told := ""
 	for {
-		found := c.checks(waited)
-		if !o.wait || found.inForce() {
+		found := c.tried(waited)
+		verdict := found.verdict()
+		if !o.wait || verdict == "" {
 			found.print(t.out)
 			return found.failure("")
 		}
-		if verdict := found.verdict(); verdict != told {
+		if verdict != told {
 			told = verdict
 			fmt.Fprintf(t.out, "%s  %s\n", t.now().UTC().Format("15:04:05"), plain(verdict))
 		}
@@ -90,12 +92,18 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	}
 }
 
-// check is one thing that the guard needs. It is so if neither wrong nor unknown says anything.
+// wrong is why something that the guard needs is not so. Another error is why that is not known.
+type wrong struct{ error }
+
+func isWrong(format string, args ...any) error { return wrong{fmt.Errorf(format, args...)} }
+
+// check is one thing that the guard needs, and what was found.
 type check struct {
-	what    string
-	wrong   string // why it is not so
-	unknown string // why it is not known whether it is so
-	said    string // what is to be known of it
+	what string
+	look func(context.Context) (said string, err error)
+
+	said string
+	err  error
 }
 
 type checks []check
@@ -103,22 +111,18 @@ type checks []check
 // notInForce begins a verdict that says what is wrong.
 const notInForce = "NOT in force: "
 
-// inForce says whether all is known to be so.
-func (c checks) inForce() bool { return c.verdict() == "" }
-
 // verdict is what is wrong first, else what is not known first; "" if all is so.
 func (c checks) verdict() string {
+	unknown := ""
 	for _, one := range c {
-		if one.wrong != "" {
-			return notInForce + one.what + ": " + one.wrong
+		switch {
+		case errors.As(one.err, new(wrong)):
+			return notInForce + one.what + ": " + oneLine(one.err)
+		case one.err != nil && unknown == "":
+			unknown = "not known: " + one.what + ": " + oneLine(one.err)
 		}
 	}
-	for _, one := range c {
-		if one.unknown != "" {
-			return "not known: " + one.what + ": " + one.unknown
-		}
-	}
-	return ""
+	return unknown
 }
 
 // failure is what the command fails with, nil if the guard is in force. after is for how long was waited.
@@ -136,36 +140,43 @@ func (c checks) print(out io.Writer) {
 	for _, one := range c {
 		mark, text := "ok", one.said
 		switch {
-		case one.wrong != "":
-			mark, text = "WRONG", one.wrong
-		case one.unknown != "":
-			mark, text = "?", "not known: "+one.unknown
+		case errors.As(one.err, new(wrong)):
+			mark, text = "WRONG", oneLine(one.err)
+		case one.err != nil:
+			mark, text = "?", "not known: "+oneLine(one.err)
 		}
-		fmt.Fprintf(out, "%-6s%-14s %s\n", mark, one.what, plain(strings.Join(strings.Fields(text), " ")))
+		fmt.Fprintf(out, "%-6s%-14s %s\n", mark, one.what, plain(text))
 	}
-	if c.inForce() {
+	if c.verdict() == "" {
 		fmt.Fprintln(out, "\nThe guard is in force.")
 	}
 }
 
-// checks looks at all that the guard needs, and tries it.
-func (c *cluster) checks(ctx context.Context) checks {
-	return checks{c.checkRegistrations(ctx), c.checkPolicies(ctx), c.checkReplicas(ctx), c.checkElected(ctx), c.checkMachines(ctx), c.checkReached(ctx)}
+// seen are the checks that read little and try nothing.
+func (c *cluster) seen(ctx context.Context) checks {
+	found := checks{{what: "registrations", look: c.checkRegistrations}, {what: "policies", look: c.checkPolicies}, {what: "replicas", look: c.checkReplicas}}
+	found.run(ctx)
+	return found
 }
 
-// guardLine says whether the guard is in force, by what reads little and tries nothing.
-func (c *cluster) guardLine(ctx context.Context) string {
-	looks := [...]func(context.Context) check{c.checkRegistrations, c.checkPolicies, c.checkReplicas}
-	found := make(checks, len(looks))
+// tried are all checks.
+func (c *cluster) tried(ctx context.Context) checks {
+	found := checks{{what: "elected", look: c.checkElected}, {what: "Machines", look: c.checkMachines}, {what: "reached", look: c.checkReached}}
+	found.run(ctx)
+	return append(c.seen(ctx), found...)
+}
+
+func (c checks) run(ctx context.Context) {
 	var work sync.WaitGroup
-	for i, look := range looks {
-		work.Go(func() { found[i] = look(ctx) })
+	for i := range c {
+		work.Go(func() { c[i].said, c[i].err = c[i].look(ctx) })
 	}
 	work.Wait()
-	if verdict := found.verdict(); verdict != "" {
-		return verdict
-	}
-	return "webhooks and policies are registered; kubectl holdfast check tries them"
+}
+
+// guardLine says whether the guard is in force, as far as that is seen without a trial.
+func (c *cluster) guardLine(ctx context.Context) string {
+	return cmp.Or(c.seen(ctx).verdict(), "webhooks and policies are registered; kubectl holdfast check tries them")
 }
 
 // etcdOperatorSays is what cluster-etcd-operator says is wrong with itself, "" for nothing or where that cannot be read.
@@ -175,145 +186,117 @@ func (c *cluster) etcdOperatorSays(ctx context.Context) string {
 		return ""
 	}
 	for _, cond := range o.Status.Conditions {
-		if bad := cond.Type == configv1.OperatorDegraded && cond.Status == configv1.ConditionTrue || cond.Type == configv1.OperatorAvailable && cond.Status == configv1.ConditionFalse; bad {
-			return fmt.Sprintf("ClusterOperator etcd is %s=%s since %s: %s", cond.Type, cond.Status, at(cond.LastTransitionTime.Time), shorten(oneLine(errors.New(cond.Message)), 300))
+		bad := cond.Type == configv1.OperatorDegraded && cond.Status == configv1.ConditionTrue || cond.Type == configv1.OperatorAvailable && cond.Status == configv1.ConditionFalse
+		if bad {
+			return fmt.Sprintf("ClusterOperator etcd is %s=%s since %s: %s", cond.Type, cond.Status, at(cond.LastTransitionTime.Time), oneLine(errors.New(cond.Message)))
 		}
 	}
 	return ""
 }
 
-func (c *cluster) checkRegistrations(ctx context.Context) check {
-	out := check{what: "registrations"}
+func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
 	for _, o := range []client.Object{&mutating, &validating} {
-		kind := "MutatingWebhookConfiguration"
-		if o == &validating {
-			kind = "ValidatingWebhookConfiguration"
-		}
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 		switch err := c.Get(ctx, client.ObjectKey{Name: registrations.Name}, o); {
 		case apierrors.IsNotFound(err):
-			out.wrong = fmt.Sprintf("%s %s is missing: the API server asks Holdfast nothing. Is Holdfast running? kubectl -n %s get pods", kind, registrations.Name, c.holdfast)
-			return out
+			return "", isWrong("%s %s is missing: the API server asks Holdfast nothing. Is Holdfast running? kubectl -n %s get pods", kind, registrations.Name, c.holdfast)
 		case err != nil:
-			out.unknown = fmt.Sprintf("read %s %s: %s", kind, registrations.Name, oneLine(err))
-			return out
+			return "", fmt.Errorf("read %s %s: %w", kind, registrations.Name, err)
 		}
 	}
 	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(registrations.Options{MachineNamespace: c.namespace}))
+	var until time.Time
 	for _, name := range []string{registrations.RepairWebhook, registrations.ClosedWebhook, registrations.OpenWebhook, registrations.HomeWebhook} {
 		w, found := there[name]
-		wanted, ends := want[name], caEnds(w.ca)
-		switch changed := w.narrowed(&wanted); {
+		wanted, ends := want[name], caEnds(w.ClientConfig.CABundle)
+		switch changed := narrowed(&w, &wanted); {
 		case !found:
-			out.wrong = "webhook " + name + " is missing; Holdfast puts it back if it is running"
-		case len(w.ca) == 0:
-			out.wrong = "webhook " + name + " has no caBundle, so the API server cannot call it"
+			return "", isWrong("webhook %s is missing; Holdfast puts it back if it is running", name)
 		case ends.IsZero():
-			out.wrong = "the caBundle of webhook " + name + " holds no certificate, so the API server cannot call it"
+			return "", isWrong("the caBundle of webhook %s holds no certificate, so the API server cannot call it", name)
 		case !c.clock.Now().Before(ends):
-			out.wrong = fmt.Sprintf("the CA in the caBundle of webhook %s ended on %s, so the API server cannot call it", name, ends.UTC().Format(time.DateOnly))
+			return "", isWrong("the CA in the caBundle of webhook %s ended on %s, so the API server cannot call it", name, ends.UTC().Format(time.DateOnly))
 		case changed != "":
-			out.wrong = fmt.Sprintf("the API server calls webhook %s for other requests than this plugin expects: %s. Somebody changed it, and Holdfast puts it back if it is running; or Holdfast is of another version than the plugin", name, changed)
-		case wanted.policy == admissionregistrationv1.Fail && w.policy != wanted.policy:
-			out.wrong = fmt.Sprintf("webhook %s has failurePolicy %s: what it guards passes while Holdfast is down. It becomes Fail some seconds after Holdfast's own call has come back", name, w.policy)
-		default:
-			out.said = "the webhooks are registered, and what must not be missed fails closed; their CA ends on " + ends.UTC().Format(time.DateOnly)
-			continue
+			return "", isWrong("the API server calls webhook %s for other requests than this plugin expects: %s. Somebody changed it, and Holdfast puts it back if it is running; or Holdfast is of another version than the plugin", name, changed)
+		case *wanted.FailurePolicy == admissionregistrationv1.Fail && ptr.Deref(w.FailurePolicy, "") != admissionregistrationv1.Fail:
+			return "", isWrong("webhook %s has failurePolicy %s: what it guards passes while Holdfast is down. It becomes Fail some seconds after Holdfast's own call has come back", name, ptr.Deref(w.FailurePolicy, ""))
 		}
-		return out
+		until = ends
 	}
-	return out
+	return "the webhooks are registered, and what must not be missed fails closed; their CA ends on " + until.UTC().Format(time.DateOnly), nil
 }
 
-func (c *cluster) checkPolicies(ctx context.Context) check {
-	out := check{what: "policies"}
+func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
 	for _, p := range policies() {
 		switch err := c.Get(ctx, client.ObjectKey{Name: p.name}, p.object()); {
 		case apierrors.IsNotFound(err):
-			out.wrong = p.String() + " is missing; Holdfast makes it anew if it is running"
-			return out
+			return "", isWrong("%s is missing; Holdfast makes it anew if it is running", p)
 		case err != nil:
-			out.unknown = fmt.Sprintf("read %s: %s", p, oneLine(err))
-			return out
+			return "", fmt.Errorf("read %s: %w", p, err)
 		}
 	}
-	out.said = "the admission policies are installed"
-	return out
+	return "the admission policies are installed", nil
 }
 
-func (c *cluster) checkReplicas(ctx context.Context) check {
-	out := check{what: "replicas"}
+func (c *cluster) checkReplicas(ctx context.Context) (string, error) {
 	var deployments appsv1.DeploymentList
 	if err := c.List(ctx, &deployments, client.InNamespace(c.holdfast), client.MatchingLabels{"app.kubernetes.io/name": "holdfast"}); err != nil {
-		out.unknown = fmt.Sprintf("list Deployments in namespace %s: %s", c.holdfast, oneLine(err))
-		return out
+		return "", fmt.Errorf("list Deployments in namespace %s: %w", c.holdfast, err)
 	}
 	if len(deployments.Items) == 0 {
-		out.said = fmt.Sprintf("no Deployment of Holdfast in namespace %s: it runs elsewhere", c.holdfast)
-		return out
+		return fmt.Sprintf("no Deployment of Holdfast in namespace %s: it runs elsewhere", c.holdfast), nil
 	}
 	d := &deployments.Items[0]
 	wanted, image := ptr.Deref(d.Spec.Replicas, 1), ""
 	for i := range d.Spec.Template.Spec.Containers {
 		image = d.Spec.Template.Spec.Containers[i].Image
 	}
-	out.said = fmt.Sprintf("%d of %d ready, of image %s; this plugin is %s", d.Status.ReadyReplicas, wanted, image, version())
 	if d.Status.ReadyReplicas == 0 || d.Status.ReadyReplicas < wanted {
-		out.wrong = fmt.Sprintf("%d of %d ready: kubectl -n %s describe pods", d.Status.ReadyReplicas, wanted, c.holdfast)
+		return "", isWrong("%d of %d ready: kubectl -n %s describe pods", d.Status.ReadyReplicas, wanted, c.holdfast)
 	}
-	return out
+	return fmt.Sprintf("%d of %d ready, of image %s; this plugin is %s", d.Status.ReadyReplicas, wanted, image, version()), nil
 }
 
-func (c *cluster) checkElected(ctx context.Context) check {
-	out := check{what: "elected"}
+func (c *cluster) checkElected(ctx context.Context) (string, error) {
 	heard := c.readRingReport(ctx)
-	if heard.ring == nil || heard.why != "" {
-		out.wrong = heard.why + ". " + heard.mend
-		return out
+	if heard.why != "" {
+		return "", isWrong("%s. %s", heard.why, heard.mend)
 	}
-	ring := &heard.ring.Snapshot.Ring
-	out.said = fmt.Sprintf("%s leads, and told of etcd %s ago", orNobody(heard.ring.By), ago(c.clock.Since(heard.ring.Snapshot.Now)))
-	if !ring.Known {
-		out.wrong = "the elected replica gets no answer from etcd: " + ring.Why
+	if ring := &heard.ring.Snapshot.Ring; !ring.Known {
+		return "", isWrong("the elected replica gets no answer from etcd: %s", ring.Why)
 	}
-	return out
+	return fmt.Sprintf("%s leads, and told of etcd %s ago", orNobody(heard.ring.By), ago(c.clock.Since(heard.ring.Snapshot.Now))), nil
 }
 
-func (c *cluster) checkMachines(ctx context.Context) check {
-	out := check{what: "Machines"}
+func (c *cluster) checkMachines(ctx context.Context) (string, error) {
 	v, err := c.look(ctx)
 	if err != nil {
-		out.unknown = oneLine(err)
-		return out
+		return "", err
 	}
 	bare := v.bare(func(*quorum.Machine) bool { return true })
 	switch {
 	case len(v.Machines) == 0:
-		out.wrong = fmt.Sprintf("there is no control-plane Machine in namespace %s", c.namespace)
+		return "", isWrong("there is no control-plane Machine in namespace %s", c.namespace)
 	case len(bare) > 0:
-		out.wrong = "without hook, latch or finalizer: " + strings.Join(bare, ", ") + ". kubectl holdfast explain says why"
-	default:
-		out.said = fmt.Sprintf("all %d have hook, latch and finalizer, or are being deleted", len(v.Machines))
+		return "", isWrong("without hook, latch or finalizer: %s. kubectl holdfast explain says why", strings.Join(bare, ", "))
 	}
-	return out
+	return fmt.Sprintf("all %d have hook, latch and finalizer, or are being deleted", len(v.Machines)), nil
 }
 
 // checkReached tries to delete a Machine, as the person who asks, in a dry run: whatever Holdfast answers, it was reached.
-func (c *cluster) checkReached(ctx context.Context) check {
-	out := check{what: "reached"}
+func (c *cluster) checkReached(ctx context.Context) (string, error) {
 	var machines machinev1beta1.MachineList
 	if err := c.List(ctx, &machines, client.InNamespace(c.namespace)); err != nil {
-		out.unknown = fmt.Sprintf("list Machines in namespace %s: %s", c.namespace, oneLine(err))
-		return out
+		return "", fmt.Errorf("list Machines in namespace %s: %w", c.namespace, err)
 	}
 	at := slices.IndexFunc(machines.Items, func(m machinev1beta1.Machine) bool { // of one that hosts nothing and has no hook it says nothing
 		seen := machineapi.Machine(&m)
 		return !seen.Deleting() && seen.ControlPlane() && seen.Hook == quorum.EntryOurs
 	})
 	if at < 0 {
-		out.unknown = "there is no live control-plane Machine with etcd's hook to try it with"
-		return out
+		return "", errors.New("there is no live control-plane Machine with etcd's hook to try it with")
 	}
 	m := &machines.Items[at]
 	said, err := c.warnings.of(func() error { return c.Delete(ctx, m.DeepCopy(), client.DryRunAll) })
@@ -322,15 +305,13 @@ func (c *cluster) checkReached(ctx context.Context) check {
 	}
 	switch {
 	case err != nil && answers(err.Error()):
-		out.said = fmt.Sprintf("Holdfast refused the trial deletion of %s, as it must now: %s", m.Name, saidBy(err))
+		return fmt.Sprintf("Holdfast refused the trial deletion of %s, as it must now: %s", m.Name, strings.Join(strings.Fields(saidBy(err)), " ")), nil
 	case apierrors.IsForbidden(err):
-		out.unknown = "you may not delete Machines, so Holdfast was not asked. Ask somebody who may"
+		return "", errors.New("you may not delete Machines, so Holdfast was not asked. Ask somebody who may")
 	case err != nil:
-		out.wrong = fmt.Sprintf("the trial deletion of %s failed: %s", m.Name, oneLine(err))
+		return "", isWrong("the trial deletion of %s failed: %w", m.Name, err)
 	case slices.ContainsFunc(said, answers):
-		out.said = fmt.Sprintf("Holdfast answered the trial deletion of %s: it would be held", m.Name)
-	default:
-		out.wrong = fmt.Sprintf("the trial deletion of %s passed without a word of Holdfast's: the API server does not reach it", m.Name)
+		return fmt.Sprintf("Holdfast answered the trial deletion of %s: it would be held", m.Name), nil
 	}
-	return out
+	return "", isWrong("the trial deletion of %s passed without a word of Holdfast's: the API server does not reach it", m.Name)
 }

@@ -9,52 +9,43 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
-// webhook is what its registration says of one: whom the API server trusts, for which requests it calls it, and what happens if there is
-// no answer.
-type webhook struct {
-	ca                  []byte
-	policy              admissionregistrationv1.FailurePolicyType
-	rules               []admissionregistrationv1.RuleWithOperations
-	namespaces, objects *metav1.LabelSelector
-	conditions          []string // names of the matchConditions
-}
-
-// webhooksOf are those of both registrations, by name.
-func webhooksOf(mutating *admissionregistrationv1.MutatingWebhookConfiguration, validating *admissionregistrationv1.ValidatingWebhookConfiguration) map[string]webhook {
-	names := func(conditions []admissionregistrationv1.MatchCondition) (out []string) {
-		for _, c := range conditions {
-			out = append(out, c.Name)
-		}
-		return out
+// webhooksOf are those of both registrations, by name; of the mutating one, what they have in common.
+func webhooksOf(mutating *admissionregistrationv1.MutatingWebhookConfiguration, validating *admissionregistrationv1.ValidatingWebhookConfiguration) map[string]admissionregistrationv1.ValidatingWebhook {
+	out := map[string]admissionregistrationv1.ValidatingWebhook{}
+	for i := range validating.Webhooks {
+		out[validating.Webhooks[i].Name] = validating.Webhooks[i]
 	}
-	out := map[string]webhook{}
 	for i := range mutating.Webhooks {
 		w := &mutating.Webhooks[i]
-		out[w.Name] = webhook{w.ClientConfig.CABundle, ptr.Deref(w.FailurePolicy, ""), w.Rules, w.NamespaceSelector, w.ObjectSelector, names(w.MatchConditions)}
-	}
-	for i := range validating.Webhooks {
-		w := &validating.Webhooks[i]
-		out[w.Name] = webhook{w.ClientConfig.CABundle, ptr.Deref(w.FailurePolicy, ""), w.Rules, w.NamespaceSelector, w.ObjectSelector, names(w.MatchConditions)}
+		out[w.Name] = admissionregistrationv1.ValidatingWebhook{
+			ClientConfig: w.ClientConfig, FailurePolicy: w.FailurePolicy, Rules: w.Rules,
+			NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, MatchConditions: w.MatchConditions,
+		}
 	}
 	return out
 }
 
 // narrowed is which part differs of those that say for which requests the API server calls the webhook, "" for none. Of the matchConditions it compares the names: what they say depends on Holdfast's flags.
-func (w *webhook) narrowed(want *webhook) string {
-	selects := func(s *metav1.LabelSelector) metav1.LabelSelector { return ptr.Deref(s, metav1.LabelSelector{}) }
+func narrowed(w, want *admissionregistrationv1.ValidatingWebhook) string {
+	differ := func(a, b any) bool { return !equality.Semantic.DeepEqual(a, b) }
+	names := func(conditions []admissionregistrationv1.MatchCondition) string {
+		var out []string
+		for _, c := range conditions {
+			out = append(out, c.Name)
+		}
+		return strings.Join(out, ", ")
+	}
 	switch {
-	case !equality.Semantic.DeepEqual(w.rules, want.rules):
+	case differ(w.Rules, want.Rules):
 		return "rules"
-	case !equality.Semantic.DeepEqual(selects(w.namespaces), selects(want.namespaces)):
+	case differ(w.NamespaceSelector, want.NamespaceSelector):
 		return "namespaceSelector"
-	case !equality.Semantic.DeepEqual(selects(w.objects), selects(want.objects)):
+	case differ(w.ObjectSelector, want.ObjectSelector):
 		return "objectSelector"
-	case !equality.Semantic.DeepEqual(w.conditions, want.conditions):
-		return fmt.Sprintf("matchConditions (%s)", strings.Join(w.conditions, ", "))
+	case names(w.MatchConditions) != names(want.MatchConditions):
+		return fmt.Sprintf("matchConditions (%s)", names(w.MatchConditions))
 	}
 	return ""
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,7 +23,6 @@ type replaceOptions struct {
 	patch              string
 	dryRun             bool
 	yes                bool
-	output             string
 	timeout            time.Duration
 }
 
@@ -74,18 +72,11 @@ command tries the change first, and asks.`,
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
-	f.StringVarP(&o.output, "output", "o", "text", "how the progress is told: text, or json, an object a line")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")
 	return cmd
 }
 
 func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error {
-	if err := oneOf("output", []string{"text", "json"}, o.output); err != nil {
-		return err
-	}
-	if o.output == "json" && !o.yes && !o.dryRun {
-		return usage("-o json asks nothing: it goes with --yes")
-	}
 	if o.timeout <= 0 {
 		return usage("--timeout must be longer than 0")
 	}
@@ -113,7 +104,7 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	r := o.replacing(t, c, old)
+	r := &replacing{cluster: c, t: t, old: old, yes: o.yes}
 	if o.dryRun {
 		if err := r.trial(ctx); err != nil {
 			fmt.Fprintln(t.err, "Warning: "+err.Error())
@@ -121,11 +112,6 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 		return printManifest(t, next)
 	}
 	return o.inTime(ctx, name, func(ctx context.Context) error { return r.run(ctx, next) })
-}
-
-// replacing is the replacement of a Machine, which has yet to begin.
-func (o *replaceOptions) replacing(t terminal, c *cluster, old *machinev1beta1.Machine) *replacing {
-	return &replacing{cluster: c, t: t, old: old, data: o.output == "json", yes: o.yes}
 }
 
 // inTime does something for as long as --timeout allows.

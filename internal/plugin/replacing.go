@@ -3,7 +3,6 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,46 +13,31 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// heartbeat is after how long a line that has not changed is told again.
-const heartbeat = 15 * time.Second
-
 // replacing is a replacement under way.
 type replacing struct {
 	*cluster
-	t    terminal
-	old  *machinev1beta1.Machine
-	data bool // an object a line
-	yes  bool // nobody is asked
+	t   terminal
+	old *machinev1beta1.Machine
+	yes bool // nobody is asked
 
-	line        string    // what was told last
-	since, told time.Time // when it was told first and last
-	sourced     bool      // where etcd's part comes from was told
-	unseen      time.Time // since when the old Machine is gone and etcd's part is not known
+	line   string    // what was told last
+	unseen time.Time // since when the old Machine is gone and etcd's part is not known
 }
 
-// say tells how it goes: what is new at once, the same again as a heartbeat, with for how long it has been so.
+// say tells how it goes, where that is new.
 func (r *replacing) say(format string, args ...any) {
-	line, now := fmt.Sprintf(format, args...), r.t.now()
-	switch {
-	case ageless(line) != ageless(r.line):
-		r.line, r.since, r.told = line, now, now
-	case now.Sub(r.told) < heartbeat:
-		return
-	default:
-		r.told = now
-		line = fmt.Sprintf("%s (for %s so far)", strings.TrimSuffix(line, "."), now.Sub(r.since).Round(time.Second))
+	line := plain(fmt.Sprintf(format, args...))
+	if ageless(line) != ageless(r.line) {
+		r.line = line
+		fmt.Fprintf(r.t.out, "%s  %s\n", r.t.now().UTC().Format("15:04:05"), line)
 	}
-	if r.data {
-		_ = json.NewEncoder(r.t.out).Encode(map[string]any{"time": now.UTC().Format(time.RFC3339), "machine": r.old.Name, "message": plain(line)}) // nobody reads it then
-		return
-	}
-	fmt.Fprintf(r.t.out, "%s  %s\n", now.UTC().Format("15:04:05"), plain(line))
 }
 
 func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
@@ -202,10 +186,6 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 		if err != nil {
 			return false, err
 		}
-		if !r.sourced && v.source != "" && !v.silent {
-			r.sourced = true
-			r.say("Etcd is %s.", v.source)
-		}
 		if gone {
 			return r.voting(v, next())
 		}
@@ -225,7 +205,7 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 	case old.Hook == quorum.EntryAbsent && old.Latch != quorum.EntryOurs:
 		r.say("Machine %s is released: it is drained and terminated.", old.Name)
 	case !v.Ring.Known:
-		r.say("Machine %s is held (etcd: %s).", old.Name, shorten(v.Ring.Why, 200))
+		r.say("Machine %s is held (etcd: %s).", old.Name, v.Ring.Why)
 	default:
 		for _, one := range membership.Replacements(v.Snapshot) {
 			if one.Machine == old.Name {
@@ -245,7 +225,7 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 		if r.t.now().Sub(r.unseen) >= time.Minute {
 			return false, fmt.Errorf("Machine %s is gone, but whether its replacement votes in etcd is not known here: %s", r.old.Name, cmp.Or(v.source, v.Ring.Why))
 		}
-		r.say("Machine %s is gone. Whether its replacement votes in etcd is not known (%s).", r.old.Name, shorten(v.Ring.Why, 200))
+		r.say("Machine %s is gone. Whether its replacement votes in etcd is not known (%s).", r.old.Name, v.Ring.Why)
 		return false, nil
 	}
 	r.unseen = time.Time{}
@@ -297,31 +277,19 @@ func (v *view) staying() (n int) {
 // each looks every second until it is done. What the API server fails to answer now and then is no
 // reason to stop: while etcd's leader moves it answers late.
 func (r *replacing) each(ctx context.Context, look func() (done bool, err error)) error {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
 	failures := 0
-	for {
+	return wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		done, err := look()
-		switch {
-		case done:
-			return nil
-		case err == nil:
+		if err == nil {
 			failures = 0
-		case ctx.Err() != nil:
-		case !transient(err):
-			return err
-		default:
-			if failures++; failures >= 30 {
-				return err
-			}
-			r.say("Not seen, trying again: %s", shorten(err.Error(), 200))
+			return done, nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-again.C:
+		if failures++; !transient(err) || failures >= 30 {
+			return false, err
 		}
-	}
+		r.say("Not seen, trying again: %v", err)
+		return false, nil
+	})
 }
 
 // transient says whether an error is the API server's or the network's of the moment.

@@ -120,21 +120,6 @@ func TestUnseen(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: what is new is told at once, and the same again every 15 s, with for how long it has been so.
-func TestHeartbeat(t *testing.T) {
-	var out bytes.Buffer
-	r, now := following(&out)
-	for range 40 {
-		r.say("Machine a: Provisioning.")
-		*now = now.Add(time.Second)
-	}
-	r.say("Machine a is Running.")
-	want := "12:00:00  Machine a: Provisioning.\n12:00:15  Machine a: Provisioning (for 15s so far)\n12:00:30  Machine a: Provisioning (for 30s so far)\n12:00:40  Machine a is Running.\n"
-	if out.String() != want {
-		t.Errorf("it says\n%s", out.String())
-	}
-}
-
 // TestSuccessor: of two Machines that a set creates for two that were deleted, each replaces the one with its number.
 func TestSuccessor(t *testing.T) {
 	created := map[types.UID]*machinev1beta1.Machine{}

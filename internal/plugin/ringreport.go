@@ -71,7 +71,7 @@ func (c *cluster) readRingReport(ctx context.Context) ringReport {
 
 // oneLine is an error as part of a sentence.
 func oneLine(err error) string {
-	return shorten(strings.TrimRight(strings.Join(strings.Fields(err.Error()), " "), "."), 300)
+	return strings.TrimRight(strings.Join(strings.Fields(err.Error()), " "), ".")
 }
 
 // ago is an age in words.

@@ -116,7 +116,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
 	}
-	r := o.replacing(t, c, old)
+	r := &replacing{cluster: c, t: t, old: old, yes: o.yes}
 	wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded))
 	// A Machine that came to nothing is what such a set creates anew.
 	itself := wrong != nil && wrong.Reason == string(machineset.ReasonCreationFails) && old.Status.NodeRef == nil
