@@ -41,8 +41,8 @@ where they stand among other lines if holdfast run has --audit-log-path=-. The r
 are merged by time, and what is there twice is shown once.
 
 A FILE is such a log, or one that --audit-log-path names, compressed or not: name those that were rotated
-from it as well (audit*.log*). For - standard input is read. A line of a FILE that is no audit event is
-reported and left out; the API server's own events are left out without a word.
+from it as well (audit*.log*). For - standard input is read. Lines of a FILE that are no audit events
+are counted and left out; the API server's own events are left out without a word.
 
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
@@ -139,100 +139,52 @@ func (o *auditOptions) run(ctx context.Context, t terminal, args []string) error
 	if err := o.check(t.now()); err != nil {
 		return err
 	}
-	if len(args) == 0 {
-		return o.ofPods(ctx, t)
-	}
-	entries, err := o.ofFiles(ctx, t, args)
-	if err != nil {
-		return err
-	}
-	return printEntries(t.out, o.output, entries)
-}
-
-// ofPods shows the records in the logs of Holdfast's pods.
-func (o *auditOptions) ofPods(ctx context.Context, t terminal) error {
-	logs, err := o.logs(t)
-	if err != nil {
-		return err
-	}
-	var (
-		entries []audit.Entry
-		since   time.Duration
-	)
-	if !o.from.IsZero() {
-		since = max(t.now().Sub(o.from), time.Second)
-	}
-	failed := logs.all(ctx, since, func(e audit.Entry) {
-		if o.wants(&e) {
-			entries = append(entries, e)
-		}
-	})
-	if entries = audit.Merge(entries); len(entries) == 0 && failed != nil {
+	entries, failed := o.read(ctx, t, args)
+	if len(entries) == 0 && failed != nil {
 		return failed // and not "No records."
 	}
 	return errors.Join(printEntries(t.out, o.output, entries), failed)
 }
 
-// ofFiles are the records in files.
-func (o *auditOptions) ofFiles(ctx context.Context, t terminal, args []string) ([]audit.Entry, error) {
-	var (
-		entries []audit.Entry
-		sum     audit.Tally
-	)
-	for _, path := range args {
-		in, name := io.NopCloser(t.in), "standard input"
-		if path != stdin {
-			f, err := os.Open(path)
-			if err != nil {
-				return nil, err
-			}
-			in, name = f, path
+// read reads the records that are wanted, from files, or without those from the logs of Holdfast's pods.
+func (o *auditOptions) read(ctx context.Context, t terminal, files []string) (entries []audit.Entry, err error) {
+	keep := func(e audit.Entry) {
+		if o.wants(&e) {
+			entries = append(entries, e)
 		}
-		tally, err := scan(ctx, t, in, name, func(e audit.Entry) {
-			if o.wants(&e) {
-				entries = append(entries, e)
-			}
-		})
-		if err := errors.Join(err, in.Close()); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
-		sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
 	}
-	if sum.Bad > 0 && sum.Ours+sum.Foreign == 0 {
-		return nil, fmt.Errorf("there is no audit event in %s", strings.Join(args, ", "))
+	if len(files) > 0 {
+		err = readFiles(ctx, t, files, keep)
+	} else {
+		err = o.ofPods(ctx, t, keep)
 	}
-	return audit.Merge(entries), nil
+	return audit.Merge(entries), err
 }
 
 // stdin is the FILE that means standard input.
 const stdin = "-"
 
-// tolerated is how many bad lines of a log are reported one by one: a log on standard output stands
-// among the other lines of the process.
-const tolerated = 3
-
-func scan(ctx context.Context, t terminal, in io.Reader, name string, each func(audit.Entry)) (audit.Tally, error) {
-	bad := 0
-	tally, err := audit.Read(interruptible{ctx, in}, each, func(line int, err error) {
-		if bad++; bad <= tolerated {
-			fmt.Fprintf(t.err, "%s:%d: left out: %s\n", name, line, plain(err.Error()))
+func readFiles(ctx context.Context, t terminal, files []string, each func(audit.Entry)) error {
+	var sum audit.Tally
+	for _, path := range files {
+		in, name := io.NopCloser(t.in), "standard input"
+		if path != stdin {
+			f, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			in, name = f, path
 		}
-	})
-	if more := bad - tolerated; more > 0 {
-		fmt.Fprintf(t.err, "%s: left out %d more lines that are no audit events\n", name, more)
+		bad := sum.Bad
+		if err := errors.Join(readRecords(ctx, in, each, &sum), in.Close()); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if bad = sum.Bad - bad; bad > 0 {
+			fmt.Fprintf(t.err, "%s: left out %d lines that are no audit events\n", name, bad)
+		}
 	}
-	return tally, err
-}
-
-// interruptible stops reading at the next chunk when somebody pressed Ctrl-C.
-type interruptible struct {
-	ctx context.Context
-	in  io.Reader
-}
-
-func (r interruptible) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
+	if sum.Bad > 0 && sum.Ours+sum.Foreign == 0 {
+		return fmt.Errorf("there is no audit event in %s", strings.Join(files, ", "))
 	}
-	return r.in.Read(p)
+	return nil
 }

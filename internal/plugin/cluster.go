@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,11 @@ func (c *clusterFlags) bind(f *pflag.FlagSet) {
 	f.TextVar(&c.mode, "mode", quorum.Mode(0), "Holdfast's `mode`, guard or full; without it the one that Holdfast told, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
 }
 
+// namespace is the Machines'.
+func (c *clusterFlags) namespace() string {
+	return cmp.Or(c.overrides.Context.Namespace, defaultNamespace)
+}
+
 // cluster is a cluster as a command sees it.
 type cluster struct {
 	client.Client
@@ -135,7 +141,7 @@ func (c *clusterFlags) asksEtcd() bool {
 // open connects to the cluster, and finds out who is asking.
 func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
 	out := &cluster{
-		namespace: defaultNamespace, holdfast: c.holdfast, mode: c.mode, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
+		namespace: c.namespace(), holdfast: c.holdfast, mode: c.mode, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
 	}
 	if c.desired < 0 {
 		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
@@ -143,9 +149,6 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	config, err := c.config()
 	if err != nil {
 		return nil, err
-	}
-	if c.overrides.Context.Namespace != "" {
-		out.namespace = c.overrides.Context.Namespace
 	}
 	config.WarningHandler = out.warnings
 	if out.Client, err = t.dial.api(config); err != nil {
@@ -235,6 +238,15 @@ func (p *passive) set(at time.Time) {
 	if off := at.Sub(p.now()); !at.IsZero() && off.Abs() > 5*time.Second {
 		p.offset = off
 	}
+}
+
+// listMachines are the Machines of a namespace.
+func listMachines(ctx context.Context, api client.Client, namespace string) ([]machinev1beta1.Machine, error) {
+	var machines machinev1beta1.MachineList
+	if err := api.List(ctx, &machines, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list Machines in namespace %s: %w", namespace, err)
+	}
+	return machines.Items, nil
 }
 
 // machine reads a Machine.

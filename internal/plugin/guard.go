@@ -287,18 +287,18 @@ func (c *cluster) checkMachines(ctx context.Context) (string, error) {
 
 // checkReached tries to delete a Machine, as the person who asks, in a dry run: whatever Holdfast answers, it was reached.
 func (c *cluster) checkReached(ctx context.Context) (string, error) {
-	var machines machinev1beta1.MachineList
-	if err := c.List(ctx, &machines, client.InNamespace(c.namespace)); err != nil {
-		return "", fmt.Errorf("list Machines in namespace %s: %w", c.namespace, err)
+	machines, err := listMachines(ctx, c.Client, c.namespace)
+	if err != nil {
+		return "", err
 	}
-	at := slices.IndexFunc(machines.Items, func(m machinev1beta1.Machine) bool { // of one that hosts nothing and has no hook it says nothing
+	at := slices.IndexFunc(machines, func(m machinev1beta1.Machine) bool { // of one that hosts nothing and has no hook it says nothing
 		seen := machineapi.Machine(&m)
 		return !seen.Deleting() && seen.ControlPlane() && seen.Hook == quorum.EntryOurs
 	})
 	if at < 0 {
 		return "", errors.New("there is no live control-plane Machine with etcd's hook to try it with")
 	}
-	m := &machines.Items[at]
+	m := &machines[at]
 	said, err := c.warnings.of(func() error { return c.Delete(ctx, m.DeepCopy(), client.DryRunAll) })
 	answers := func(text string) bool {
 		return slices.ContainsFunc(quorum.Rules[:], func(rule quorum.Rule) bool { return strings.Contains(text, "("+string(rule)+")") })

@@ -118,7 +118,7 @@ func (u *uninstalling) stayAway(ctx context.Context, gone []part) error {
 
 // stillHeld says which Machines that are being deleted stay while Holdfast is off, and what lets them go.
 func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
-	all, err := u.list(ctx)
+	all, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 		"standard-input": {in: mixed, args: "audit -"},
 		"both":           {in: mixed, args: "audit --rule held - " + log},
 		"report":         {args: "report --machine master-1 " + demoLog},
-		"report-json":    {args: "report -o json --user alice --machine master-2 " + demoLog},
+		"report-json":    {args: "report -o json --machine master-2 " + demoLog},
 		"report-mixed":   {args: "report " + mixed},
 		"report-nothing": {args: "report --since 1h " + log},
 	} {

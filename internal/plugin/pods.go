@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,130 +18,88 @@ import (
 // holdfastPods selects the replicas of Holdfast.
 const holdfastPods = "app.kubernetes.io/name=holdfast"
 
-// podLogs reads the logs of Holdfast's pods.
-type podLogs struct {
-	pods      corev1client.PodInterface
-	namespace string
-	err       io.Writer
-}
-
-// logs finds the cluster; it does not connect.
-func (o *auditOptions) logs(t terminal) (*podLogs, error) {
+// ofPods hands the records in the logs of Holdfast's pods to each. Those of the pods that could be read are handed over although others could
+// not.
+func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.Entry)) error {
 	config, err := o.cluster.config()
-	if err != nil {
-		return nil, err
-	}
-	api, err := t.dial.pods(config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
-	return &podLogs{api.Pods(o.cluster.holdfast), o.cluster.holdfast, t.err}, nil
-}
-
-// containerLog is one log: of a container, or of the one before it that ended.
-type containerLog struct {
-	pod, container string
-	previous       bool
-}
-
-// name is as kubectl logs would have it.
-func (p *podLogs) name(l containerLog) string {
-	out := "pod " + p.namespace + "/" + l.pod
-	if l.previous {
-		out += " before its restart"
-	}
-	return out
-}
-
-// list finds the logs that there are. Of a container that has not started there is none.
-func (p *podLogs) list(ctx context.Context) (logs []containerLog, waiting []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	found, err := p.pods.List(ctx, metav1.ListOptions{LabelSelector: holdfastPods})
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods of Holdfast in namespace %s: %s", p.namespace, oneLine(err))
-	}
-	for i := range found.Items {
-		pod := &found.Items[i]
-		for _, c := range pod.Spec.Containers {
-			var state corev1.ContainerStatus // none yet
-			if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 {
-				state = pod.Status.ContainerStatuses[i]
-			}
-			if state.State.Running == nil && state.State.Terminated == nil && state.RestartCount == 0 {
-				waiting = append(waiting, pod.Name)
-				continue
-			}
-			if state.RestartCount > 0 {
-				logs = append(logs, containerLog{pod.Name, c.Name, true})
-			}
-			logs = append(logs, containerLog{pod.Name, c.Name, false})
-		}
-	}
-	if len(found.Items) == 0 {
-		return nil, nil, fmt.Errorf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, p.namespace)
-	}
-	return logs, waiting, nil
-}
-
-// read hands the records of one log to each. since is how far back, 0 for all. What is no record is counted.
-func (p *podLogs) read(ctx context.Context, l containerLog, since time.Duration, each func(audit.Entry)) (audit.Tally, error) {
-	options := &corev1.PodLogOptions{Container: l.container, Previous: l.previous}
-	if since > 0 {
-		// An age, and not a time: the Node's clock counts. A record is written after what it is about.
-		seconds := int64(since/time.Second) + 10
-		options.SinceSeconds = &seconds
-	}
-	stream, err := p.pods.GetLogs(l.pod, options).Stream(ctx)
-	if err != nil && l.previous {
-		return audit.Tally{}, nil // it may be gone: nobody keeps it for long
-	}
-	if apierrors.IsNotFound(err) {
-		return audit.Tally{}, nil // the pod went meanwhile
-	}
-	if err != nil {
-		return audit.Tally{}, fmt.Errorf("read the log of %s: %s", p.name(l), oneLine(err))
-	}
-	tally, err := audit.Read(interruptible{ctx, stream}, each, func(int, error) {})
-	if err := errors.Join(err, stream.Close()); err != nil {
-		return tally, fmt.Errorf("read the log of %s: %s", p.name(l), oneLine(err))
-	}
-	return tally, nil
-}
-
-// all reads the records that there are, of all replicas. Those of the pods that could be read are handed
-// over although others could not.
-func (p *podLogs) all(ctx context.Context, since time.Duration, each func(audit.Entry)) error {
-	logs, waiting, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
-	for _, name := range waiting {
-		fmt.Fprintf(p.err, "Pod %s/%s has not started: it has no log yet.\n", p.namespace, plain(name))
+	api, err := t.dial.pods(config)
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	pods := api.Pods(o.cluster.holdfast)
+	limited, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	found, err := pods.List(limited, metav1.ListOptions{LabelSelector: holdfastPods})
+	if err != nil {
+		return fmt.Errorf("list the pods of Holdfast in namespace %s: %s", o.cluster.holdfast, oneLine(err))
+	}
+	if len(found.Items) == 0 {
+		return fmt.Errorf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, o.cluster.holdfast)
 	}
 	var (
 		sum    audit.Tally
-		failed []error
-		pods   = map[string]bool{}
+		failed []string
 	)
-	for _, l := range logs {
-		tally, err := p.read(ctx, l, since, each)
-		sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
-		if ctx.Err() != nil {
-			return errors.New("interrupted")
+	for i := range found.Items {
+		pod := &found.Items[i]
+		for k := range pod.Status.ContainerStatuses {
+			c := &pod.Status.ContainerStatuses[k]
+			if c.State.Waiting != nil && c.RestartCount == 0 {
+				continue // it has no log yet
+			}
+			if c.RestartCount > 0 { // the log before the restart, which nobody keeps for long
+				_ = readLog(ctx, pods, pod.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true}, each, &sum)
+			}
+			err := readLog(ctx, pods, pod.Name, &corev1.PodLogOptions{Container: c.Name}, each, &sum)
+			if ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+			if err != nil {
+				failed = append(failed, fmt.Sprintf("read the log of pod %s/%s: %s", pod.Namespace, pod.Name, oneLine(err)))
+			}
 		}
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		pods[l.pod] = true
 	}
-	fmt.Fprintf(p.err, "Pods read: %d. Records of Holdfast: %d; other lines left out: %d.\n", len(pods), sum.Ours, sum.Foreign+sum.Bad)
-	if sum.Ours == 0 && failed == nil && since == 0 {
-		fmt.Fprintln(p.err, "Records are there only if Holdfast writes them to its standard output: holdfast run --audit-log-path=-")
+	fmt.Fprintf(t.err, "Pods found: %d. Records of Holdfast: %d; other lines left out: %d.\n", len(found.Items), sum.Ours, sum.Foreign+sum.Bad)
+	if failed != nil {
+		return errors.New(strings.Join(failed, "; and "))
 	}
-	if err := errors.Join(failed...); err != nil {
-		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; and "))
+	if sum.Ours == 0 {
+		fmt.Fprintln(t.err, "Records are there only if Holdfast writes them to its standard output: holdfast run --audit-log-path=-")
 	}
 	return nil
+}
+
+// readLog hands the records of one log to each, and adds them to the sum.
+func readLog(ctx context.Context, pods corev1client.PodInterface, pod string, options *corev1.PodLogOptions, each func(audit.Entry), sum *audit.Tally) error {
+	stream, err := pods.GetLogs(pod, options).Stream(ctx)
+	if apierrors.IsNotFound(err) {
+		return nil // the pod went meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(readRecords(ctx, stream, each, sum), stream.Close())
+}
+
+// readRecords hands the records in a log to each, and adds what became of its lines to the sum.
+func readRecords(ctx context.Context, in io.Reader, each func(audit.Entry), sum *audit.Tally) error {
+	tally, err := audit.Read(interruptible{ctx, in}, each, func(int, error) {})
+	sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
+	return err
+}
+
+// interruptible stops reading at the next chunk when somebody pressed Ctrl-C.
+type interruptible struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (r interruptible) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.in.Read(p)
 }

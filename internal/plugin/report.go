@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,25 +11,23 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
-	"github.com/holdfast-dev/holdfast/internal/observe"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/report"
 )
 
-// reportOptions are the flags of report: some of audit's, and others.
 type reportOptions struct {
-	records auditOptions
-	output  string
-	events  bool
-	missing []string // what could not be read, for people
+	cluster       *clusterFlags
+	machines      []string
+	since, output string
+	events        bool
+	missing       []string // what could not be read, for people
 }
 
 func reportCommand(t terminal, c *clusterFlags) *cobra.Command {
-	o := reportOptions{records: auditOptions{output: "table", cluster: c}}
+	o := reportOptions{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "report [FILE...]",
 		Short: "Show one timeline of requests, Holdfast's steps, etcd's members and Events",
@@ -61,31 +60,30 @@ among its records, and live as long as these.`,
 			return o.run(cmd.Context(), t, args)
 		},
 	}
-	f, r := cmd.Flags(), &o.records
-	f.StringSliceVar(&r.machines, "machine", nil, "only of these Machines, and of the control plane as a whole")
-	f.StringSliceVar(&r.users, "user", nil, "only what these users asked for, by full name")
-	f.StringSliceVar(&r.rules, "rule", nil, "only decisions by these rules: "+strings.Join(ruleNames(), ", "))
-	f.StringVar(&r.since, "since", "", "only from this time on: an age such as 90m, or a time such as 2026-03-01T12:00:00Z")
-	f.StringVar(&r.until, "until", "", "only before this time: an age or a time, like --since")
+	f := cmd.Flags()
+	f.StringSliceVar(&o.machines, "machine", nil, "only of these Machines, and of the control plane as a whole")
+	f.StringVar(&o.since, "since", "", "only from this time on: an age such as 90m, or a time such as 2026-03-01T12:00:00Z")
 	f.StringVarP(&o.output, "output", "o", "table", "table, html or json")
 	f.BoolVar(&o.events, "events", true, "read the Events from the API server, too; off with a FILE unless it is set")
 	return cmd
 }
 
 func (o *reportOptions) run(ctx context.Context, t terminal, args []string) error {
-	r := &o.records
-	if err := r.check(t.now()); err != nil {
+	from, err := when("since", o.since, t.now())
+	if err := cmp.Or(err, oneOf("output", []string{"table", "html", "json"}, o.output)); err != nil {
 		return err
 	}
-	if err := oneOf("output", []string{"table", "html", "json"}, o.output); err != nil {
+	// All records, since a look before --since tells how things stood then.
+	all := auditOptions{cluster: o.cluster, steps: true}
+	entries, err := all.read(ctx, t, args)
+	if err != nil && (len(entries) == 0 || len(args) > 0) {
 		return err
 	}
-	entries, err := o.read(ctx, t, args)
 	if err != nil {
-		return err
+		o.lacks(t, err)
 	}
-	w := report.Wanted{From: r.from, To: r.to}
-	if w.To.IsZero() && len(args) == 0 {
+	w := report.Wanted{From: from}
+	if len(args) == 0 {
 		w.To = t.now()
 	}
 	if o.events {
@@ -93,14 +91,8 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 			o.lacks(t, err)
 		}
 	}
-	if len(r.machines) > 0 {
-		w.Machine = func(name string) bool { return slices.Contains(r.machines, name) }
-	}
-	if len(r.users)+len(r.rules) > 0 {
-		w.Item = func(i *report.Item) bool {
-			return (len(r.users) == 0 || slices.Contains(r.users, i.User)) && (len(r.rules) == 0 ||
-				slices.ContainsFunc(strings.Split(i.Rule, ","), func(rule string) bool { return slices.Contains(r.rules, rule) }))
-		}
+	if len(o.machines) > 0 {
+		w.Machine = func(name string) bool { return slices.Contains(o.machines, name) }
 	}
 	w.Missing = o.missing
 	made := report.New(entries, w)
@@ -113,37 +105,16 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	return printReport(t, made)
 }
 
-// read reads the records: all that there are, since a look before --since tells how things stood then.
-func (o *reportOptions) read(ctx context.Context, t terminal, args []string) (entries []audit.Entry, err error) {
-	if len(args) > 0 {
-		all := auditOptions{steps: true}
-		return all.ofFiles(ctx, t, args)
-	}
-	logs, err := o.records.logs(t)
-	if err != nil {
-		return nil, err
-	}
-	failed := logs.all(ctx, 0, func(e audit.Entry) { entries = append(entries, e) })
-	if len(entries) == 0 && failed != nil {
-		return nil, failed
-	}
-	if failed != nil {
-		o.lacks(t, failed)
-	}
-	return audit.Merge(entries), nil
-}
-
 // lacks says what the report is without, on the terminal and in it.
 func (o *reportOptions) lacks(t terminal, why error) {
-	text := plain(why.Error())
+	text := plain(oneLine(why))
 	o.missing = append(o.missing, text)
 	fmt.Fprintf(t.err, "The report is without this: %s\n", text)
 }
 
 // ofAPI are the Events about control-plane Machines, those that are there and those that the records name, and about their set.
 func (o *reportOptions) ofAPI(ctx context.Context, t terminal, entries []audit.Entry) ([]corev1.Event, error) {
-	flags := o.records.cluster
-	config, err := flags.config()
+	config, err := o.cluster.config()
 	if err != nil {
 		return nil, err
 	}
@@ -151,43 +122,29 @@ func (o *reportOptions) ofAPI(ctx context.Context, t terminal, entries []audit.E
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	namespace := defaultNamespace
-	if given := flags.overrides.Context.Namespace; given != "" {
-		namespace = given
-	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	ours := map[string]bool{}
 	for i := range entries {
 		ours[entries[i].Name()] = true
 	}
-	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		selector, err := observe.LabelIn(label, quorum.ControlPlaneRoles()...)
-		if err != nil {
-			return nil, err
-		}
-		machines := &metav1.PartialObjectMetadataList{}
-		machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-		if err := api.List(ctx, machines, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-			return nil, fmt.Errorf("list Machines in namespace %s: %s", namespace, oneLine(err))
-		}
-		for i := range machines.Items {
-			ours[machines.Items[i].Name] = true
+	machines, err := listMachines(ctx, api, o.cluster.namespace())
+	if err != nil {
+		return nil, err
+	}
+	for i := range machines {
+		if m := machineapi.Machine(&machines[i]); m.ControlPlane() {
+			ours[m.Name] = true
 		}
 	}
-	return eventsAbout(ctx, api, namespace, func(machine string) bool { return ours[machine] })
-}
-
-// eventsAbout are the Events about Machines with these names, and about a ControlPlaneMachineSet.
-func eventsAbout(ctx context.Context, api client.Client, namespace string, machine func(name string) bool) ([]corev1.Event, error) {
 	var events corev1.EventList
-	if err := api.List(ctx, &events, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("list Events in namespace %s: %s", namespace, oneLine(err))
+	if err := api.List(ctx, &events, client.InNamespace(o.cluster.namespace())); err != nil {
+		return nil, fmt.Errorf("list Events in namespace %s: %w", o.cluster.namespace(), err)
 	}
 	return slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
 		about := e.InvolvedObject.GroupVersionKind()
-		ours := about.Group == machinev1beta1.GroupName && about.Kind == "Machine" && machine(e.InvolvedObject.Name)
-		return !ours && (about.Group != machinev1.GroupName || about.Kind != "ControlPlaneMachineSet")
+		machine := about.Group == machinev1beta1.GroupName && about.Kind == "Machine" && ours[e.InvolvedObject.Name]
+		return !machine && (about.Group != machinev1.GroupName || about.Kind != "ControlPlaneMachineSet")
 	}), nil
 }
 

@@ -228,13 +228,13 @@ func successor(old string, created map[types.UID]*machinev1beta1.Machine) (name 
 
 // kept are the Machines that the old one's controller controls, by UID.
 func (r *replacing) kept(ctx context.Context) (map[types.UID]*machinev1beta1.Machine, error) {
-	var machines machinev1beta1.MachineList
-	if err := r.List(ctx, &machines, client.InNamespace(r.namespace)); err != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", r.namespace, err)
+	machines, err := listMachines(ctx, r.Client, r.namespace)
+	if err != nil {
+		return nil, err
 	}
 	kept := map[types.UID]*machinev1beta1.Machine{}
-	for i := range machines.Items {
-		m := &machines.Items[i]
+	for i := range machines {
+		m := &machines[i]
 		if owner := metav1.GetControllerOf(m); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
 			kept[m.UID] = m
 		}

@@ -252,7 +252,7 @@ func (u *uninstalling) letGo(ctx context.Context) error {
 	if err := u.mayGo(ctx); err != nil {
 		return err
 	}
-	all, err := u.list(ctx)
+	all, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return err
 	}
@@ -352,14 +352,6 @@ func edit[T any, O interface {
 	})
 }
 
-func (u *uninstalling) list(ctx context.Context) ([]machinev1beta1.Machine, error) {
-	var machines machinev1beta1.MachineList
-	if err := u.List(ctx, &machines, client.InNamespace(u.namespace)); err != nil {
-		return nil, fmt.Errorf("list Machines in namespace %s: %w", u.namespace, err)
-	}
-	return machines.Items, nil
-}
-
 // left is all of Holdfast that is there.
 func (u *uninstalling) left(ctx context.Context) ([]string, error) {
 	there, err := standing(ctx, u.Client, slices.Concat(webhookConfigurations(), policies(), healthCheck(u.namespace), others(u.namespace, u.holdfast)))
@@ -377,7 +369,7 @@ func (u *uninstalling) left(ctx context.Context) ([]string, error) {
 	if set != nil {
 		out = append(out, "ControlPlaneMachineSet "+set.Name+": "+cpms.Finalizer)
 	}
-	machines, err := u.list(ctx)
+	machines, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return nil, err
 	}

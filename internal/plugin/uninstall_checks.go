@@ -64,7 +64,7 @@ func (u *uninstalling) alone(ctx context.Context) error {
 
 // mayGo refuses where uninstall would take off what holds a voter's Machine that is being deleted.
 func (u *uninstalling) mayGo(ctx context.Context) error {
-	all, err := u.list(ctx)
+	all, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	if operator, err := u.hasEtcdOperator(ctx); err != nil || operator {
 		return err
 	}
-	all, err := u.list(ctx)
+	all, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (u *uninstalling) leaveSet(ctx context.Context) error {
 	if err := stays(set); err != nil {
 		return err
 	}
-	all, err := u.list(ctx)
+	all, err := listMachines(ctx, u.Client, u.namespace)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,6 @@ type Report struct {
 type Wanted struct {
 	From, To time.Time         // To is the time until which what was last seen goes on; zero for the last record's
 	Machine  func(string) bool // nil for all
-	Item     func(*Item) bool  // of the Machines wanted; nil for all
 	Missing  []string          // what could not be read
 	Events   []corev1.Event    // of the Machines, and what keeps them
 }
@@ -99,7 +98,7 @@ func New(entries []audit.Entry, w Wanted) *Report {
 	r.Replacements = replacements(r.Lanes, r.Items)
 	r.Items = slices.DeleteFunc(r.Items, func(i Item) bool {
 		return i.At.Before(w.From) || !w.To.IsZero() && i.At.After(w.To) ||
-			w.Machine != nil && i.Machine != "" && !w.Machine(i.Machine) || w.Item != nil && !w.Item(&i)
+			w.Machine != nil && i.Machine != "" && !w.Machine(i.Machine)
 	})
 	if w.Machine != nil {
 		r.Lanes = slices.DeleteFunc(r.Lanes, func(l Lane) bool { return !w.Machine(l.Machine) })
