@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -315,7 +316,7 @@ func TestCluster(t *testing.T) {
 
 func released(t *testing.T, c client.Client) {
 	m := machine(t, c, "master-1")
-	if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent || m.Annotations[releaseReasonAnnotation] != "ticket" {
+	if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent || m.Annotations[audit.ReleaseReasonAnnotation] != "ticket" {
 		t.Errorf("it is not released: %+v, %v", m.Spec.LifecycleHooks, m.Annotations)
 	}
 }
@@ -335,7 +336,7 @@ func latched(t *testing.T, c client.Client) {
 }
 
 func held(t *testing.T, c client.Client) {
-	if m := machine(t, c, "master-1"); m.Annotations[releaseReasonAnnotation] != "" || !func() bool { s := machineapi.Machine(m); return s.Protected() }() {
+	if m := machine(t, c, "master-1"); m.Annotations[audit.ReleaseReasonAnnotation] != "" || !func() bool { s := machineapi.Machine(m); return s.Protected() }() {
 		t.Errorf("something was sent: %+v", m)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -125,24 +124,4 @@ func nextName(old *machinev1beta1.Machine) string {
 	_, _ = h.Write([]byte(old.UID)) // it never fails
 	tail := rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")
 	return base + "-" + tail[:5]
-}
-
-// printManifest prints what would be written, without the empty fields that Go's types add.
-func printManifest(t terminal, o client.Object) error {
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return fmt.Errorf("write the manifest of %s: %w", o.GetName(), err)
-	}
-	delete(object, "status")
-	if metadata, ok := object["metadata"].(map[string]any); ok {
-		delete(metadata, "creationTimestamp")
-		delete(metadata, "managedFields")
-	}
-	if spec, ok := object["spec"].(map[string]any); ok {
-		delete(spec, "lifecycleHooks")
-		if empty, ok := spec["metadata"].(map[string]any); ok && len(empty) == 0 {
-			delete(spec, "metadata")
-		}
-	}
-	return printData(t.out, "yaml", object)
 }

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	releaseReasonAnnotation = audit.ReleaseReasonAnnotation
 	// fieldManager is what the API server and the audit records know this plugin's writes by.
 	fieldManager = client.FieldOwner("kubectl-holdfast")
 	longest      = 1000 // bytes of a reason
@@ -39,7 +38,7 @@ func releaseCommand(t terminal, c *clusterFlags) *cobra.Command {
 replacement votes in etcd. It cannot be taken back.
 
 The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
-it removes the hook, and writes the reason into annotation ` + releaseReasonAnnotation + `. Holdfast records who
+it removes the hook, and writes the reason into annotation ` + audit.ReleaseReasonAnnotation + `. Holdfast records who
 sent it, and takes the latch off a moment later. If etcd would lose quorum, the command sends nothing and says
 how to override that. If that is not known, the latch stays until it is known: the Machine is not terminated.
 
@@ -110,12 +109,27 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if v.stays(seen) {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and the Machine would stay; lift rule escape-hatch first, as said above", name)
 	}
-	if !o.dryRun && o.confirm == "" {
+	if o.dryRun {
+		if err := o.patch(ctx, c, m, client.DryRunAll); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", name)
+		return nil
+	}
+	if o.confirm == "" {
 		if err := ask(ctx, t, name, "This cannot be taken back. To release Machine "+name+", type its name: ", "--confirm "+name); err != nil {
 			return err
 		}
 	}
-	return o.send(ctx, t, c, m)
+	said, err := c.warnings.of(func() error { return o.patch(ctx, c, m) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", name, name)
+	if !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
+		fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
+	}
+	return nil
 }
 
 // releasable says why there is nothing to release.
@@ -136,26 +150,6 @@ func releasable(v *view, m *quorum.Machine) error {
 	return nil
 }
 
-// send removes what holds the Machine, and says what came of it.
-func (o *releaseOptions) send(ctx context.Context, t terminal, c *cluster, m *machinev1beta1.Machine) error {
-	if !o.dryRun {
-		said, err := c.warnings.of(func() error { return o.patch(ctx, c, m) })
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", m.Name, m.Name)
-		if !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
-			fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
-		}
-		return nil
-	}
-	if err := o.patch(ctx, c, m, client.DryRunAll); err != nil {
-		return err
-	}
-	fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", m.Name)
-	return nil
-}
-
 // patch takes the hook off, in one patch that fails if the Machine changed since it was read, and looks whether it stays off.
 func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta1.Machine, options ...client.PatchOption) error {
 	before := m.DeepCopy()
@@ -163,7 +157,7 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 	if m.Annotations == nil {
 		m.Annotations = map[string]string{}
 	}
-	m.Annotations[releaseReasonAnnotation] = o.reason
+	m.Annotations[audit.ReleaseReasonAnnotation] = o.reason
 	err := c.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), append(options, fieldManager)...)
 	switch {
 	case apierrors.IsConflict(err):

@@ -109,7 +109,7 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 		if err := r.trial(ctx); err != nil {
 			fmt.Fprintln(t.err, "Warning: "+err.Error())
 		}
-		return printManifest(t, next)
+		return printData(t.out, "yaml", next)
 	}
 	return o.inTime(ctx, name, func(ctx context.Context) error { return r.run(ctx, next) })
 }
@@ -162,7 +162,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	}
 	delete(next.Labels, replacesLabel)
 	if o.dryRun {
-		return printManifest(t, next)
+		return printData(t.out, "yaml", next)
 	}
 	what := fmt.Sprintf("Machine %s is gone, and etcd keeps %d of the %d voters that are wanted.", name, v.staying(), v.Desired)
 	if !o.yes {

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -136,23 +137,17 @@ func (r *replacing) waitRunning(ctx context.Context, next *machinev1beta1.Machin
 		if err != nil {
 			return false, err
 		}
-		phase := ""
-		if m.Status.Phase != nil {
-			phase = *m.Status.Phase
-		}
+		phase := ptr.Deref(m.Status.Phase, "waiting for the Machine API")
 		switch phase {
 		case machinev1beta1.PhaseRunning:
 			r.say("Machine %s is Running.", m.Name)
 			return true, nil
 		case machinev1beta1.PhaseFailed:
-			why := ""
-			if m.Status.ErrorMessage != nil {
-				why = ": " + strings.Join(strings.Fields(*m.Status.ErrorMessage), " ")
-			}
-			return false, fmt.Errorf("Machine %s has failed%s; Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine %s",
+			why := strings.Join(strings.Fields(ptr.Deref(m.Status.ErrorMessage, "")), " ")
+			return false, fmt.Errorf("Machine %s has failed (%s); Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine %s",
 				m.Name, why, r.old.Name, r.namespace, m.Name)
 		}
-		r.say("Machine %s: %s", m.Name, cmp.Or(phase, "waiting for the Machine API"))
+		r.say("Machine %s: %s", m.Name, phase)
 		return false, nil
 	})
 }
@@ -162,8 +157,7 @@ func (r *replacing) remove(ctx context.Context) error {
 	if r.old.DeletionTimestamp != nil {
 		return nil
 	}
-	uid := r.old.UID
-	err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &uid})
+	err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &r.old.UID})
 	if apierrors.IsConflict(err) {
 		return fmt.Errorf("Machine %s is another one by now; look again", r.old.Name)
 	}

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -90,19 +91,20 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	if heard.ring != nil {
 		o.Limits = heard.ring.Snapshot.Limits
 	}
-	fresh := heard.ring != nil && heard.why == ""
-	if fresh && o.Desired == 0 {
-		o.Desired = heard.ring.Snapshot.Desired
+	told := &quorum.Snapshot{Ring: quorum.Ring{Why: heard.why}}
+	fresh := heard.why == ""
+	if fresh {
+		told = heard.ring.Snapshot
+		o.Desired = cmp.Or(c.desired, told.Desired)
 	}
 	v := &view{namespace: c.namespace, user: c.user}
+	o.Etcd = given(told.Ring)
 	switch {
 	case c.ring != nil:
 		o.Etcd = c.ring
 	case fresh:
-		o.Etcd = given(heard.ring.Snapshot.Ring)
-		v.source = fmt.Sprintf("as Holdfast saw it %s ago (%s)", ago(c.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
+		v.source = fmt.Sprintf("as Holdfast saw it %s ago (%s)", ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
 	default:
-		o.Etcd = given(quorum.Ring{Why: heard.why})
 		v.silent = true
 		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl"
 	}
@@ -112,25 +114,18 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	}
 	if c.ring != nil { // else Holdfast told since when each member is as it is
 		c.memory.Recall(s)
-	}
-	if fresh && c.desired == 0 {
-		heard := heard.ring.Snapshot
-		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = heard.Desired, heard.DesiredWhy, heard.Replicas, heard.Surge
+	} else if fresh {
+		s.Ring = told.Ring
 	}
 	if fresh {
-		s.OtherDriver, s.Lock, s.Failures = heard.ring.Snapshot.OtherDriver, heard.ring.Snapshot.Lock, heard.ring.Snapshot.Failures
+		s.OtherDriver, s.Lock, s.Failures = told.OtherDriver, told.Lock, told.Failures
 	}
-	if fresh && c.ring == nil {
-		s.Ring = heard.ring.Snapshot.Ring
+	if fresh && c.desired == 0 {
+		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = told.Desired, told.DesiredWhy, told.Replicas, told.Surge
 	}
 	v.decide(s)
 	v.guard, v.operator = c.guardLine(ctx), c.etcdOperatorSays(ctx)
 	return v, nil
 }
 
-func orNobody(by string) string {
-	if by == "" {
-		return "it does not say which process"
-	}
-	return by
-}
+func orNobody(by string) string { return cmp.Or(by, "it does not say which process") }

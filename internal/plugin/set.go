@@ -39,7 +39,7 @@ func (v *view) read(ctx context.Context, o *observe.Observer) (*quorum.Snapshot,
 // setLines are the ControlPlaneMachineSet: who keeps it, how many Machines it has, and what its conditions say.
 func (v *view) setLines(out io.Writer) {
 	if v.setWhy != "" {
-		fmt.Fprintf(out, "Set:  not known: %s\n", plain(shorten(v.setWhy, 200)))
+		fmt.Fprintf(out, "Set:  not known: %s\n", plain(v.setWhy))
 	}
 	if v.set == nil {
 		return
@@ -56,10 +56,9 @@ func (v *view) setLines(out io.Writer) {
 		keeper = "kept by the platform's operator"
 	}
 	fmt.Fprintf(out, "Set:  %s, %s; %d wanted, %d there, %d ready, %d as the template says\n", plain(object.Name), keeper, facts.Replicas, of.Replicas, of.ReadyReplicas, of.UpdatedReplicas)
-	for _, condition := range of.Conditions {
-		told := condition.Type == string(machineset.ConditionProgressing) || condition.Type == string(machineset.ConditionDegraded)
-		if told && condition.Status == metav1.ConditionTrue {
-			fmt.Fprintf(out, "      %s: %s\n", condition.Type, plain(cmp.Or(condition.Message, condition.Reason)))
+	for _, kind := range []machineset.ConditionType{machineset.ConditionProgressing, machineset.ConditionDegraded} {
+		if says := conditionSays(object, kind); says != "" {
+			fmt.Fprintf(out, "      %s: %s\n", kind, plain(says))
 		}
 	}
 	for i := range v.Machines {
@@ -67,6 +66,15 @@ func (v *view) setLines(out io.Writer) {
 			fmt.Fprintf(out, "      %s differs from the template: %s\n", v.Machines[i].Name, plain(place.Outdated))
 		}
 	}
+}
+
+// conditionSays is what a condition of the set says where it is so, else "".
+func conditionSays(set *machinev1.ControlPlaneMachineSet, kind machineset.ConditionType) string {
+	c := meta.FindStatusCondition(set.Status.Conditions, string(kind))
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return ""
+	}
+	return cmp.Or(c.Message, c.Reason)
 }
 
 // kept says whether the set controls the Machine.
@@ -117,13 +125,13 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
 	}
 	r := &replacing{cluster: c, t: t, old: old, yes: o.yes}
-	wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded))
-	// A Machine that came to nothing is what such a set creates anew.
-	itself := wrong != nil && wrong.Reason == string(machineset.ReasonCreationFails) && old.Status.NodeRef == nil
-	if wrong != nil && wrong.Status == metav1.ConditionTrue && !o.changes() && !itself {
-		return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine that comes up; nothing is begun: %s", set.Name, cmp.Or(wrong.Message, wrong.Reason))
-	}
 	if !o.changes() {
+		wrong := meta.FindStatusCondition(set.Status.Conditions, string(machineset.ConditionDegraded))
+		// A Machine that came to nothing is what such a set creates anew.
+		itself := wrong != nil && wrong.Reason == string(machineset.ReasonCreationFails) && old.Status.NodeRef == nil
+		if says := conditionSays(&set, machineset.ConditionDegraded); says != "" && !itself {
+			return fmt.Errorf("ControlPlaneMachineSet %s needs a person first, and would create no other Machine that comes up; nothing is begun: %s", set.Name, says)
+		}
 		if o.dryRun {
 			if err := r.trial(ctx); err != nil {
 				return err
@@ -143,7 +151,8 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	}
 	if o.dryRun {
 		changed.TypeMeta = metav1.TypeMeta{APIVersion: machinev1.GroupVersion.String(), Kind: "ControlPlaneMachineSet"}
-		return printManifest(t, changed)
+		changed.ManagedFields, changed.Status = nil, machinev1.ControlPlaneMachineSetStatus{}
+		return printData(t.out, "yaml", changed)
 	}
 	onDelete := set.Spec.Strategy.Type == machinev1.OnDelete
 	question := fmt.Sprintf("The template of ControlPlaneMachineSet %s changes. Its %d Machines are then replaced, one after the other.\nType the set's name to go ahead: ", set.Name, ptr.Deref(set.Spec.Replicas, 3))
@@ -254,19 +263,15 @@ func (r *replacing) rolledOut(ctx context.Context, name string) error {
 			r.say("The set has not seen its new template yet.")
 			return false, nil
 		}
-		if c := meta.FindStatusCondition(of.Conditions, string(machineset.ConditionDegraded)); c != nil && c.Status == metav1.ConditionTrue {
-			r.say("The set needs a person: %s", cmp.Or(c.Message, c.Reason))
+		if says := conditionSays(&set, machineset.ConditionDegraded); says != "" {
+			r.say("The set needs a person: %s", says)
 			return false, nil
 		}
 		if of.Replicas == wanted && of.UpdatedReplicas == wanted && of.UnavailableReplicas == 0 {
 			r.say("All %d Machines of the set are as the template says.", wanted)
 			return true, nil
 		}
-		text := fmt.Sprintf("%d of %d Machines are as the template says.", of.UpdatedReplicas, wanted)
-		if c := meta.FindStatusCondition(of.Conditions, string(machineset.ConditionProgressing)); c != nil && c.Status == metav1.ConditionTrue {
-			text += " " + cmp.Or(c.Message, c.Reason)
-		}
-		r.say("%s", text)
+		r.say("%d of %d Machines are as the template says. %s", of.UpdatedReplicas, wanted, conditionSays(&set, machineset.ConditionProgressing))
 		return false, nil
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -101,7 +100,7 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 	return nil
 }
 
-// rows are the Machines, then the members and the Nodes that belong to none.
+// rows are the Machines, then the members that belong to none.
 func (v *view) rows() [][]string {
 	rows := [][]string{{"MACHINE", "PHASE", "NODE", "MEMBER", "ID", "ROLE", "HEALTH", "HOOK", "LATCH", "WAITS FOR"}}
 	for i := range v.Machines {
@@ -144,16 +143,6 @@ func (v *view) rows() [][]string {
 			what = "its host is not known"
 		}
 		rows = append(rows, append(append([]string{"", "", node}, v.memberCells(member)...), "", "", what))
-	}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		owned := v.join.Owner(n) != nil
-		for k := range v.Ring.Members {
-			owned = owned || slices.Contains(v.join.Host(&v.Ring.Members[k]).Nodes, n)
-		}
-		if !owned {
-			rows = append(rows, []string{"", "", nodeCell(n), "", "", "", "", "", "", "neither Machine nor member"})
-		}
 	}
 	return rows
 }
