@@ -3,7 +3,6 @@ package plugin
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -272,9 +271,7 @@ func (v *view) alone(m *quorum.Machine) bool {
 			return false
 		}
 	}
-	return !v.kept(m) && slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
-		return r.Machine == m.Name && r.Phase == membership.PhaseAwaitNode
-	})
+	return !v.kept(m) && v.phase(m.Name) == membership.PhaseAwaitNode
 }
 
 // refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.

@@ -19,14 +19,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-type offOptions struct {
-	*clusterFlags
-	policies, dryRun, yes bool
-	timeout               time.Duration
-}
-
 func offCommand(t terminal, c *clusterFlags) *cobra.Command {
-	o := offOptions{clusterFlags: c}
+	o := uninstallOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "off",
 		Short: "Switch Holdfast off and leave it installed, where it is in the way",
@@ -42,17 +36,14 @@ put the registrations back: the command looks for that, too.`,
 		Example: `  kubectl holdfast off
   kubectl holdfast off --policies`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.off(cmd.Context(), t) },
 	}
-	f := cmd.Flags()
-	f.BoolVar(&o.policies, "policies", false, "remove the policies as well")
-	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
-	f.BoolVar(&o.yes, "yes", false, "do not ask")
-	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "how long all of it may take")
+	o.bind(cmd.Flags())
+	cmd.Flags().BoolVar(&o.policies, "policies", false, "remove the policies as well")
 	return cmd
 }
 
-func (o *offOptions) run(ctx context.Context, t terminal) error {
+func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 	c, err := o.open(ctx, t)
 	if err != nil {
 		return err

@@ -1,14 +1,13 @@
 package plugin
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/util/cert"
 )
 
 // webhooksOf are those of both registrations, by name; of the mutating one, what they have in common.
@@ -52,13 +51,11 @@ func narrowed(w, want *admissionregistrationv1.ValidatingWebhook) string {
 
 // caEnds is when the last of a caBundle's certificates ends, the zero value without one that can be read.
 func caEnds(bundle []byte) (ends time.Time) {
-	for {
-		var block *pem.Block
-		if block, bundle = pem.Decode(bundle); block == nil {
-			return ends
-		}
-		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && cert.NotAfter.After(ends) {
-			ends = cert.NotAfter
+	certificates, _ := cert.ParseCertsPEM(bundle) // none then
+	for _, c := range certificates {
+		if c.NotAfter.After(ends) {
+			ends = c.NotAfter
 		}
 	}
+	return ends
 }

@@ -122,9 +122,7 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 func (v *view) elsewhere(old, copied string) bool {
 	m := v.Machine(copied)
 	return v.Desired > 0 && m != nil && slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner }) &&
-		slices.ContainsFunc(membership.Replacements(v.Snapshot), func(r membership.Replacement) bool {
-			return r.Machine == old && r.Phase == membership.PhaseAwaitNode
-		})
+		v.phase(old) == membership.PhaseAwaitNode
 }
 
 // waitRunning waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
@@ -201,10 +199,8 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 	case !v.Ring.Known:
 		r.say("Machine %s is held (etcd: %s).", old.Name, v.Ring.Why)
 	default:
-		for _, one := range membership.Replacements(v.Snapshot) {
-			if one.Machine == old.Name {
-				r.say("Machine %s is held: it waits for %s.", old.Name, v.phaseWords(one.Phase))
-			}
+		if phase := v.phase(old.Name); phase != 0 {
+			r.say("Machine %s is held: it waits for %s.", old.Name, v.phaseWords(phase))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,8 +27,14 @@ import (
 
 type uninstallOptions struct {
 	*clusterFlags
-	dryRun, yes bool
-	timeout     time.Duration
+	policies, dryRun, yes bool // the first is off's
+	timeout               time.Duration
+}
+
+func (o *uninstallOptions) bind(f *pflag.FlagSet) {
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
+	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "how long all of it may take")
 }
 
 func uninstallCommand(t terminal, c *clusterFlags) *cobra.Command {
@@ -52,10 +59,7 @@ holdfast run was told to keep elsewhere than by default (--cluster-operator, --e
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
-	f := cmd.Flags()
-	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
-	f.BoolVar(&o.yes, "yes", false, "do not ask")
-	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "how long all of it may take")
+	o.bind(cmd.Flags())
 	return cmd
 }
 

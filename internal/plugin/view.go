@@ -66,23 +66,17 @@ func (o *source) take(ctx context.Context, t terminal) (*view, error) {
 }
 
 func readFile(t terminal, path string) (*view, error) {
-	var (
-		raw  []byte
-		err  error
-		name = path
-	)
+	read := func() ([]byte, error) { return os.ReadFile(path) }
 	if path == stdin {
-		name = "standard input"
-		raw, err = io.ReadAll(t.in)
-	} else {
-		raw, err = os.ReadFile(path)
+		read = func() ([]byte, error) { return io.ReadAll(t.in) }
 	}
+	raw, err := read()
 	if err != nil {
 		return nil, err
 	}
 	f, err := snapshotfile.Parse(raw)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	v := &view{namespace: cmp.Or(f.Namespace, defaultNamespace)}
 	v.decide(&f.Snapshot)
@@ -106,16 +100,18 @@ func (v *view) machine(name string) (*quorum.Machine, error) {
 
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
 func (v *view) deletion(m *quorum.Machine) admission.Decision {
-	old := *m
-	return identities().Admit(&admission.Request{Operation: admission.OperationDelete, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old}, v.Snapshot)
+	return v.admit(admission.OperationDelete, *m, nil)
 }
 
 // release is what Holdfast would say to taking the Machine's hook off, by who looks.
 func (v *view) release(m *quorum.Machine) admission.Decision {
-	old := *m
-	next := old
+	next := *m
 	next.Hook = quorum.EntryAbsent
-	return identities().Admit(&admission.Request{Operation: admission.OperationUpdate, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: &next}, v.Snapshot)
+	return v.admit(admission.OperationUpdate, *m, &next)
+}
+
+func (v *view) admit(operation admission.Operation, old quorum.Machine, next *quorum.Machine) admission.Decision {
+	return identities().Admit(&admission.Request{Operation: operation, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: next}, v.Snapshot)
 }
 
 // role is what a member is in the ring.
@@ -185,10 +181,8 @@ func (v *view) waits(m *quorum.Machine) string {
 	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs):
 		out = append(out, "etcd to answer")
 	case m.Deleting():
-		for _, r := range membership.Replacements(v.Snapshot) {
-			if r.Machine == m.Name {
-				out = append(out, v.phaseWords(r.Phase))
-			}
+		if phase := v.phase(m.Name); phase != 0 {
+			out = append(out, v.phaseWords(phase))
 		}
 	}
 	for _, a := range v.plan.Actions {
@@ -206,6 +200,16 @@ func (v *view) waits(m *quorum.Machine) string {
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// phase is how far the replacement of a Machine is, 0 where it is not being replaced.
+func (v *view) phase(machine string) membership.Phase {
+	for _, r := range membership.Replacements(v.Snapshot) {
+		if r.Machine == machine {
+			return r.Phase
+		}
+	}
+	return 0
 }
 
 func (v *view) phaseWords(p membership.Phase) string {
