@@ -37,19 +37,13 @@ func auditCommand(t terminal, c *clusterFlags) *cobra.Command {
 		Long: `Show what Holdfast refused, repaired and let pass, out of its audit records.
 
 Without a FILE they are read from the logs of Holdfast's pods (label ` + holdfastPods + `),
-where they stand among other lines if holdfast run has --audit-log-path=-. The records of all replicas
-are merged by time, and what is there twice is shown once.
-
-A FILE is such a log, or one that --audit-log-path names, compressed or not: name those that were rotated
-from it as well (audit*.log*). For - standard input is read. Lines of a FILE that are no audit events
-are counted and left out; the API server's own events are left out without a word.
+where they stand if holdfast run has --audit-log-path=-. A FILE is such a log, compressed or not: name those that were rotated from it as well
+(audit*.log*). For - standard input is read. Lines of a FILE that are no audit events are counted and left out.
 
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
-deletion that is held, an escape hatch that was used). A repair that goes on and on is summed up
-after 10 s, and later and later: "repaired x29" stands for 29 of them. "(abandoned)" stands behind a verdict for which
-the API server did not wait: it went by the webhook's failure policy, and what became of the request is
-not in the record.`,
+deletion that is held, an escape hatch that was used). "repaired x29" stands for 29 repairs. "(abandoned)" stands behind a verdict for which
+the API server did not wait: what became of the request is not in the record.`,
 		Example: `  # What was refused in the last hour
   kubectl holdfast audit --verdict denied --since 1h
 

@@ -107,11 +107,9 @@ func (c *clusterFlags) namespace() string {
 // cluster is a cluster as a command sees it.
 type cluster struct {
 	client.Client
+	*clusterFlags
 	namespace string // of the Machines
-	holdfast  string // Holdfast's
 	user      admission.User
-	mode      quorum.Mode  // by flag, 0 without
-	desired   int          // by flag, 0 without
 	ring      observe.Ring // etcd, nil where the command was not told how to reach it
 	clock     passive
 	observer  *observe.Observer
@@ -132,16 +130,10 @@ func (c *clusterFlags) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// asksEtcd says whether the command was told how to reach etcd.
-func (c *clusterFlags) asksEtcd() bool {
-	e := &c.etcd
-	return len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != ""
-}
-
 // open connects to the cluster, and finds out who is asking.
 func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
 	out := &cluster{
-		namespace: c.namespace(), holdfast: c.holdfast, mode: c.mode, desired: c.desired, warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
+		clusterFlags: c, namespace: c.namespace(), warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
 	}
 	if c.desired < 0 {
 		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
@@ -154,7 +146,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	if out.Client, err = t.dial.api(config); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	if c.asksEtcd() {
+	if e := &c.etcd; len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != "" {
 		if out.ring, out.close, err = t.dial.etcd(&c.etcd); err != nil {
 			return nil, err
 		}

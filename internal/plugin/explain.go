@@ -21,10 +21,8 @@ func explainCommand(t terminal, c *clusterFlags) *cobra.Command {
 		Long: `Say what a control-plane Machine hosts, why it is held or free, which step comes next, what Holdfast
 would answer if you deleted it now (or released it, if it is being deleted), and what to type.
 
-The command only reads. It decides with Holdfast's own functions, on what it reads now and with the
-flags that Holdfast reports (its mode, the voters wanted, its limits).
-etcd is as Holdfast saw it last, unless --endpoints is set: see kubectl holdfast status --help. To have the
-cluster's own answer without consequences: kubectl delete machine MACHINE --dry-run=server`,
+The command only reads, and decides with Holdfast's own functions and flags. The cluster's own answer, without consequences:
+kubectl delete machine MACHINE --dry-run=server`,
 		Example: `  kubectl holdfast explain master-0
 
   # For a script: would a deletion have its way now?

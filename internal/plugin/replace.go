@@ -31,17 +31,12 @@ func replaceCommand(t terminal, c *clusterFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replace MACHINE",
 		Short: "Replace a control-plane Machine, for example with another instance type",
-		Long: `Replace a control-plane Machine by the documented procedure, in one command: create a copy of it, under
-a new name and with what --instance-type and --patch change in its providerSpec, wait until the copy is
-Running, delete the old one, and follow until that is gone and the copy's etcd member votes. Holdfast holds the old
-Machine meanwhile, until the new member votes.
+		Long: `Replace a control-plane Machine: create a copy of it, under a new name and with what --instance-type and --patch change in its
+providerSpec, wait until the copy is Running, delete the old one, and follow until that is gone and the copy's etcd member
+votes. Holdfast holds the old Machine until then. If the copy fails, the old Machine stays as it was.
 
-It may be interrupted at any time: the same command goes on where it was. It finds the copy by its label
-` + replacesLabel + `, which names the old Machine's UID; a copy that is there already is taken as
-it is. If the copy fails, the old Machine stays as it was.
-
-Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now. Then it asks you;
-with --yes it goes ahead without a question.
+Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now, and then you. It may be
+interrupted at any time: the same command goes on where it was, with the copy that has label ` + replacesLabel + `.
 
 Where the Machine is gone already and etcd lacks a voter, it creates a copy of another one.
 

@@ -38,10 +38,8 @@ did of its own accord, how etcd's members changed, and the Events of other contr
 phases of each replacement, everything by time, with filters. Look through it before you send it: it has the
 names of users and Machines, and addresses, in it.
 
-Without a FILE the records are read from the logs of Holdfast's pods, as kubectl holdfast audit does, and the Events
-from the API server. A FILE is such a log, see kubectl holdfast audit --help; with one, no cluster is asked unless
---events says so. Events are gone after an hour or so; Holdfast's own steps and what it saw of etcd are
-among its records, and live as long as these.`,
+Records are read as kubectl holdfast audit does, and Events from the API server, with a FILE only if --events says so.
+Events are gone after an hour or so; records live as long as their logs.`,
 		Example: `  # What happened in the last two hours
   kubectl holdfast report --since 2h
 

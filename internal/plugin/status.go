@@ -28,11 +28,9 @@ func statusCommand(t terminal, c *clusterFlags) *cobra.Command {
 it waits for. Below the table stands what Holdfast does next, as far as this command can see, and what
 you should know.
 
-etcd is shown as Holdfast saw it last. Holdfast writes this to a ConfigMap in its own namespace every
-30 s, and after each change. The command does not use it if it is older than a minute, but still shows
-the Machines and Nodes. With flags or variables as for etcdctl, etcd is asked directly. A single look of that kind does
-not know for how long a member has been as it is, so what takes some time (a dead voter, a learner that
-keeps up) shows with --watch.
+etcd is shown as Holdfast saw it last, which it tells every 30 s and after each change. What is older than a minute
+is not shown. With flags or variables as for etcdctl, etcd itself is asked: then what takes some time (a dead
+voter, a learner that keeps up) shows with --watch.
 
 -o yaml and -o json write all that a decision is made on: simulate, explain and status read it with -f.`,
 		Example: `  kubectl holdfast status

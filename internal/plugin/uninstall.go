@@ -42,10 +42,8 @@ func uninstallCommand(t terminal, c *clusterFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take Holdfast off the cluster, in the order that releases no Machine and blocks no request",
-		Long: `Take Holdfast off the cluster: stop its replicas, because they would put back what is removed; remove
-the webhooks' registrations, because without replicas they refuse requests; remove the policies; remove the set's
-MachineHealthCheck, and let its Machines be owned by nobody; take latch and annotations off the Machines; and remove the rights and the namespace. At the end it looks for itself
-whether anything is left. Repeated, it goes on where it was interrupted.
+		Long: `Take Holdfast off the cluster, and look at the end whether anything is left. --dry-run shows each step. Repeated, it
+goes on where it was interrupted.
 
 In guard mode etcd's hook stays on the Machines: it is cluster-etcd-operator's, and where that operator
 is not the command refuses. In full mode it goes too. The command refuses while a Machine is being

@@ -261,7 +261,7 @@ func TestUninstallUnknown(t *testing.T) {
 	forbidden := func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 		return apierrors.NewForbidden(corev1.Resource("configmaps"), key.Name, errors.New("no"))
 	}
-	u := &uninstalling{cluster: &cluster{Client: memory(t, "alice", interceptor.Funcs{Get: forbidden}), holdfast: holdfastNamespace}, t: terminal{out: &bytes.Buffer{}}}
+	u := &uninstalling{cluster: &cluster{Client: memory(t, "alice", interceptor.Funcs{Get: forbidden}), clusterFlags: &clusterFlags{holdfast: holdfastNamespace}}, t: terminal{out: &bytes.Buffer{}}}
 	if err := u.silent(t.Context()); err == nil || !strings.Contains(err.Error(), "Holdfast may run elsewhere") {
 		t.Errorf("%v", err)
 	}

@@ -171,14 +171,15 @@ func (v *view) modeLine() string {
 // waits says in a few words what a Machine waits for, "" for nothing.
 func (v *view) waits(m *quorum.Machine) string {
 	var out []string
+	held := m.Deleting() && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs)
 	switch {
 	case m.Mirrored:
 		out = append(out, "left alone: it is mirrored")
-	case v.silent && m.Deleting() && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs):
+	case v.silent && held:
 		return "not known"
 	case v.silent:
 		return ""
-	case m.Deleting() && !v.Ring.Known && (m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs):
+	case held && !v.Ring.Known:
 		out = append(out, "etcd to answer")
 	case m.Deleting():
 		if phase := v.phase(m.Name); phase != 0 {
