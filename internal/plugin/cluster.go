@@ -156,8 +156,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 			out.close()
 		}
 	}()
-	const patience = 20 * time.Second // with its first answer
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, 20*time.Second) // until it has answered at all
 	defer cancel()
 	var who authenticationv1.SelfSubjectReview
 	if err := out.Create(limited, &who); err != nil {

@@ -26,7 +26,7 @@ kubectl delete machine MACHINE --dry-run=server`,
 		Example: `  kubectl holdfast explain master-0
 
   # For a script: would a deletion have its way now?
-  kubectl holdfast explain master-0 -o json | jq .if.passes
+  kubectl holdfast explain master-0 -o json | jq .passes
 
   # In a support case, without the cluster
   kubectl holdfast explain master-0 -f snapshot.yaml`,
@@ -39,10 +39,15 @@ kubectl delete machine MACHINE --dry-run=server`,
 			if err != nil {
 				return err
 			}
-			if output != "text" {
-				return v.explainData(t.out, output, args[0])
+			m, err := v.machine(args[0])
+			if err != nil {
+				return err
 			}
-			return v.explain(t.out, args[0])
+			if output != "text" {
+				return printData(t.out, output, v.foretell(m))
+			}
+			v.explain(t.out, m)
+			return nil
 		},
 	}
 	o.bind(cmd.Flags())
@@ -50,17 +55,15 @@ kubectl delete machine MACHINE --dry-run=server`,
 	return cmd
 }
 
-func (v *view) explain(out io.Writer, name string) error {
-	m, err := v.machine(name)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "Machine %s %s\n", name, v.standing(m))
+func (v *view) explain(out io.Writer, m *quorum.Machine) {
+	fmt.Fprintf(out, "Machine %s %s\n", m.Name, v.standing(m))
 	if strings.HasPrefix(v.guard, notInForce) {
 		indented(out, "But the guard is "+v.guard)
 	}
 	indented(out, v.hosts(m)...)
-	v.sourced(out)
+	if v.source != "" {
+		indented(out, v.source)
+	}
 	indented(out, v.inSet(m)...)
 	indented(out, fmt.Sprintf("Hook %s: %s; latch %s: %s; finalizer: %s.", quorum.HookName, entryWord(m.Hook), quorum.LatchName, entryWord(m.Latch),
 		map[bool]string{true: "on", false: "off"}[m.Finalizer]))
@@ -83,14 +86,13 @@ func (v *view) explain(out io.Writer, name string) error {
 			fmt.Fprintln(out, "\nNobody takes its latch off while the guard is not in force. What to type:")
 			indented(out, "kubectl holdfast check", "kubectl holdfast off --policies   # says how to take the latch off by hand")
 		}
-		return nil
+		return
 	}
 	v.verdict(out, m, what, &d)
 	if typed := v.commands(m, &d); typed != nil {
 		fmt.Fprintln(out, "\nWhat to type:")
 		indented(out, typed...)
 	}
-	return nil
 }
 
 // answer is what Holdfast would say to a deletion, or to the release of a Machine that is being deleted, and
@@ -105,54 +107,28 @@ func (v *view) answer(m *quorum.Machine) (admission.Decision, string) {
 	return v.release(m), "released"
 }
 
-// explanation is what explain says, as data.
-type explanation struct {
-	Machine  string            `json:"machine"`
-	Standing string            `json:"standing"` // follows the name in a sentence
-	Hosts    []string          `json:"hosts"`
-	Hook     string            `json:"hook"` // on, off or foreign, as latch
-	Latch    string            `json:"latch"`
-	WaitsFor string            `json:"waitsFor,omitempty"`
-	Etcd     string            `json:"etcd"`
-	Source   string            `json:"etcdSource,omitempty"` // where that comes from, or how to get it
-	Actions  []plannedAction   `json:"actions"`
-	Notes    []membership.Note `json:"notes"`
-	If       *foretold         `json:"if,omitempty"`
-}
-
-// foretold is what Holdfast would answer to a request about a Machine.
+// foretold is how a Machine stands, and what Holdfast would answer to a request about it, as data.
 type foretold struct {
-	Machine string      `json:"machine"`
-	Request string      `json:"request"` // deleted or released
-	User    string      `json:"user,omitempty"`
-	Passes  *bool       `json:"passes"`         // it would have its way: it is neither denied nor put back; null where etcd is not known
-	Rule    quorum.Rule `json:"rule,omitempty"` // that denies it
-	Says    []string    `json:"says,omitempty"`
-	Type    []string    `json:"type,omitempty"` // commands
+	Machine  string      `json:"machine"`
+	Standing string      `json:"standing"` // follows the name in a sentence
+	WaitsFor string      `json:"waitsFor,omitempty"`
+	Request  string      `json:"request,omitempty"` // deleted or released; none where its hook is off already
+	User     string      `json:"user,omitempty"`
+	Passes   *bool       `json:"passes"`         // it would have its way: it is neither denied nor put back; null where etcd is not known
+	Rule     quorum.Rule `json:"rule,omitempty"` // that denies it
+	Says     []string    `json:"says,omitempty"`
+	Type     []string    `json:"type,omitempty"` // commands
 }
 
-func (v *view) explainData(out io.Writer, format, name string) error {
-	m, err := v.machine(name)
-	if err != nil {
-		return err
-	}
-	data := explanation{
-		Machine: name, Standing: v.standing(m), Hosts: v.hosts(m), Hook: entryWord(m.Hook), Latch: entryWord(m.Latch), WaitsFor: v.waits(m),
-		Etcd: v.etcdLine(), Source: v.source, If: v.foretell(m),
-	}
-	data.Actions, data.Notes = v.planData()
-	return printData(out, format, data)
-}
-
-// foretell is answer as data; nil if the hook is off already.
-func (v *view) foretell(m *quorum.Machine) *foretold {
+func (v *view) foretell(m *quorum.Machine) foretold {
+	out := foretold{Machine: m.Name, Standing: v.standing(m), WaitsFor: v.waits(m)}
 	d, what := v.answer(m)
 	if what == "" {
-		return nil
+		return out
 	}
-	out := &foretold{Machine: m.Name, Request: what, User: v.user.Name, Says: lines(&d), Type: v.commands(m, &d)}
-	if passes := !refused(&d); v.Ring.Known {
-		out.Passes = &passes
+	out.Request, out.User, out.Says, out.Type = what, v.user.Name, lines(&d), v.commands(m, &d)
+	if v.Ring.Known {
+		out.Passes = new(!refused(&d))
 	}
 	if denial := d.Denial(); denial != nil {
 		out.Rule = denial.Rule
@@ -180,16 +156,6 @@ func (v *view) standing(m *quorum.Machine) string {
 		return "is live, and its hook is on."
 	}
 	return "is live and not protected: nothing would hold its deletion."
-}
-
-// sourced says where what follows of etcd comes from, or how to get it.
-func (v *view) sourced(out io.Writer) {
-	switch {
-	case v.silent:
-		indented(out, v.source+".")
-	case v.source != "":
-		indented(out, "Etcd is "+v.source+".")
-	}
 }
 
 // hosts are sentences on where the Machine runs and what it hosts.

@@ -37,12 +37,9 @@ func releaseCommand(t terminal, c *clusterFlags) *cobra.Command {
 		Long: `Take etcd's hook off a Machine that is being deleted, so that it is drained and terminated although no
 replacement votes in etcd. It cannot be taken back.
 
-The command first says what etcd would have left, asks for the Machine's name, and then sends one patch:
-it removes the hook, and writes the reason into annotation ` + audit.ReleaseReasonAnnotation + `. Holdfast records who
-sent it, and takes the latch off a moment later. If etcd would lose quorum, the command sends nothing and says
+The command first says what etcd would have left, asks for the Machine's name, and then sends one patch. Holdfast records who
+sent it and why, and takes the latch off a moment later. If etcd would lose quorum, the command sends nothing and says
 how to override that. If that is not known, the latch stays until it is known: the Machine is not terminated.
-
-The command predicts the answer from Holdfast's default flags. If by them you may not, a trial on the server decides.
 
 It is for a Machine whose replacement cannot come. A live Machine is not released: delete it first.`,
 		Example: `  kubectl holdfast release master-0 --reason 'the host burnt down, ticket 4711'
@@ -96,7 +93,9 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	d := v.release(seen)
 	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(seen))
 	indented(t.out, v.hosts(seen)...)
-	v.sourced(t.out)
+	if v.source != "" {
+		indented(t.out, v.source)
+	}
 	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
 	if refused(&d) {

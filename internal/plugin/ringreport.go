@@ -103,10 +103,10 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	case c.ring != nil:
 		o.Etcd = c.ring
 	case fresh:
-		v.source = fmt.Sprintf("as Holdfast saw it %s ago (%s)", ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
+		v.source = fmt.Sprintf("Etcd is as Holdfast saw it %s ago (%s).", ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
 	default:
 		v.silent = true
-		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl"
+		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl."
 	}
 	s, err := v.read(ctx, o)
 	if err != nil {

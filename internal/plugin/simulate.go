@@ -50,7 +50,7 @@ type simulation struct {
 	Actions    []plannedAction        `json:"actions"`
 	Notes      []membership.Note      `json:"notes"`
 	Conditions []membership.Condition `json:"conditions"`
-	Requests   []*foretold            `json:"requests"` // the deletion of each Machine, or the release of one that is being deleted
+	Machines   []foretold             `json:"machines"`
 }
 
 type plannedAction struct {
@@ -63,31 +63,19 @@ type plannedAction struct {
 	Fails      string `json:"fails,omitempty"`
 }
 
-// planData are the plan's actions and notes, lists also where they are empty.
-func (v *view) planData() ([]plannedAction, []membership.Note) {
-	actions, notes := []plannedAction{}, []membership.Note{}
-	if v.silent {
-		return actions, notes // Holdfast knows more
-	}
-	for _, a := range v.plan.Actions {
-		one := plannedAction{Step: a.Step, Kind: a.Kind().String(), Action: a.Describe(), Why: a.Why}
-		if f := membership.Failing(v.Snapshot, a); f != nil {
-			one.FailsSince, one.Fails = at(f.Since), f.Why
-		}
-		actions = append(actions, one)
-	}
-	return actions, append(notes, v.plan.Notes...)
-}
-
 func (v *view) simulate(out io.Writer, format string) error {
 	conditions := membership.Conditions(v.Snapshot, &v.plan)
 	if format != "text" {
-		data := simulation{Conditions: conditions, Requests: []*foretold{}}
-		data.Actions, data.Notes = v.planData()
-		for i := range v.Machines {
-			if one := v.foretell(&v.Machines[i]); one != nil {
-				data.Requests = append(data.Requests, one)
+		data := simulation{Actions: []plannedAction{}, Notes: append([]membership.Note{}, v.plan.Notes...), Conditions: conditions, Machines: []foretold{}}
+		for _, a := range v.plan.Actions {
+			one := plannedAction{Step: a.Step, Kind: a.Kind().String(), Action: a.Describe(), Why: a.Why}
+			if f := membership.Failing(v.Snapshot, a); f != nil {
+				one.FailsSince, one.Fails = at(f.Since), f.Why
 			}
+			data.Actions = append(data.Actions, one)
+		}
+		for i := range v.Machines {
+			data.Machines = append(data.Machines, v.foretell(&v.Machines[i]))
 		}
 		return printData(out, format, data)
 	}

@@ -188,11 +188,7 @@ func (v *view) waits(m *quorum.Machine) string {
 	}
 	for _, a := range v.plan.Actions {
 		if a.Machine == m.Name {
-			word := fmt.Sprintf("step %d: %s", a.Step, a.Kind())
-			if membership.Failing(v.Snapshot, a) != nil {
-				word += ", which fails"
-			}
-			out = append(out, word)
+			out = append(out, fmt.Sprintf("step %d: %s", a.Step, a.Kind()))
 		}
 	}
 	for _, n := range v.plan.Notes {
