@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -161,13 +159,9 @@ const stdin = "-"
 func readFiles(ctx context.Context, t terminal, files []string, each func(audit.Entry)) error {
 	var sum audit.Tally
 	for _, path := range files {
-		in, name := io.NopCloser(t.in), "standard input"
-		if path != stdin {
-			f, err := os.Open(path)
-			if err != nil {
-				return err
-			}
-			in, name = f, path
+		in, name, err := t.open(path)
+		if err != nil {
+			return err
 		}
 		bad := sum.Bad
 		if err := errors.Join(readRecords(ctx, in, each, &sum), in.Close()); err != nil {

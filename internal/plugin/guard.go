@@ -154,24 +154,21 @@ func (c checks) print(out io.Writer) {
 
 // seen are the checks that read little and try nothing.
 func (c *cluster) seen(ctx context.Context) checks {
-	found := checks{{what: "registrations", look: c.checkRegistrations}, {what: "policies", look: c.checkPolicies}, {what: "replicas", look: c.checkReplicas}}
-	found.run(ctx)
-	return found
+	return checks{{what: "registrations", look: c.checkRegistrations}, {what: "policies", look: c.checkPolicies}, {what: "replicas", look: c.checkReplicas}}.run(ctx)
 }
 
 // tried are all checks.
 func (c *cluster) tried(ctx context.Context) checks {
-	found := checks{{what: "elected", look: c.checkElected}, {what: "Machines", look: c.checkMachines}, {what: "reached", look: c.checkReached}}
-	found.run(ctx)
-	return append(c.seen(ctx), found...)
+	return append(c.seen(ctx), checks{{what: "elected", look: c.checkElected}, {what: "Machines", look: c.checkMachines}, {what: "reached", look: c.checkReached}}.run(ctx)...)
 }
 
-func (c checks) run(ctx context.Context) {
+func (c checks) run(ctx context.Context) checks {
 	var work sync.WaitGroup
 	for i := range c {
 		work.Go(func() { c[i].said, c[i].err = c[i].look(ctx) })
 	}
 	work.Wait()
+	return c
 }
 
 // guardLine says whether the guard is in force, as far as that is seen without a trial.

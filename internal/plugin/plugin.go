@@ -34,6 +34,15 @@ type terminal struct {
 	dial     dialer
 }
 
+// open opens a file, or standard input for -.
+func (t terminal) open(path string) (in io.ReadCloser, name string, err error) {
+	if path == stdin {
+		return io.NopCloser(t.in), "standard input", nil
+	}
+	in, err = os.Open(path)
+	return in, path, err
+}
+
 // Main runs the process's command line until it is done or interrupted, and returns the exit status.
 func Main() int {
 	ctrllog.SetLogger(logr.Discard()) // else controller-runtime complains, with a stack trace, that it has none

@@ -3,9 +3,9 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -66,17 +66,17 @@ func (o *source) take(ctx context.Context, t terminal) (*view, error) {
 }
 
 func readFile(t terminal, path string) (*view, error) {
-	read := func() ([]byte, error) { return os.ReadFile(path) }
-	if path == stdin {
-		read = func() ([]byte, error) { return io.ReadAll(t.in) }
-	}
-	raw, err := read()
+	in, name, err := t.open(path)
 	if err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(in)
+	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
 	f, err := snapshotfile.Parse(raw)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	v := &view{namespace: cmp.Or(f.Namespace, defaultNamespace)}
 	v.decide(&f.Snapshot)
