@@ -1,9 +1,9 @@
 package webhookserver
 
 import (
-	"container/list"
 	"context"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -16,11 +16,11 @@ type listener struct {
 	evicted func()
 
 	mu        sync.Mutex
-	strangers *list.List // of *conn, the oldest first
+	strangers []*conn // the oldest first
 }
 
 func listen(l net.Listener, bound int, evicted func()) *listener {
-	return &listener{Listener: l, bound: bound, evicted: evicted, strangers: list.New()}
+	return &listener{Listener: l, bound: bound, evicted: evicted}
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -33,9 +33,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		c.from = host
 	}
 	l.mu.Lock()
-	c.place = l.strangers.PushBack(c)
+	l.strangers = append(l.strangers, c)
 	var oldest *conn
-	if l.strangers.Len() > l.bound {
+	if len(l.strangers) > l.bound {
 		oldest = l.crowding()
 	}
 	l.mu.Unlock()
@@ -50,8 +50,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) crowding() *conn {
 	count := map[string]int{}
 	var of *conn
-	for e := l.strangers.Back(); e != nil; e = e.Prev() { // so that of several connections the last one met is the oldest
-		c := e.Value.(*conn)
+	for _, c := range slices.Backward(l.strangers) { // so that of several connections the last one met is the oldest
 		if count[c.from]++; of == nil || count[c.from] >= count[of.from] {
 			of = c
 		}
@@ -62,19 +61,15 @@ func (l *listener) crowding() *conn {
 // conn is a connection, a stranger's at first.
 type conn struct {
 	net.Conn
-	from  string // the address
-	of    *listener
-	place *list.Element // nil once it is known, or closed; of.mu guards it
+	from string // the address
+	of   *listener
 }
 
 // known takes it from the strangers' places.
 func (c *conn) known() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	if c.place != nil {
-		c.of.strangers.Remove(c.place)
-		c.place = nil
-	}
+	c.of.strangers = slices.DeleteFunc(c.of.strangers, func(stranger *conn) bool { return stranger == c })
 }
 
 func (c *conn) Close() error {
