@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -36,18 +37,11 @@ func (e *etcdFiles) bind(f *pflag.FlagSet) {
 // check wants either the files or the Secret.
 func (e *etcdFiles) check() (err error) {
 	if e.secret == "" {
-		if e.caConfigMap != "" {
-			return usage("--etcd-ca-configmap goes with --etcd-secret, which is missing")
-		}
-		if e.changed("etcd-cert-dir") {
-			return usage("--etcd-cert-dir goes with --etcd-secret, which is missing")
-		}
-		for _, err := range []error{readable("cacert", e.caCert), readable("cert", e.cert), readable("key", e.key)} {
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return cmp.Or(
+			wrong(e.caConfigMap != "", "--etcd-ca-configmap goes with --etcd-secret, which is missing"),
+			wrong(e.changed("etcd-cert-dir"), "--etcd-cert-dir goes with --etcd-secret, which is missing"),
+			readable("cacert", e.caCert), readable("cert", e.cert), readable("key", e.key),
+		)
 	}
 	if e.caCert != "" || e.cert != "" || e.key != "" {
 		return usage("--etcd-secret comes instead of --cacert, --cert and --key: give one or the other")

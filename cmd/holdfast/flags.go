@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -30,7 +30,7 @@ func (p *policy) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
 	f.StringSliceVar(&p.identities.MachineAPI, "status-writers", d.MachineAPI, "users that may write where a Machine runs (its status, its provider ID, and annotations that name its instance); everyone else is refused")
 	f.StringSliceVar(&p.identities.CRD, "crd-custodians", d.CRD, "users that may change the Machine CRD while Machines carry etcd's hook: the cluster's version operator")
-	for _, name := range []string{"custodians", "automation-users", "escape-hatch-users", "status-writers", "crd-custodians"} {
+	for name := range p.lists() {
 		flag := f.Lookup(name)
 		flag.Value = oneLine{flag.Value}
 	}
@@ -49,26 +49,35 @@ func (v oneLine) Set(text string) error {
 }
 
 func (p *policy) check() error {
-	if p.namespace == "" {
-		return usage("--machine-namespace is empty")
-	}
 	if problems := validation.IsDNS1123Label(p.namespace); len(problems) > 0 {
-		return usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0])
+		return cmp.Or(
+			wrong(p.namespace == "", "--machine-namespace is empty"),
+			usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0]),
+		)
 	}
-	for name, list := range map[string][]string{"custodians": p.identities.Custodians, "automation-users": p.identities.Automation, "escape-hatch-users": p.identities.EscapeHatch, "status-writers": p.identities.MachineAPI, "crd-custodians": p.identities.CRD} {
-		if slices.ContainsFunc(list, func(e string) bool { return strings.TrimSpace(e) != e || e == "" }) {
-			return usage("--%s holds an empty name or one with spaces around it: %q", name, list)
+	patterns := map[string]bool{"automation-users": true, "escape-hatch-users": true} // these may be empty, too
+	for flag, names := range p.lists() {
+		for _, n := range *names {
+			if err := cmp.Or(
+				wrong(n == "" || strings.TrimSpace(n) != n, "--%s holds an empty name or one with spaces around it: %q", flag, *names),
+				wrong(!patterns[flag] && strings.Contains(n, "*"), "--%s %q: these users are named in full, without *", flag, n),
+			); err != nil {
+				return err
+			}
 		}
-	}
-	for flag, names := range map[string][]string{"custodians": p.identities.Custodians, "status-writers": p.identities.MachineAPI, "crd-custodians": p.identities.CRD} {
-		if len(names) == 0 {
+		if len(*names) == 0 && !patterns[flag] {
 			return usage("--%s is empty; without the flag the defaults apply", flag)
-		}
-		if i := slices.IndexFunc(names, func(c string) bool { return strings.Contains(c, "*") }); i >= 0 {
-			return usage("--%s %q: these users are named in full, without *", flag, names[i])
 		}
 	}
 	return p.checkReach()
+}
+
+// lists are the lists of users, by their flags.
+func (p *policy) lists() map[string]*[]string {
+	i := &p.identities
+	return map[string]*[]string{
+		"custodians": &i.Custodians, "automation-users": &i.Automation, "escape-hatch-users": &i.EscapeHatch, "status-writers": &i.MachineAPI, "crd-custodians": &i.CRD,
+	}
 }
 
 // checkReach refuses entries that would turn everybody into automation, or every service account into a person.

@@ -22,6 +22,14 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// wrong is usage where a condition holds, else nil. cmp.Or finds the first of several: one clear sentence, not a list.
+func wrong(is bool, format string, args ...any) error {
+	if !is {
+		return nil
+	}
+	return usage(format, args...)
+}
+
 func main() {
 	// The signal that Linux sends a process when its starter dies belongs to a thread. A command that takes the place of this process
 	// (verify membership) keeps it only if the first thread executes it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -114,45 +115,29 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.desired < 0 {
-		return 0, usage("--desired-replicas is %d; it is a number of etcd voters, such as 3 or 5, or 0", o.desired)
-	}
-	if o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated {
-		return 0, usage("--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting)
-	}
-	if o.limits.MaxLearners < 1 {
-		return 0, usage("--max-learners is %d; it is 1 or more", o.limits.MaxLearners)
-	}
-	if o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0 {
-		return 0, usage("--learner-stall-timeout and --member-dead-timeout must be longer than 0")
-	}
-	if mode == quorum.ModeGuard && o.clusterOperator == "etcd" {
-		return 0, usage("--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name")
-	}
-	if mode == quorum.ModeFull && o.guard && o.guardImage == "" {
-		return 0, usage("full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum")
-	}
-	if err := o.audit.Validate(); err != nil {
-		return 0, usageError{err}
-	}
-	errs := []error{
+	err = cmp.Or(
+		wrong(o.desired < 0, "--desired-replicas is %d; it is a number of etcd voters, such as 3 or 5, or 0", o.desired),
+		wrong(o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated,
+			"--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting),
+		wrong(o.limits.MaxLearners < 1, "--max-learners is %d; it is 1 or more", o.limits.MaxLearners),
+		wrong(o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0, "--learner-stall-timeout and --member-dead-timeout must be longer than 0"),
+		wrong(mode == quorum.ModeGuard && o.clusterOperator == "etcd",
+			"--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name"),
+		wrong(mode == quorum.ModeFull && o.guard && o.guardImage == "",
+			"full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum"),
+		typed(o.audit.Validate()),
 		o.policy.check(),
 		o.etcdFiles.check(),
 		o.webhooks.check(),
 		o.drain.check(),
+	)
+	if err == nil && len(o.endpoints) > 0 {
+		err = checkEndpoints(o.endpoints)
 	}
-	if len(o.endpoints) > 0 {
-		errs = append(errs, checkEndpoints(o.endpoints))
+	if err == nil && o.kubeconfig != "" {
+		err = readable("kubeconfig", o.kubeconfig)
 	}
-	if o.kubeconfig != "" {
-		errs = append(errs, readable("kubeconfig", o.kubeconfig))
-	}
-	for _, err := range errs {
-		if err != nil {
-			return 0, err // one clear sentence, not a list
-		}
-	}
-	return mode, nil
+	return mode, err
 }
 
 func (o *runOptions) run(ctx context.Context) error {

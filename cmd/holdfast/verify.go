@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -185,22 +186,21 @@ func (o *membershipFlags) check() error {
 	if u, err := url.Parse(o.peer); err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.Scheme != "https" {
 		return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", o.peer)
 	}
-	if o.data == "" {
-		return usage("--data-dir is missing")
-	}
-	if o.timeout <= 0 || o.quorumWait < 0 {
-		return usage("--timeout must be longer than 0, and --quorum-wait not negative")
-	}
-	if o.file == "" {
-		return nil
-	}
-	if err := named(&o.etcd); err != nil {
+	if err := cmp.Or(
+		wrong(o.data == "", "--data-dir is missing"),
+		wrong(o.timeout <= 0 || o.quorumWait < 0, "--timeout must be longer than 0, and --quorum-wait not negative"),
+	); err != nil || o.file == "" {
 		return err
 	}
-	if o.given {
-		return checkEndpoints(o.etcd.Endpoints)
+	// The files may come later.
+	if err := cmp.Or(
+		wrong(o.etcd.CACert == "", "--cacert is missing"),
+		wrong(o.etcd.Cert == "", "--cert is missing"),
+		wrong(o.etcd.Key == "", "--key is missing"),
+	); err != nil || !o.given {
+		return err
 	}
-	return nil
+	return checkEndpoints(o.etcd.Endpoints)
 }
 
 // endpoints are where the etcd of an environment file is asked: at its members, unless the command line names endpoints. Variables do not
@@ -221,16 +221,6 @@ func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), e
 		return nil, nil, err
 	}
 	return client, client.Close, nil
-}
-
-// named checks that the flags name all files of a connection. The files may come later.
-func named(at *etcdflags.Flags) error {
-	for _, f := range []struct{ flag, path string }{{"cacert", at.CACert}, {"cert", at.Cert}, {"key", at.Key}} {
-		if f.path == "" {
-			return usage("--%s is missing", f.flag)
-		}
-	}
-	return nil
 }
 
 // clientURLs are where the members of an environment serve clients.
@@ -259,11 +249,11 @@ only with --max-fsync.`,
 		Example: `  holdfast verify storage --data-dir /var/lib/etcd/data --max-fsync 20ms`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if check.DataDir == "" {
-				return usage("--data-dir is missing")
-			}
-			if check.Quota < 0 || check.MaxFsync < 0 {
-				return usage("--quota-backend-bytes and --max-fsync must not be negative")
+			if err := cmp.Or(
+				wrong(check.DataDir == "", "--data-dir is missing"),
+				wrong(check.Quota < 0 || check.MaxFsync < 0, "--quota-backend-bytes and --max-fsync must not be negative"),
+			); err != nil {
+				return err
 			}
 			check.Out = cmd.OutOrStdout()
 			return check.Run()
