@@ -101,9 +101,6 @@ func (o *runOptions) search(api client.Reader, ring learner, log logr.Logger) *s
 	return s
 }
 
-// NeedLeaderElection says that every replica searches.
-func (*search) NeedLeaderElection() bool { return false }
-
 // Start searches while etcd gives no answer, until the context ends.
 func (s *search) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {

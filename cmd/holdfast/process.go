@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -119,18 +120,13 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 
 // observe sets up what every replica reads: etcd, its alarms, and the cluster.
 func (p *process) observe() error {
-	if err := p.mgr.Add(p.flags.search(p.mgr.GetAPIReader(), p.ring, p.log)); err != nil {
-		return fmt.Errorf("set up the search for etcd: %w", err)
-	}
-	if err := p.flags.etcdFiles.keep(p.mgr, p.log); err != nil {
-		return err
-	}
 	alarms, err := controller.NewAlarms(p.ring, metrics.Registry, p.log.WithName("alarms"))
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	if err := p.mgr.Add(alarms); err != nil {
-		return fmt.Errorf("set up the look for etcd's alarms: %w", err)
+	search := p.flags.search(p.mgr.GetAPIReader(), p.ring, p.log)
+	if err := cmp.Or(p.mgr.Add(search), p.mgr.Add(alarms), p.flags.etcdFiles.keep(p.mgr, p.log)); err != nil {
+		return fmt.Errorf("set up what looks for etcd: %w", err)
 	}
 	p.observer = &observe.Observer{
 		API: p.mgr.GetAPIReader(), Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
@@ -250,6 +246,7 @@ func (p *process) answer() error {
 	return nil
 }
 
+// manager is without an election of its own: it runs all that is added to it on every replica. What the elected one does is terms'.
 func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -107,67 +108,57 @@ func (w *webhookFlags) bind(f *pflag.FlagSet) {
 
 // check finds what is wrong with the flags.
 func (w *webhookFlags) check() error {
-	if w.port < 1 || w.port > 65535 {
-		return usage("--webhook-port is %d; it is a port from 1 to 65535", w.port)
+	injected := len(w.annotations) > 0
+	err := wrong(w.port < 1 || w.port > 65535, "--webhook-port is %d; it is a port from 1 to 65535", w.port)
+	if err == nil && w.given() {
+		err = cmp.Or(w.place(new(registrations.Options)), w.secretNames())
 	}
-	if w.given() {
-		if err := w.place(new(registrations.Options)); err != nil {
-			return err
-		}
-		if err := w.secretNames(); err != nil {
-			return err
-		}
-	} else if w.changed("webhook-shared-secret") {
-		return usage("--webhook-shared-secret is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
+	if err == nil && !w.given() {
+		err = wrong(w.changed("webhook-shared-secret"),
+			"--webhook-shared-secret is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
 	}
-	if w.clientCA != "" {
-		if _, err := pool(w.clientCA); err != nil {
-			return usage("--webhook-client-ca-file: %v", err)
+	if err == nil && w.clientCA != "" {
+		if _, unread := pool(w.clientCA); unread != nil {
+			err = usage("--webhook-client-ca-file: %v", unread)
 		}
+	}
+	if err != nil {
+		return err
 	}
 	switch w.source {
 	case fromFiles:
-		if w.changed("webhook-ca-secret") {
-			return usage("--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file")
-		}
-		for _, name := range [...]string{"tls.crt", "tls.key"} {
-			if err := readable("webhook-cert-dir", filepath.Join(w.certDir, name)); err != nil {
-				return err
-			}
-		}
+		err = cmp.Or(
+			wrong(w.changed("webhook-ca-secret"),
+				"--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file"),
+			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.crt")),
+			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.key")),
+			wrong(!w.given() && w.caFile != "",
+				"--webhook-ca-file is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"),
+			wrong(!w.given() && injected,
+				"--registration-annotations is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"),
+			wrong(w.caFile != "" && injected,
+				"--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either Holdfast's to fill in, from the file, or another operator's"),
+		)
 	case fromCA:
-		if !w.given() {
-			return usage("--webhook-cert-source is self-signed, which needs --webhook-service or --webhook-url: the certificate is made for that name")
-		}
-		if w.caFile != "" || len(w.annotations) > 0 {
-			return usage("--webhook-cert-source is self-signed, so the registrations hold Holdfast's own CA: leave out --webhook-ca-file and --registration-annotations")
-		}
-		if w.changed("webhook-cert-dir") {
-			return usage("--webhook-cert-source is self-signed, which has no files: leave out --webhook-cert-dir, or set --webhook-cert-source=files")
-		}
-		return nil
+		return cmp.Or(
+			wrong(!w.given(), "--webhook-cert-source is self-signed, which needs --webhook-service or --webhook-url: the certificate is made for that name"),
+			wrong(w.caFile != "" || injected,
+				"--webhook-cert-source is self-signed, so the registrations hold Holdfast's own CA: leave out --webhook-ca-file and --registration-annotations"),
+			wrong(w.changed("webhook-cert-dir"),
+				"--webhook-cert-source is self-signed, which has no files: leave out --webhook-cert-dir, or set --webhook-cert-source=files"),
+		)
 	default:
 		return usage("--webhook-cert-source is %q; it is files or self-signed", w.source)
 	}
-	switch {
-	case !w.given() && w.caFile != "":
-		return usage("--webhook-ca-file is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
-	case !w.given() && len(w.annotations) > 0:
-		return usage("--registration-annotations is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
-	case !w.given():
-		return nil
-	case w.caFile != "" && len(w.annotations) > 0:
-		return usage("--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either Holdfast's to fill in, from the file, or another operator's")
-	case len(w.annotations) > 0:
-		return nil
+	if err != nil || !w.given() || injected {
+		return err
 	}
-	w.files = w.caFile
-	if w.files == "" {
-		if w.files = filepath.Join(w.certDir, "ca.crt"); !exists(w.files) {
-			return usage("the registrations need the CA of the webhooks' certificate: set --webhook-ca-file (there is no %s), --registration-annotations where another operator fills it in, or --webhook-cert-source=self-signed", w.files)
-		}
-	}
-	return readable("webhook-ca-file", w.files)
+	w.files = cmp.Or(w.caFile, filepath.Join(w.certDir, "ca.crt"))
+	return cmp.Or(
+		wrong(w.caFile == "" && !exists(w.files),
+			"the registrations need the CA of the webhooks' certificate: set --webhook-ca-file (there is no %s), --registration-annotations where another operator fills it in, or --webhook-cert-source=self-signed", w.files),
+		readable("webhook-ca-file", w.files),
+	)
 }
 
 // secretNames reads the flags that name Secrets.
@@ -185,10 +176,7 @@ func (w *webhookFlags) secretNames() error {
 		}
 		*s.into = client.ObjectKey{Namespace: namespace, Name: name}
 	}
-	if w.secrets.ca == w.secrets.shared {
-		return usage("--webhook-ca-secret and --webhook-shared-secret are both %s; they are two Secrets", w.shared)
-	}
-	return nil
+	return wrong(w.secrets.ca == w.secrets.shared, "--webhook-ca-secret and --webhook-shared-secret are both %s; they are two Secrets", w.shared)
 }
 
 // pool reads a file of CAs, PEM.
@@ -280,7 +268,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 	} else {
 		s.keepRegistrations(keeper, api, tell, trust, time)
 		s.source = registrations.NewSource(s.live, s.hosts[0], time, meters, certLog)
-		runnable = append(runnable, s.live, s.shared)
+		runnable = append(runnable, s.shared)
 		checks["path"] = s.shared.Check
 		checks["registrations"] = registrations.NewVouched(s.source, s.live, s.hosts[0], time).Check
 	}
@@ -312,9 +300,9 @@ func (s *served) keepRegistrations(keeper *registrations.Registrar, api client.W
 	if len(s.annotations) > 0 {
 		trust = nil // another operator's
 	}
-	s.live = &registrations.Live{API: api, Log: s.log.WithName("registrations")}
+	s.live = &registrations.Live{}
 	s.shared = registrations.NewShared(s.secrets.shared, api, trust, now, s.log.WithName("shared"))
-	keeper.Shared, keeper.Trust = s.shared, trust
+	keeper.Live, keeper.Shared, keeper.Trust = s.live, s.shared, trust
 	keeper.Options, keeper.Annotations = s.options, s.annotations
 	keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.policy.namespace)
 }

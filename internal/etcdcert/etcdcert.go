@@ -134,9 +134,6 @@ type Refresher struct {
 	Log    logr.Logger
 }
 
-// NeedLeaderElection says that it runs on every replica.
-func (*Refresher) NeedLeaderElection() bool { return false }
-
 // Start fetches until the context ends. What was fetched last stays while that fails.
 func (k *Refresher) Start(ctx context.Context) error {
 	tick := time.NewTicker(every)

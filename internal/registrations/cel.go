@@ -113,14 +113,7 @@ const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAP
 
 // touched says whether the rules have anything to say about a request. Every write of a Machine pays
 // for it, so an update first compares a few maps whole and looks into those that differ.
-func touched() string {
-	return some(
-		all(operation("CREATE"), created()),
-		all(operation("UPDATE"), ours, some(all(some(changed(), unnames()), guarded()), annotates())),
-		deletes(),
-		deletesStray(),
-	)
-}
+func touched() string { return some(mendable(), deletes(), deletesStray()) }
 
 // mendable says whether a rule may have to put something right in the new object.
 func mendable() string {

@@ -41,9 +41,6 @@ func NewSource(live *Live, host string, c clock.PassiveClock, metrics *Metrics, 
 	return s
 }
 
-// NeedLeaderElection says that every replica runs it.
-func (*Source) NeedLeaderElection() bool { return false }
-
 // Start goes over to the certificate that was offered last, when it is time, until the context ends.
 func (s *Source) Start(ctx context.Context) error { return every(ctx, time.Second, s.wake, s.review) }
 

@@ -22,8 +22,9 @@ type Files struct {
 	ca      string // "" for none
 	trust   *Trust
 	log     logr.Logger
-	said    [2]string // what was said last of the CA, and of the certificate
 	offered *tls.Certificate
+
+	caTrouble, pairTrouble trouble
 }
 
 // NewFiles reads the files. Without a CA file trust is not told of any.
@@ -35,31 +36,16 @@ func NewFiles(dir, ca string, source *Source, trust *Trust, log logr.Logger) (*F
 	return f, nil
 }
 
-// NeedLeaderElection says that every replica runs it.
-func (*Files) NeedLeaderElection() bool { return false }
-
 // Start follows the files until the context ends.
-func (f *Files) Start(ctx context.Context) error { return every(ctx, filesEvery, nil, f.look) }
-
-// filesEvery is how often the files are read.
-const filesEvery = time.Second
-
-// look takes what is in the files now. The CA comes first: whoever keeps the registrations is to know it
-// before the certificate is served. What cannot be read changes nothing, and is said once.
-func (f *Files) look() {
-	f.say(0, f.readCA(), "the CA before stays in the registrations")
-	f.say(1, f.readPair(), "the webhooks' certificate before is served on")
+func (f *Files) Start(ctx context.Context) error {
+	return every(ctx, time.Second, nil, func() { f.look(ctx) })
 }
 
-func (f *Files) say(about int, err error, message string) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != f.said[about] && err != nil {
-		f.log.Error(err, message)
-	}
-	f.said[about] = text
+// look takes what is in the files now. The CA comes first: whoever keeps the registrations is to know it
+// before the certificate is served. What cannot be read changes nothing.
+func (f *Files) look(ctx context.Context) {
+	f.caTrouble.say(ctx, f.log, f.readCA(), "the CA before stays in the registrations")
+	f.pairTrouble.say(ctx, f.log, f.readPair(), "the webhooks' certificate before is served on")
 }
 
 // readPair offers the certificate in the folder if it is another one.

@@ -47,18 +47,18 @@ func TestFiles(t *testing.T) {
 		must(t, broken(filepath.Join(dir, "tls.key")))
 		lines = 0
 		for range 3 {
-			files.look()
+			files.look(t.Context())
 		}
 		if serial() != was || lines != 1 {
 			t.Errorf("a broken pair: %d lines, want one; another certificate is served: %t", lines, serial() != was)
 		}
 		authorityFiles(t, dir)
-		files.look()
+		files.look(t.Context())
 		if serial() == was {
 			t.Error("the next whole pair is not served")
 		}
 		was = serial()
-		files.look()
+		files.look(t.Context())
 		if lines != 1 || serial() != was {
 			t.Errorf("%d lines, want one", lines)
 		}

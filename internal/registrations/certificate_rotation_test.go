@@ -36,6 +36,7 @@ func TestRotation(t *testing.T) {
 // replica is one Holdfast's share of serving.
 type replica struct {
 	live   *Live
+	looks  keeper // at the registrations, and keeps none
 	trust  *Trust
 	source *Source
 	ready  *Vouched
@@ -47,11 +48,12 @@ func (c *cluster) replica(t *testing.T) *replica {
 	t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	r := &replica{live: &Live{API: c.api, Log: logr.Discard()}, trust: NewTrust(clock.RealClock{})}
+	r := &replica{live: &Live{}, trust: NewTrust(clock.RealClock{})}
+	r.looks = c.looker(t, r.live)
 	r.source = NewSource(r.live, "127.0.0.1", clock.RealClock{}, metrics, logr.Discard())
 	r.source.settle = time.Second
 	r.ready = NewVouched(r.source, r.live, "127.0.0.1", clock.RealClock{})
-	r.blind = run(t, r.live.Start)
+	r.blind = run(t, r.looks.Start)
 	run(t, r.source.Start)
 	r.at = serve(t, "127.0.0.1:0", r.source)
 	return r
@@ -145,7 +147,7 @@ func testSelfSigned(t *testing.T, c *cluster) {
 		if replicas[1].serial() != was[1] {
 			t.Errorf("%s: a certificate is served that nobody is known to trust", c.name)
 		}
-		replicas[1].blind = run(t, replicas[1].live.Start)
+		replicas[1].blind = run(t, replicas[1].looks.Start)
 		eventually(t, replicas[1].serial).ShouldNot(gomega.Equal(was[1]), c.name)
 		goesOn(c.name + ", after it")
 		for _, r := range replicas {
@@ -215,7 +217,8 @@ func TestReadiness(t *testing.T) {
 	at.set(time.Now())
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	live := &Live{API: c.api, Log: logr.Discard()}
+	live := &Live{}
+	looks := c.looker(t, live)
 	source := NewSource(live, "127.0.0.1", at, metrics, logr.Discard())
 	ready := NewVouched(source, live, "127.0.0.1", at)
 	says("no certificate", source.Loaded(nil), "no certificate")
@@ -223,25 +226,25 @@ func TestReadiness(t *testing.T) {
 	trust := NewTrust(at)
 	files, err := NewFiles(dir, filepath.Join(dir, "ca.crt"), source, trust, logr.Discard())
 	must(t, err)
-	files.look()
+	files.look(t.Context())
 	must(t, source.Loaded(nil))
 	says("nothing read", ready.Check(nil), "not been read", "API server")
-	must(t, live.look(t.Context()))
+	looks.round(t.Context())
 	says("nothing registered", ready.Check(nil), "WebhookConfiguration holdfast does not exist")
 
 	k := c.keeper(t, nobodyURL, trusted(t)) // another CA
 	k.round(t.Context())
-	must(t, live.look(t.Context()))
+	looks.round(t.Context())
 	says("another CA", ready.Check(nil), ClosedWebhook, "caBundle", "127.0.0.1", "signed by unknown authority")
 	k.Trust = trust
 	k.round(t.Context())
-	must(t, live.look(t.Context()))
+	looks.round(t.Context())
 	must(t, ready.Check(nil))
 	// One webhook that is missing is no reason, at first or later: who is elected may be of a version without it.
 	config := c.validating(t)
 	config.Webhooks = config.Webhooks[:3]
 	must(t, c.api.Update(t.Context(), config))
-	must(t, live.look(t.Context()))
+	looks.round(t.Context())
 	must(t, NewVouched(source, live, "127.0.0.1", at).Check(nil))
 	at.set(at.Now().Add(readinessGrace + time.Second))
 	must(t, ready.Check(nil))
@@ -250,13 +253,13 @@ func TestReadiness(t *testing.T) {
 	// Once ready, it stays so while the API server does not answer, and for a moment if it says otherwise.
 	hung, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := live.look(hung); err == nil {
+	if _, err := looks.read(hung, &looks.objects()[0]); err == nil {
 		t.Error("the API server answered")
 	}
 	at.set(at.Now().Add(time.Hour))
 	must(t, ready.Check(nil))
 	c.clear(t)
-	must(t, live.look(t.Context()))
+	looks.round(t.Context())
 	must(t, ready.Check(nil))
 	// Nothing registered is nobody's call: only a replica that never was vouched for waits for it.
 	at.set(at.Now().Add(readinessGrace + time.Second))

@@ -42,9 +42,6 @@ type SelfSigned struct {
 	Log    logr.Logger
 }
 
-// NeedLeaderElection says that every replica runs it.
-func (*SelfSigned) NeedLeaderElection() bool { return false }
-
 const (
 	caName       = "holdfast-webhook-ca"
 	caDuration   = 365 * 24 * time.Hour
@@ -72,7 +69,7 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 	var (
 		renew time.Time
 		pause = issueRetry
-		said  string
+		t     trouble
 	)
 	for {
 		select {
@@ -94,15 +91,12 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 				continue
 			}
 		}
+		t.say(ctx, s.Log, err, "no new certificate for the webhooks; trying again")
 		if err != nil {
-			if text := err.Error(); text != said && ctx.Err() == nil {
-				said = text
-				s.Log.Error(err, "no new certificate for the webhooks; trying again")
-			}
 			renew, pause = s.Clock.Now().Add(pause), min(2*pause, issuePause)
 			continue
 		}
-		pause, said = issueRetry, ""
+		pause = issueRetry
 		renew = leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore) / 3)
 	}
 }

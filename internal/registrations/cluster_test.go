@@ -130,6 +130,14 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	return keeper{k, recorder, registry}
 }
 
+// looker is one that keeps nothing, and tells live what it sees.
+func (c *cluster) looker(t *testing.T, live *Live) keeper {
+	t.Helper()
+	k := c.keeper(t, nobodyURL, nil)
+	k.Options, k.Live = nil, live
+	return k
+}
+
 // round is one look at each.
 func (k keeper) round(ctx context.Context) {
 	for _, o := range k.objects() {

@@ -1,106 +1,86 @@
 package registrations
 
 import (
-	"fmt"
 	"maps"
-	"net/url"
-	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fill completes the wanted object with the fields that depend on the live one: the CAs, the path, and whether a webhook that is to
-// fail closed may do so yet. It returns false if they are not known.
-func (k *Registrar) fill(o *object) bool {
-	bundles := map[string][]byte{}
-	closed := map[string]string{} // the place of each webhook that fails closed now
-	switch live := o.live.(type) {
+// webhook is what webhooks of both kinds have, in their configuration.
+type webhook struct {
+	client *admissionregistrationv1.WebhookClientConfig
+	policy **admissionregistrationv1.FailurePolicyType
+}
+
+func (w webhook) failsClosed() bool { return ptr.Deref(*w.policy, "") == admissionregistrationv1.Fail }
+
+// entries are a configuration's webhooks, by their names. A policy has none.
+func entries(o client.Object) map[string]webhook {
+	out := map[string]webhook{}
+	switch o := o.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
-		for i := range live.Webhooks {
-			bundles[live.Webhooks[i].Name] = live.Webhooks[i].ClientConfig.CABundle
+		for i := range o.Webhooks {
+			w := &o.Webhooks[i]
+			out[w.Name] = webhook{&w.ClientConfig, &w.FailurePolicy}
 		}
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
-		for i := range live.Webhooks {
-			w := &live.Webhooks[i]
-			bundles[w.Name] = w.ClientConfig.CABundle
-			if w.FailurePolicy != nil && *w.FailurePolicy == admissionregistrationv1.Fail && len(w.ClientConfig.CABundle) > 0 {
-				closed[w.Name] = place(w.ClientConfig)
-			}
-		}
-	default:
-		return true
-	}
-	token := ""
-	if k.Shared != nil {
-		if token = k.Shared.Token(); token == "" {
-			return false
+		for i := range o.Webhooks {
+			w := &o.Webhooks[i]
+			out[w.Name] = webhook{&w.ClientConfig, &w.FailurePolicy}
 		}
 	}
-	bundle := func(name string) []byte {
-		if k.Trust != nil {
-			return k.Trust.Bundle()
-		}
-		return bundles[name] // written by the injector
-	}
-	switch want := o.want.(type) {
-	case *admissionregistrationv1.MutatingWebhookConfiguration:
-		for i := range want.Webhooks {
-			want.Webhooks[i].ClientConfig = withToken(want.Webhooks[i].ClientConfig, token)
-			want.Webhooks[i].ClientConfig.CABundle = bundle(want.Webhooks[i].Name)
-		}
-	case *admissionregistrationv1.ValidatingWebhookConfiguration:
-		k.empty = false
-		for i := range want.Webhooks {
-			w := &want.Webhooks[i]
-			w.ClientConfig = withToken(w.ClientConfig, token)
-			w.ClientConfig.CABundle = bundle(w.Name)
-			if *w.FailurePolicy != admissionregistrationv1.Fail {
-				continue
-			}
-			if closed[w.Name] == place(w.ClientConfig) {
-				k.proven[w.Name] = true // an earlier replica or version had proof for this very place
-			}
-			if k.Trust == nil && len(w.ClientConfig.CABundle) == 0 {
-				k.empty = true
-				delete(k.proven, w.Name) // without a CA no call succeeds until the injector has written one
-			}
-			if !k.proven[w.Name] {
-				w.FailurePolicy = new(admissionregistrationv1.Ignore)
-			}
-		}
-	}
-	return k.Trust == nil || k.Trust.Bundle() != nil
+	return out
 }
 
-// place is where a webhook is called, without the path.
-func place(c admissionregistrationv1.WebhookClientConfig) string {
-	switch {
-	case c.Service != nil:
-		return fmt.Sprintf("%s/%s:%d", c.Service.Namespace, c.Service.Name, ptr.Deref(c.Service.Port, 443))
-	case c.URL != nil:
-		if u, err := url.Parse(*c.URL); err == nil {
-			return u.Scheme + "://" + u.Host
+// complete adds to the wanted object what depends on the live one: other people's metadata, an injector's CAs, and whether a
+// webhook that is to fail closed may do so yet. The resourceVersion has a write fail if the object has changed since it was read.
+func (k *Registrar) complete(o *object, there bool) {
+	if there {
+		*metadata(o.want) = *metadata(o.live).DeepCopy()
+	}
+	if !o.called() {
+		return
+	}
+	o.want.SetAnnotations(k.annotations(o.want.GetAnnotations()))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o.key() == validatingKey {
+		k.open, k.empty = nil, false
+	}
+	live := entries(o.live)
+	for name, want := range entries(o.want) {
+		is, registered := live[name]
+		if k.Trust == nil && registered {
+			want.client.CABundle = is.client.CABundle // written by the injector
+		}
+		if !want.failsClosed() {
+			continue
+		}
+		if registered && is.failsClosed() && len(is.client.CABundle) > 0 && place(is.client) == place(want.client) {
+			k.proven[name] = true // an earlier replica or version had proof for this very place
+		}
+		if k.Trust == nil && len(want.client.CABundle) == 0 {
+			k.empty = true
+			delete(k.proven, name) // without a CA no call succeeds until the injector has written one
+		}
+		if !k.proven[name] {
+			*want.policy = new(admissionregistrationv1.Ignore)
+			k.open = append(k.open, name)
 		}
 	}
-	return "nowhere"
 }
 
-// annotated says whether an object has the annotations that it is to have.
-func (k *Registrar) annotated(o client.Object) bool {
-	return maps.Equal(o.GetAnnotations(), k.annotations(o))
+func metadata(o client.Object) *metav1.ObjectMeta {
+	return o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 }
 
-// annotations are an object's own and, on a webhook configuration, those that ask for an injector: this
-// one's, and no other's. Two who fill in caBundle would fight over it.
-func (k *Registrar) annotations(o client.Object) map[string]string {
-	out := maps.Clone(o.GetAnnotations())
-	switch o.(type) {
-	case *admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration:
-	default:
-		return out
-	}
+// annotations are other people's, and those that ask for an injector: this one's, and no other's. Two who fill in caBundle
+// would fight over it.
+func (k *Registrar) annotations(live map[string]string) map[string]string {
+	out := maps.Clone(live)
 	for _, key := range [...]string{
 		"service.beta.openshift.io/inject-cabundle",
 		"cert-manager.io/inject-ca-from", "cert-manager.io/inject-ca-from-secret", "cert-manager.io/inject-apiserver-ca",
@@ -114,9 +94,16 @@ func (k *Registrar) annotations(o client.Object) map[string]string {
 	return out
 }
 
-// contents are what Holdfast decides about an object, as the API server stores it.
-func contents(o client.Object) any {
-	switch o := o.DeepCopyObject().(type) {
+// contents are what Holdfast decides about an object, as the API server stores it. A caBundle that an injector fills in is no
+// part of it.
+func (k *Registrar) contents(o client.Object) any {
+	o = o.DeepCopyObject().(client.Object)
+	if k.Trust == nil {
+		for _, w := range entries(o) {
+			w.client.CABundle = nil
+		}
+	}
+	switch o := o.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
 		return o.Webhooks
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
@@ -127,46 +114,4 @@ func contents(o client.Object) any {
 		return o.Spec
 	}
 	return nil
-}
-
-// bare are contents without what changes while Holdfast runs.
-func bare(contents any) any {
-	switch c := contents.(type) {
-	case []admissionregistrationv1.MutatingWebhook:
-		out := slices.Clone(c)
-		for i := range out {
-			out[i].ClientConfig = withToken(out[i].ClientConfig, "")
-			out[i].ClientConfig.CABundle = nil
-		}
-		return out
-	case []admissionregistrationv1.ValidatingWebhook:
-		out := slices.Clone(c)
-		for i := range out {
-			out[i].ClientConfig = withToken(out[i].ClientConfig, "")
-			out[i].ClientConfig.CABundle, out[i].FailurePolicy = nil, nil
-		}
-		return out
-	}
-	return contents
-}
-
-// next is what to write: what is wanted, and of what is there the rest, its resourceVersion too, so that
-// the write fails if the object has changed since it was read.
-func (k *Registrar) next(o *object, there bool) client.Object {
-	out := o.want
-	if there {
-		out = o.live.DeepCopyObject().(client.Object)
-		switch out := out.(type) {
-		case *admissionregistrationv1.MutatingWebhookConfiguration:
-			out.Webhooks = o.want.(*admissionregistrationv1.MutatingWebhookConfiguration).Webhooks
-		case *admissionregistrationv1.ValidatingWebhookConfiguration:
-			out.Webhooks = o.want.(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
-		case *admissionregistrationv1.ValidatingAdmissionPolicy:
-			out.Spec = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec
-		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-			out.Spec = o.want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding).Spec
-		}
-	}
-	out.SetAnnotations(k.annotations(out))
-	return out
 }

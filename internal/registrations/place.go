@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"path"
 	"strconv"
 	"strings"
 
@@ -66,37 +65,19 @@ func addresses(hosts []string) (names []string, ips []net.IP) {
 	return names, ips
 }
 
-// pathOf is the path under which a webhook is called.
-func pathOf(c *admissionregistrationv1.WebhookClientConfig) string {
+// place is where a webhook is called, without the path.
+func place(c *admissionregistrationv1.WebhookClientConfig) string {
 	if c.Service != nil {
-		return ptr.Deref(c.Service.Path, "")
+		return fmt.Sprintf("%s/%s:%d", c.Service.Namespace, c.Service.Name, ptr.Deref(c.Service.Port, 443))
 	}
-	u, err := url.Parse(ptr.Deref(c.URL, ""))
+	return origin(ptr.Deref(c.URL, ""))
+}
+
+// origin is a URL without its path.
+func origin(text string) string {
+	u, err := url.Parse(text)
 	if err != nil {
-		return ""
+		return "nowhere"
 	}
-	return u.Path
-}
-
-func setPath(c *admissionregistrationv1.WebhookClientConfig, path string) {
-	if c.Service != nil {
-		service := *c.Service
-		service.Path = &path
-		c.Service = &service
-		return
-	}
-	if u, err := url.Parse(ptr.Deref(c.URL, "")); err == nil {
-		u.Path, u.RawPath = path, ""
-		c.URL = new(u.String())
-	}
-}
-
-// withToken has a webhook called under a path that begins with a token, and with no other; "" for none.
-func withToken(c admissionregistrationv1.WebhookClientConfig, token string) admissionregistrationv1.WebhookClientConfig {
-	plain := "/" + path.Base(pathOf(&c))
-	if token != "" {
-		plain = "/" + token + plain
-	}
-	setPath(&c, plain)
-	return c
+	return u.Scheme + "://" + u.Host
 }

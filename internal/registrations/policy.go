@@ -70,13 +70,13 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 	slices.Sort(in)
 	mine := []string{all("(request.resource.resource == 'configmaps')", "(request.namespace + '/' + "+record+" in "+list(own)+")",
 		not(all(operation("DELETE"), person(&o.Identities))))}
-	rules := []admissionregistrationv1.NamedRuleWithOperations{ruleFor("configmaps", admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)}
+	rules := []admissionregistrationv1.NamedRuleWithOperations{ruleFor("configmaps", onCreate, onUpdate, onDelete)}
 	if o.QuorumGuard {
 		mine = append(mine, all("(request.resource.resource == 'pods')", "(request.namespace == "+quote(o.EtcdNamespace)+")",
 			some(guardPod("object"), all(operation("UPDATE"), guardPod("oldObject"))),
 			not(all(operation("UPDATE"), guardPod("object"), guardPod("oldObject"), "(object.spec == oldObject.spec)",
 				"(object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]))"))))
-		rules = append(rules, ruleFor("pods", admissionregistrationv1.Create, admissionregistrationv1.Update))
+		rules = append(rules, ruleFor("pods", onCreate, onUpdate))
 	}
 	p := o.policy(RecordsPolicy, "", conditions("holdfasts-own", all(not(custodian(&o.Identities)), some(mine...))), nil,
 		[]admissionregistrationv1.Validation{{
@@ -101,12 +101,7 @@ func guardPod(object string) string {
 }
 
 func ruleFor(resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
-	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-		Operations: operations,
-		Rule: admissionregistrationv1.Rule{
-			APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}, Scope: new(admissionregistrationv1.NamespacedScope),
-		},
-	}}
+	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: rule(admissionregistrationv1.NamespacedScope, "", "v1", resource, operations...)}
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
@@ -234,7 +229,7 @@ func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionP
 					"who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
-	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
+	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{onCreate, onUpdate}
 	return p
 }
 
@@ -295,7 +290,7 @@ func more(rule quorum.Rule) string { return " (" + rule.Page() + ")" }
 
 // policy is a policy for the updates of a resource of the Machine namespace.
 func (o *Options) policy(name, resource string, conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable, validations []admissionregistrationv1.Validation) *admissionregistrationv1.ValidatingAdmissionPolicy {
-	updates := rules(admissionregistrationv1.Update)[0]
+	updates := rules(onUpdate)[0]
 	updates.Resources = []string{resource}
 	return &admissionregistrationv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},

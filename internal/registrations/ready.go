@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
@@ -23,19 +25,17 @@ func Said(name string, log logr.Logger, check healthz.Checker) healthz.Checker {
 	)
 	return func(r *http.Request) error {
 		err := check(r)
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
+		text := fmt.Sprint(err)
 		mu.Lock()
 		defer mu.Unlock()
-		if text != last {
-			if err != nil {
-				log.Info("not ready", "check", name, "reason", text)
-			} else {
-				log.Info("ready", "check", name)
-			}
-			last = text
+		if text == last {
+			return err
+		}
+		last = text
+		if err != nil {
+			log.Info("not ready", "check", name, "reason", text)
+		} else {
+			log.Info("ready", "check", name)
 		}
 		return err
 	}
@@ -114,52 +114,30 @@ type FirstRead struct {
 	Metrics *Metrics
 	Log     logr.Logger
 
-	mu   sync.Mutex
-	told bool
+	told atomic.Bool
 }
-
-// NeedLeaderElection says that every replica runs it.
-func (*FirstRead) NeedLeaderElection() bool { return false }
 
 // Start tries until etcd answers or the context ends.
 func (f *FirstRead) Start(ctx context.Context) error {
-	tick := time.NewTicker(readAgain)
-	defer tick.Stop()
-	said := false
-	for {
+	_ = wait.PollUntilContextCancel(ctx, readAgain, true, func(ctx context.Context) (done bool, err error) {
 		bounded, cancel := context.WithTimeout(ctx, firstRead)
+		defer cancel()
 		ring := f.Etcd.Read(bounded)
-		cancel()
 		if ring.Known {
 			f.Metrics.answered.Set(1)
 			f.Log.Info("etcd was read", "members", len(ring.Members), "version", ring.Version)
-			f.tell()
-			return nil
-		}
-		if !said && ctx.Err() == nil {
+		} else if !f.told.Load() && ctx.Err() == nil {
 			f.Log.Error(errors.New(ring.Why), "etcd cannot be read: rules that need it hold what they guard until it can")
-			said = true
 		}
-		f.tell()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-func (f *FirstRead) tell() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.told = true
+		f.told.Store(true)
+		return ring.Known, nil
+	})
+	return nil
 }
 
 // Check is nil once etcd was read, or it was told that it cannot be.
 func (f *FirstRead) Check(*http.Request) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.told {
+	if !f.told.Load() {
 		return errors.New("etcd has not been read yet")
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // Registrar keeps the registrations as the flags have them: the webhook configurations, the policies and
@@ -33,6 +36,7 @@ import (
 type Registrar struct {
 	API     client.WithWatch // without a cache
 	Metrics *Metrics
+	Live    *Live // is told what the webhook configurations hold; nil for none
 	Log     logr.Logger
 
 	// What follows is for keeping.
@@ -54,25 +58,34 @@ type Registrar struct {
 	elected atomic.Bool
 	again   time.Duration // how often it looks, whatever the watch says
 	once    sync.Once
-	wakes   map[string]chan struct{} // of the loops, by kind and name
-	ask     chan struct{}            // wakes prove
+	kept    map[string]*memory // by kind and name
+	ask     chan struct{}      // wakes prove
 
-	mu     sync.Mutex        // for what follows; not held while the API server is asked
-	kept   map[string]memory // by kind and name
-	proven map[string]bool   // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
-	empty  bool              // the injector has not filled in the caBundle of one that is to fail closed
-	unsure string            // why there is no proof, as it was said last
-	asked  time.Time         // for Proof
+	mu     sync.Mutex      // for what follows
+	proven map[string]bool // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
+	open   []string        // the webhooks that are to fail closed, and do not for want of proof
+	empty  bool            // the injector has not filled in the caBundle of one of them
+	unsure string          // why there is no proof, as it was said last
+	asked  time.Time       // for Proof
 }
 
-// memory is what a kind and name was like when it was right.
+// memory is what is known of a kind and name. Its loop alone uses it, but for wake and right.
 type memory struct {
-	limiter  *rate.Limiter // of what is put back
-	want     any           // what was asked for, without what others write
-	got      any           // what the API server made of it
-	right    bool          // it has been right
-	failed   string
-	reported time.Time
+	wake      chan struct{}
+	limiter   *rate.Limiter // of what is put back
+	trouble   trouble       // with reading and writing it
+	want, got any           // what was wanted when it was right last, or was written, and what the API server made of that
+	right     atomic.Bool   // it has been right, and no other replica may have changed it since
+}
+
+// same says whether the API server holds what is wanted. It may have filled in a default that this version does not know.
+func (m *memory) same(want, have any) bool {
+	return equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, m.want) && equality.Semantic.DeepEqual(have, m.got)
+}
+
+func (m *memory) remember(want, got any, right bool) {
+	m.want, m.got = want, got
+	m.right.Store(right)
 }
 
 // object is one of the registrations.
@@ -80,26 +93,24 @@ type object struct {
 	kind, name string
 	live       client.Object
 	want       client.Object
+	early      bool // the path or the CA is not known yet
 }
 
 func (o *object) key() string { return o.kind + "/" + o.name }
 
 // called says whether it has the API server call somebody.
-func (o *object) called() bool {
-	return o.kind == "MutatingWebhookConfiguration" || o.kind == "ValidatingWebhookConfiguration"
-}
-
-// NeedLeaderElection says that every replica runs it.
-func (*Registrar) NeedLeaderElection() bool { return false }
+func (o *object) called() bool { return len(entries(o.want)) > 0 }
 
 // Start looks, and keeps, until the context ends.
 func (k *Registrar) Start(ctx context.Context) error {
 	k.begin()
+	ctx = logr.NewContext(ctx, k.Log)
 	var loops sync.WaitGroup
 	for _, o := range k.objects() {
-		wake := k.wakes[o.key()]
-		if k.Options != nil {
-			go follow(ctx, k.API, k.Log, admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind+"List"), client.ObjectKey{Name: o.name}, func() { kick(wake) })
+		wake := k.kept[o.key()].wake
+		if k.Options != nil || k.Live != nil {
+			list := admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind + "List")
+			go observe.Follow(ctx, k.API, list, func() { kick(wake) }, client.MatchingFields{"metadata.name": o.name})
 		}
 		loops.Go(func() { _ = every(ctx, k.again, wake, func() { k.look(ctx, o.key()) }) })
 	}
@@ -125,12 +136,10 @@ func (k *Registrar) Lead(ctx context.Context) error {
 func (k *Registrar) begin() {
 	k.once.Do(func() {
 		k.again = cmp.Or(k.again, lookEvery)
-		k.kept, k.proven = map[string]memory{}, map[string]bool{}
-		k.wakes, k.ask = map[string]chan struct{}{}, make(chan struct{}, 1)
+		k.kept, k.proven, k.ask = map[string]*memory{}, map[string]bool{}, make(chan struct{}, 1)
 		for _, o := range k.objects() {
 			// Whoever keeps changing a registration is answered, but not in a hot loop.
-			k.kept[o.key()] = memory{limiter: rate.NewLimiter(rate.Every(time.Second), 16)}
-			k.wakes[o.key()] = make(chan struct{}, 1)
+			k.kept[o.key()] = &memory{wake: make(chan struct{}, 1), limiter: rate.NewLimiter(rate.Every(time.Second), 16)}
 		}
 		if k.Trust != nil {
 			k.Trust.OnChange(k.wake)
@@ -140,25 +149,32 @@ func (k *Registrar) begin() {
 
 // wake has each of them looked at.
 func (k *Registrar) wake() {
-	for _, wake := range k.wakes {
-		kick(wake)
+	for _, m := range k.kept {
+		kick(m.wake)
 	}
 	kick(k.ask)
 }
 
 // objects are the registrations, as they are wanted where they are kept.
 func (k *Registrar) objects() []object {
-	o := k.Options
-	if o == nil {
-		o = &Options{}
-		o.Identities.MachineAPI = []string{""} // only kinds and names are asked for
+	o := Options{}
+	o.Identities.MachineAPI = []string{""} // without Options only kinds and names are asked for
+	if k.Options != nil {
+		o = *k.Options
 	}
-	mutating, validating := Registrations(*o)
+	if k.Shared != nil {
+		o.Token = k.Shared.Token()
+	}
+	if k.Trust != nil {
+		o.CABundle = k.Trust.Bundle()
+	}
+	early := k.Shared != nil && o.Token == "" || k.Trust != nil && o.CABundle == nil
+	mutating, validating := Registrations(o)
 	out := []object{
-		{kind: "MutatingWebhookConfiguration", name: Name, live: &admissionregistrationv1.MutatingWebhookConfiguration{}, want: mutating},
-		{kind: "ValidatingWebhookConfiguration", name: Name, live: &admissionregistrationv1.ValidatingWebhookConfiguration{}, want: validating},
+		{kind: mutating.Kind, name: Name, live: &admissionregistrationv1.MutatingWebhookConfiguration{}, want: mutating, early: early},
+		{kind: validating.Kind, name: Name, live: &admissionregistrationv1.ValidatingWebhookConfiguration{}, want: validating, early: early},
 	}
-	for _, p := range Policies(*o) {
+	for _, p := range Policies(o) {
 		switch p := p.(type) {
 		case *admissionregistrationv1.ValidatingAdmissionPolicy:
 			out = append(out, object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicy{}, want: p})
@@ -169,117 +185,107 @@ func (k *Registrar) objects() []object {
 	return out
 }
 
-// look looks at a registration and puts right what is not. One that cannot be read or written stays as it is until the
-// next look.
-func (k *Registrar) look(ctx context.Context, key string) {
+func (k *Registrar) object(key string) object {
 	all := k.objects()
-	o := all[slices.IndexFunc(all, func(o object) bool { return o.key() == key })]
-	there, err := k.read(ctx, o.name, o.live)
-	if err == nil {
-		if k.Options != nil {
-			there, err = k.keep(ctx, &o, there)
-		}
-		k.tell(&o, there, err == nil)
-	}
-	k.report(&o, err)
-	if o.key() == validatingKey {
-		kick(k.ask)
-	}
+	return all[slices.IndexFunc(all, func(o object) bool { return o.key() == key })]
 }
 
 // validatingKey is that of the webhooks that may fail closed.
 const validatingKey = "ValidatingWebhookConfiguration/" + Name
 
-// remembered is what a registration was like when it was right.
-func (k *Registrar) remembered(o *object) memory {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.kept[o.key()]
-}
-
-// remember changes that.
-func (k *Registrar) remember(o *object, change func(*memory)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	m := k.kept[o.key()]
-	change(&m)
-	k.kept[o.key()] = m
-}
-
-// report says that something went wrong, when it is something else or some minutes later.
-func (k *Registrar) report(o *object, err error) {
-	k.remember(o, func(m *memory) {
-		if err == nil || apierrors.IsConflict(err) {
-			if err == nil {
-				m.failed = ""
-			}
-		} else if text := err.Error(); text != m.failed || time.Since(m.reported) > time.Minute {
-			m.failed, m.reported = text, time.Now()
-			k.Log.Error(err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
+// look looks at a registration and puts right what is not. One that cannot be read or written stays as it is until the
+// next look.
+func (k *Registrar) look(ctx context.Context, key string) {
+	o := k.object(key)
+	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
+		k.Shared.say(ctx, k.Shared.keep(ctx))
+		o = k.object(key)
+	}
+	there, err := k.read(ctx, &o)
+	if err == nil {
+		if k.Options != nil && !o.early {
+			there, err = k.keep(ctx, &o, there)
 		}
-	})
+		k.tell(&o, there, err == nil)
+	}
+	k.kept[key].trouble.say(ctx, k.Log, err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
+	if key == validatingKey {
+		kick(k.ask)
+	}
 }
 
-func (k *Registrar) read(ctx context.Context, name string, into client.Object) (there bool, err error) {
+func (k *Registrar) read(ctx context.Context, o *object) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
-	err = k.API.Get(ctx, client.ObjectKey{Name: name}, into)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+	err = k.API.Get(ctx, client.ObjectKey{Name: o.name}, o.live)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
 	}
-	return err == nil, err
+	if k.Live != nil && o.called() {
+		k.Live.saw(o.kind, err == nil, o.live)
+	}
+	return err == nil, nil
 }
+
+// state is what a registration is like for a replica that is to put it right.
+type state int
+
+const (
+	right    state = iota
+	absent         // and it never was right
+	outdated       // as Holdfast left it, which now wants something else
+	edited         // somebody changed or deleted what was right
+	another        // another replica is to say whether it is right
+)
 
 // keep puts a registration right, and says whether it is there then: o.live is what is there, whether it
 // could be written or not.
 func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, error) {
-	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
-		k.Shared.say(ctx, k.Shared.keep(ctx))
+	k.complete(o, there)
+	m, elected, ledAgo := k.kept[o.key()], k.elected.Load(), k.LedAgo()
+	want, have := k.contents(o.want), k.contents(o.live)
+	annotated := maps.Equal(o.live.GetAnnotations(), o.want.GetAnnotations())
+	untouched := there && annotated && equality.Semantic.DeepEqual(have, m.got)
+	is := absent
+	switch {
+	case there && annotated && m.same(want, have):
+		is = right
+	case there && !elected && (ledAgo <= k.Lease || !m.right.Load()):
+		is = another
+	case m.right.Load() && !untouched:
+		is = edited
+	case there:
+		is = outdated
 	}
-	k.mu.Lock()
-	filled := k.fill(o)
-	k.mu.Unlock()
-	if !filled {
-		return there, nil
-	}
-	was, want, have, elected := k.remembered(o), contents(o.want), contents(o.live), k.elected.Load()
-	if there && k.annotated(o.live) {
-		if equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, was.want) && equality.Semantic.DeepEqual(have, was.got) {
-			// Not while the elected replica may be gone: what another one has made since is not known to be right. The rest of
-			// the Lease is for that other one to see what this one saw.
-			confirmed := elected || k.LedAgo() < k.Lease/3
-			k.remember(o, func(m *memory) { m.want, m.got, m.right = want, have, confirmed || m.right })
-			return true, nil
+	switch is {
+	case right:
+		// Not while the elected replica may be gone: what another one has made since is not known to be right. The rest of
+		// the Lease is for that other one to see what this one saw.
+		confirmed := elected || ledAgo < k.Lease/3
+		m.remember(want, have, confirmed || m.right.Load())
+		return true, nil
+	case another:
+		if ledAgo <= k.Lease {
+			m.right.Store(false) // the elected replica's doing, or for it to put back
 		}
-	}
-	if there && !elected {
-		if k.LedAgo() <= k.Lease {
-			k.remember(o, func(m *memory) { m.right = false }) // the elected replica's doing, or for it to put back
-			return true, nil
-		}
-		if !was.right {
-			return true, nil
-		}
-	}
-	// It was right, and it is gone, or nothing else is wanted since, or it differs in what never changes:
-	// somebody has changed it.
-	restored := was.right && (!there || equality.Semantic.DeepEqual(want, was.want) || !equality.Semantic.DeepEqual(bare(have), bare(was.got)))
-	if restored {
-		turn := was.limiter.Reserve()
+		return true, nil
+	case edited:
+		turn := m.limiter.Reserve()
 		if wait := turn.Delay(); wait > 0 {
 			turn.Cancel()
-			time.AfterFunc(wait, func() { kick(k.wakes[o.key()]) })
+			time.AfterFunc(wait, func() { kick(m.wake) })
 			return there, nil
 		}
+	case absent, outdated: // written at once
 	}
-	ctx, cancel := context.WithTimeout(ctx, readBound)
+	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
+	// Not server-side apply: that leaves what another manager has added, such as one more condition, which may be "false".
 	var err error
-	next := k.next(o, there)
 	if there {
-		err = k.API.Update(ctx, next)
+		err = k.API.Update(ctx, o.want)
 	} else {
-		err = k.API.Create(ctx, next)
+		err = k.API.Create(ctx, o.want)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return there, nil // somebody was quicker; the watch wakes us
@@ -287,22 +293,23 @@ func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, erro
 	if err != nil {
 		return there, fmt.Errorf("write %s %s: %w", o.kind, o.name, err)
 	}
-	o.live = next
+	o.live = o.want
 	// What a replica has made that is not elected is not right for that: another one may have seen it otherwise.
-	k.remember(o, func(m *memory) { m.want, m.got, m.right = want, contents(o.live), elected || m.right })
-	k.wrote(o, there, restored)
+	m.remember(want, k.contents(o.live), elected || m.right.Load())
+	k.wrote(o, is)
 	return true, nil
 }
 
 // wrote says that a registration was written, and how often one was put back.
-func (k *Registrar) wrote(o *object, was, restored bool) {
+func (k *Registrar) wrote(o *object, was state) {
 	kind, reason, action, text := corev1.EventTypeNormal, "RegistrationUpdated", "Update", "brought up to date"
-	switch {
-	case restored:
+	switch was {
+	case edited:
 		kind, reason, action, text = corev1.EventTypeWarning, "RegistrationRestored", "Restore", "put back as it was: somebody had changed or deleted it"
 		k.Metrics.restored.WithLabelValues(o.kind, o.name).Inc()
-	case !was:
+	case absent:
 		reason, action, text = "RegistrationCreated", "Create", "created"
+	case right, outdated, another:
 	}
 	k.Log.Info("registration "+text, "kind", o.kind, "name", o.name)
 	k.Events.Eventf(&corev1.ObjectReference{
@@ -311,23 +318,29 @@ func (k *Registrar) wrote(o *object, was, restored bool) {
 }
 
 // tell sets the metrics of an object: whether it is present, and correct.
-func (k *Registrar) tell(o *object, there, right bool) {
-	present := func(kind, name string, is bool) { k.Metrics.present.WithLabelValues(kind, name).Set(one(is && right)) }
-	switch live := o.live.(type) {
-	case *admissionregistrationv1.MutatingWebhookConfiguration:
-		present("webhook", RepairWebhook, slices.ContainsFunc(live.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == RepairWebhook }))
-	case *admissionregistrationv1.ValidatingWebhookConfiguration:
-		for _, name := range webhookNames()[1:] {
-			i := slices.IndexFunc(live.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == name })
-			present("webhook", name, i >= 0)
-			if name == ClosedWebhook || name == HomeWebhook {
-				k.Metrics.enforced.WithLabelValues(name).Set(one(i >= 0 && live.Webhooks[i].FailurePolicy != nil && *live.Webhooks[i].FailurePolicy == admissionregistrationv1.Fail))
-			}
-		}
+func (k *Registrar) tell(o *object, there, correct bool) {
+	present := func(kind, name string, is bool) {
+		k.Metrics.present.WithLabelValues(kind, name).Set(one(is && correct))
+	}
+	switch o.live.(type) {
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:
 		present("policy", o.name, there)
+		return
 	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
 		present("binding", o.name, there)
+		return
+	}
+	names := webhookNames()[1:]
+	if o.key() != validatingKey {
+		names = webhookNames()[:1]
+	}
+	live := entries(o.live)
+	for _, name := range names {
+		w, registered := live[name]
+		present("webhook", name, registered)
+		if name == ClosedWebhook || name == HomeWebhook {
+			k.Metrics.enforced.WithLabelValues(name).Set(one(registered && w.failsClosed()))
+		}
 	}
 }
 
@@ -339,14 +352,18 @@ var errEmpty = errors.New("the operator that the annotations name has not filled
 // prove has the webhooks that are to fail closed do so from the next look on, once it is shown that the
 // API server reaches them. From then on it tells whether it still does, and lowers nothing.
 func (k *Registrar) prove(ctx context.Context) {
-	k.mu.Lock()
-	proven, empty := k.proven[ClosedWebhook] && k.proven[HomeWebhook], k.empty
-	if k.Options == nil || !k.elected.Load() || !k.kept[validatingKey].right || proven && time.Since(k.asked) < askAgain {
-		k.mu.Unlock()
+	if k.Options == nil || !k.elected.Load() || !k.kept[validatingKey].right.Load() {
 		return
 	}
-	k.asked = time.Now()
+	k.mu.Lock()
+	open, empty, due := k.open, k.empty, len(k.open) > 0 || time.Since(k.asked) >= askAgain
+	if due {
+		k.asked = time.Now()
+	}
 	k.mu.Unlock()
+	if !due {
+		return
+	}
 	err := errEmpty
 	if !empty {
 		err = k.Proof(ctx)
@@ -364,19 +381,22 @@ func (k *Registrar) prove(ctx context.Context) {
 	if err != nil {
 		if text := err.Error(); text != k.unsure {
 			k.unsure = text
-			message := "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
-			if proven {
-				message = "a call through the API server to the webhooks does not come back"
+			message := "a call through the API server to the webhooks does not come back"
+			if len(open) > 0 {
+				message = "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
 			}
 			k.Log.Info(message, "reason", text)
 		}
 		return
 	}
 	k.unsure = ""
-	if proven {
+	if len(open) == 0 {
 		return
 	}
-	k.proven[ClosedWebhook], k.proven[HomeWebhook] = true, true
+	for _, name := range open {
+		k.proven[name] = true
+	}
+	k.open = nil
 	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
-	kick(k.wakes[validatingKey])
+	kick(k.kept[validatingKey].wake)
 }

@@ -31,7 +31,7 @@ func TestKeeping(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"kept": testKept, "at rest": testRest, "injector": testInjector, "proof": testProof, "only looking": testLooking, "new CA": testNewCA,
 		"unwritable": testUnwritable, "moved": testMoved, "another injector": testOtherInjector, "entry removed": testEntryRemoved, "reached": testReached, "followed": testFollow,
-		"standby": testStandby, "versions": testVersions, "apart": testApart,
+		"standby": testStandby, "scale-in": testScaleIn, "versions": testVersions, "apart": testApart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)
@@ -58,7 +58,7 @@ func testKept(t *testing.T, c *cluster) {
 	want := map[string]any{}
 	for _, o := range k.objects() {
 		eventually(t, func() bool { return c.get(t, o) }).Should(gomega.BeTrue(), o.key())
-		want[o.key()] = contents(o.live)
+		want[o.key()] = k.contents(o.live)
 	}
 	for _, o := range k.objects() {
 		restored := func() float64 { return k.value(t, "holdfast_registration_restored_total", o.kind, o.name) }
@@ -66,7 +66,7 @@ func testKept(t *testing.T, c *cluster) {
 			if !c.get(t, o) {
 				return "it is gone"
 			}
-			return cmp.Diff(want[o.key()], contents(o.live))
+			return cmp.Diff(want[o.key()], k.contents(o.live))
 		}
 		o.live.SetName(o.name)
 		must(t, c.api.Delete(t.Context(), o.live))
@@ -122,8 +122,8 @@ func testRest(t *testing.T, c *cluster) {
 	// The comparison itself holds, and not only the memory of what was written.
 	for _, o := range other.objects() {
 		c.get(t, o)
-		other.fill(&o)
-		if diff := cmp.Diff(contents(o.want), contents(o.live)); diff != "" {
+		other.complete(&o, true)
+		if diff := cmp.Diff(other.contents(o.want), other.contents(o.live)); diff != "" {
 			t.Errorf("%s is stored otherwise than it is wanted:\n%s", o.key(), diff)
 		}
 	}
@@ -378,8 +378,11 @@ func (c *cluster) narrow(t *testing.T, o *object) {
 		o.Webhooks = o.Webhooks[1:]
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:
 		o.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "where"}}
+		o.Spec.MatchConditions = append(o.Spec.MatchConditions, admissionregistrationv1.MatchCondition{Name: "never", Expression: "false"})
+		o.Spec.MatchConstraints.ExcludeResourceRules = o.Spec.MatchConstraints.ResourceRules
 	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
 		o.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+		o.Spec.MatchResources = &admissionregistrationv1.MatchResources{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"no": "thing"}}}
 	}
 	must(t, c.api.Patch(t.Context(), o.live, patch))
 }
@@ -424,11 +427,11 @@ func testStandby(t *testing.T, c *cluster) {
 	ledAgo.Store(int64(time.Hour))
 	for _, o := range k.objects() {
 		c.get(t, o)
-		right := contents(o.live)
+		right := k.contents(o.live)
 		c.narrow(t, &o)
 		k.round(t.Context())
 		c.get(t, o)
-		if diff := cmp.Diff(right, contents(o.live)); diff != "" {
+		if diff := cmp.Diff(right, k.contents(o.live)); diff != "" {
 			t.Errorf("%s: %s", o.key(), diff)
 		}
 	}
@@ -454,8 +457,8 @@ func testStandby(t *testing.T, c *cluster) {
 	k.round(t.Context())
 	for _, o := range k.objects() {
 		c.get(t, o)
-		k.fill(&o)
-		if diff := cmp.Diff(contents(o.want), contents(o.live)); diff != "" {
+		k.complete(&o, true)
+		if diff := cmp.Diff(k.contents(o.want), k.contents(o.live)); diff != "" {
 			t.Errorf("%s: %s", o.key(), diff)
 		}
 	}

@@ -58,6 +58,7 @@ type Service struct {
 type Options struct {
 	URL              string   // https://host:port of the webhook server, outside a cluster
 	Service          *Service // instead of URL, in a cluster
+	Token            string   // the first segment of the webhooks' paths; "" for none
 	CABundle         []byte   // PEM: who signs the webhook server's certificate
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
@@ -75,13 +76,14 @@ type Options struct {
 // Holdfast keeps them as.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
+	machines := func() []admissionregistrationv1.RuleWithOperations { return rules(onCreate, onUpdate, onDelete) }
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:                    RepairWebhook,
 			ClientConfig:            o.client(webhooks.MutatePath),
-			Rules:                   rules(admissionregistrationv1.Create, admissionregistrationv1.Update),
+			Rules:                   rules(onCreate, onUpdate),
 			FailurePolicy:           new(admissionregistrationv1.Ignore),
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       o.namespaces(),
@@ -94,11 +96,15 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			MatchConditions:    conditions("may-need-a-repair", mendable()),
 		}},
 	}
-	entry := func(name string, policy admissionregistrationv1.FailurePolicyType, conditions []admissionregistrationv1.MatchCondition) admissionregistrationv1.ValidatingWebhook {
-		return admissionregistrationv1.ValidatingWebhook{
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name},
+	}
+	add := func(name string, policy admissionregistrationv1.FailurePolicyType, path string, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
+		validating.Webhooks = append(validating.Webhooks, admissionregistrationv1.ValidatingWebhook{
 			Name:                    name,
-			ClientConfig:            o.client(webhooks.ValidatePath),
-			Rules:                   rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete),
+			ClientConfig:            o.client(path),
+			Rules:                   rules,
 			FailurePolicy:           &policy,
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       o.namespaces(),
@@ -107,43 +113,29 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			TimeoutSeconds:          o.timeout(),
 			AdmissionReviewVersions: []string{"v1"},
 			MatchConditions:         conditions,
-		}
+		})
 	}
-	home := entry(HomeWebhook, admissionregistrationv1.Fail, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
-	home.ClientConfig, home.NamespaceSelector, home.Rules = o.client(webhooks.HomePath), &metav1.LabelSelector{}, []admissionregistrationv1.RuleWithOperations{
-		clusterRule("", "namespaces", admissionregistrationv1.Delete),
-		clusterRule(apiextensionsv1.GroupName, "customresourcedefinitions", admissionregistrationv1.Update, admissionregistrationv1.Delete),
-	}
-	// Without the CRD nobody sends such requests.
-	home.Rules = append(home.Rules, admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update, admissionregistrationv1.Delete},
-		Rule: admissionregistrationv1.Rule{
-			APIGroups: []string{"metal3.io"}, APIVersions: []string{"v1alpha1"}, Resources: []string{"baremetalhosts"}, Scope: new(admissionregistrationv1.NamespacedScope),
-		},
-	})
-	keepers := entry(KeeperWebhook, admissionregistrationv1.Ignore, conditions("what-keeps-machines", keeps()))
-	keepers.ClientConfig, keepers.Rules = o.client(webhooks.KeepersPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update)
-	keepers.Rules[0].Resources = []string{"machinesets", "machinehealthchecks"}
-	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{
-			entry(ClosedWebhook, admissionregistrationv1.Fail, conditions("the-hook-cannot-make-it-good", closed)),
-			entry(OpenWebhook, admissionregistrationv1.Ignore, conditions("the-hook-makes-it-good", all(touched(), not(closed)))),
-			home,
-			keepers,
-		},
-	}
+	add(ClosedWebhook, admissionregistrationv1.Fail, webhooks.ValidatePath, machines(), conditions("the-hook-cannot-make-it-good", closed))
+	add(OpenWebhook, admissionregistrationv1.Ignore, webhooks.ValidatePath, machines(), conditions("the-hook-makes-it-good", all(touched(), not(closed))))
+	add(HomeWebhook, admissionregistrationv1.Fail, webhooks.HomePath, []admissionregistrationv1.RuleWithOperations{
+		rule(admissionregistrationv1.ClusterScope, "", "v1", "namespaces", onDelete),
+		rule(admissionregistrationv1.ClusterScope, apiextensionsv1.GroupName, "v1", "customresourcedefinitions", onUpdate, onDelete),
+		rule(admissionregistrationv1.NamespacedScope, "metal3.io", "v1alpha1", "baremetalhosts", onUpdate, onDelete), // without the CRD nobody sends such requests
+	}, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
+	validating.Webhooks[2].NamespaceSelector = &metav1.LabelSelector{} // CRDs and BareMetalHosts are not in the Machines' namespace
+	keepers := rules(onCreate, onUpdate)
+	keepers[0].Resources = []string{"machinesets", "machinehealthchecks"}
+	add(KeeperWebhook, admissionregistrationv1.Ignore, webhooks.KeepersPath, keepers, conditions("what-keeps-machines", keeps()))
 	if o.EtcdNamespace != "" {
 		shrinks := all(shrinks(), not(person(&o.Identities)))
-		for _, set := range [...]admissionregistrationv1.ValidatingWebhook{
-			entry(SetWebhook, admissionregistrationv1.Ignore, conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(shrinks)))),
-			entry(ScaleWebhook, admissionregistrationv1.Fail, conditions("may-take-machines-away", shrinks)),
-		} {
-			set.ClientConfig, set.Rules = o.client(webhooks.ControlPlaneSetPath), rules(admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete)
-			set.Rules[0].APIVersions, set.Rules[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}
-			validating.Webhooks = append(validating.Webhooks, set)
+		sets := func() []admissionregistrationv1.RuleWithOperations {
+			out := machines()
+			out[0].APIVersions, out[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}
+			return out
 		}
+		add(SetWebhook, admissionregistrationv1.Ignore, webhooks.ControlPlaneSetPath, sets(),
+			conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(shrinks))))
+		add(ScaleWebhook, admissionregistrationv1.Fail, webhooks.ControlPlaneSetPath, sets(), conditions("may-take-machines-away", shrinks))
 	}
 	return mutating, validating
 }
@@ -162,13 +154,18 @@ func WriteYAML(w io.Writer, objects ...any) error {
 	return nil
 }
 
+// client is where a webhook is called. The server takes the path's first segment for the token.
 func (o *Options) client(path string) admissionregistrationv1.WebhookClientConfig {
+	at := strings.TrimSuffix(o.URL, "/")
+	if o.Token != "" {
+		at, path = origin(o.URL), "/"+o.Token+path
+	}
 	if o.Service != nil {
 		return admissionregistrationv1.WebhookClientConfig{CABundle: o.CABundle, Service: &admissionregistrationv1.ServiceReference{
 			Namespace: o.Service.Namespace, Name: o.Service.Name, Port: &o.Service.Port, Path: &path,
 		}}
 	}
-	return admissionregistrationv1.WebhookClientConfig{CABundle: o.CABundle, URL: new(strings.TrimSuffix(o.URL, "/") + path)}
+	return admissionregistrationv1.WebhookClientConfig{CABundle: o.CABundle, URL: new(at + path)}
 }
 
 func (o *Options) namespaces() *metav1.LabelSelector {
@@ -182,26 +179,22 @@ func (o *Options) timeout() *int32 {
 	return &o.TimeoutSeconds
 }
 
+const (
+	onCreate = admissionregistrationv1.Create
+	onUpdate = admissionregistrationv1.Update
+	onDelete = admissionregistrationv1.Delete
+)
+
+// rules are for Machines.
 func rules(operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
-	return []admissionregistrationv1.RuleWithOperations{{
-		Operations: operations,
-		Rule: admissionregistrationv1.Rule{
-			APIGroups:   []string{machinev1beta1.GroupName},
-			APIVersions: []string{"v1beta1"},
-			Resources:   []string{"machines"},
-			Scope:       new(admissionregistrationv1.NamespacedScope),
-		},
-	}}
+	return []admissionregistrationv1.RuleWithOperations{rule(admissionregistrationv1.NamespacedScope, machinev1beta1.GroupName, "v1beta1", "machines", operations...)}
 }
 
-func clusterRule(group, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
+func rule(scope admissionregistrationv1.ScopeType, group, version, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: operations,
 		Rule: admissionregistrationv1.Rule{
-			APIGroups:   []string{group},
-			APIVersions: []string{"v1"},
-			Resources:   []string{resource},
-			Scope:       new(admissionregistrationv1.ClusterScope),
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource}, Scope: &scope,
 		},
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // Shared is what all replicas have to know of the registrations, and what a new one could learn only from
@@ -47,8 +49,8 @@ type Shared struct {
 	seen        map[string]time.Time // since when this replica knows a token of the record
 	forgot      []token              // those of a Secret that was deleted
 	forgotUntil time.Time            // they are good until the next one is registered
-	said        string
 	wake        chan struct{}
+	trouble     trouble
 }
 
 // record is the Secret's content.
@@ -87,12 +89,11 @@ func NewShared(secret client.ObjectKey, api client.WithWatch, trust *Trust, c cl
 	return &Shared{Secret: secret, API: api, Trust: trust, Clock: c, Log: log, wake: make(chan struct{}, 1)}
 }
 
-// NeedLeaderElection says that every replica runs it.
-func (*Shared) NeedLeaderElection() bool { return false }
-
 // Start reads the Secret until the context ends.
 func (s *Shared) Start(ctx context.Context) error {
-	go follow(ctx, s.API, s.Log, corev1.SchemeGroupVersion.WithKind("SecretList"), s.Secret, func() { kick(s.wake) })
+	ctx = logr.NewContext(ctx, s.Log)
+	secrets := corev1.SchemeGroupVersion.WithKind("SecretList")
+	go observe.Follow(ctx, s.API, secrets, func() { kick(s.wake) }, client.InNamespace(s.Secret.Namespace), client.MatchingFields{"metadata.name": s.Secret.Name})
 	return every(ctx, lookEvery, s.wake, func() {
 		s.using.Lock()
 		_, err := s.read(ctx)
@@ -101,19 +102,9 @@ func (s *Shared) Start(ctx context.Context) error {
 	})
 }
 
-// say logs why the Secret cannot be read, once.
+// say logs why the Secret cannot be read.
 func (s *Shared) say(ctx context.Context, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	s.mu.Lock()
-	changed := text != s.said
-	s.said = text
-	s.mu.Unlock()
-	if changed && err != nil && ctx.Err() == nil {
-		s.Log.Error(err, "the Secret that the replicas share is not read: what it held before goes on")
-	}
+	s.trouble.say(ctx, s.Log, err, "the Secret that the replicas share is not read: what it held before goes on")
 }
 
 // Check is nil once this replica knows under which paths it is called.

@@ -79,8 +79,7 @@ func testTokens(t *testing.T, c *cluster) {
 	reads(t, other)
 	must(t, other.Check(nil))
 	first := leader.Token()
-	mutating, _ := Registrations(Options{Service: &Service{Namespace: ourPlace, Name: "holdfast-webhook", Port: 443}, MachineNamespace: namespace})
-	mutating.Webhooks[0].ClientConfig = withToken(mutating.Webhooks[0].ClientConfig, first)
+	mutating, _ := Registrations(Options{Service: &Service{Namespace: ourPlace, Name: "holdfast-webhook", Port: 443}, MachineNamespace: namespace, Token: first})
 	must(t, c.api.Create(t.Context(), mutating, client.DryRunAll)) // the API server takes it for a Service's path
 	if first == "" || first != other.Token() || !leader.good(first) || !other.good(first) {
 		t.Fatalf("tokens %q and %q", first, other.Token())

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 )
 
@@ -153,34 +154,23 @@ func (t *Trust) Bundle() []byte {
 }
 
 func encode(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: c.Raw})
 }
 
 func holds(certs []*x509.Certificate, c *x509.Certificate) bool {
 	return slices.ContainsFunc(certs, c.Equal)
 }
 
-// parseCAs reads a bundle, of at least one certificate. What is not a certificate in it is an error.
-func parseCAs(bundle []byte) ([]*x509.Certificate, error) {
-	var out []*x509.Certificate
-	for rest := bundle; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("a PEM block is a %s, and not a CERTIFICATE", block.Type)
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("a certificate cannot be read: %w", err)
-		}
+// parseCAs reads a bundle, of at least one certificate.
+func parseCAs(bundle []byte) (out []*x509.Certificate, err error) {
+	certs, err := cert.ParseCertsPEM(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("it cannot be read as certificates in PEM: %w", err)
+	}
+	for _, c := range certs {
 		if !holds(out, c) {
 			out = append(out, c)
 		}
-	}
-	if len(out) == 0 {
-		return nil, errors.New("it holds no certificate in PEM")
 	}
 	return out, nil
 }

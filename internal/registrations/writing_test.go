@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
@@ -138,13 +139,39 @@ func testMoved(t *testing.T, c *cluster) {
 
 	port := int32(443)
 	service := func(s admissionregistrationv1.ServiceReference) string {
-		return place(admissionregistrationv1.WebhookClientConfig{Service: &s})
+		return place(&admissionregistrationv1.WebhookClientConfig{Service: &s})
 	}
 	if a, b := service(admissionregistrationv1.ServiceReference{Namespace: "a", Name: "b"}), service(admissionregistrationv1.ServiceReference{Namespace: "a", Name: "b", Port: &port, Path: new("/c")}); a != b {
 		t.Errorf("%s is not %s", a, b)
 	}
 	if a, b := service(admissionregistrationv1.ServiceReference{Namespace: "a", Name: "b"}), service(admissionregistrationv1.ServiceReference{Namespace: "b", Name: "b"}); a == b {
 		t.Errorf("%s is both", a)
+	}
+}
+
+// testScaleIn: in full mode what lowers the control plane's number is refused, too, while the webhooks are down. An earlier
+// version let it pass.
+func testScaleIn(t *testing.T, c *cluster) {
+	want := map[string]bool{ClosedWebhook: true, HomeWebhook: true, ScaleWebhook: true}
+	for _, when := range []string{"at first", "after an earlier version"} {
+		k := c.keeper(t, nobodyURL, trusted(t))
+		k.Options.EtcdNamespace, k.Proof = "openshift-etcd", reached
+		k.round(t.Context())
+		config := c.validating(t)
+		got := map[string]bool{}
+		for i := range config.Webhooks {
+			w := &config.Webhooks[i]
+			if *w.FailurePolicy == fails {
+				got[w.Name] = true
+			}
+			if w.Name == ScaleWebhook {
+				w.FailurePolicy = new(ignores)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", when, diff)
+		}
+		must(t, c.api.Update(t.Context(), config))
 	}
 }
 
@@ -259,7 +286,8 @@ func testFollow(t *testing.T, c *cluster) {
 	log := funcr.New(func(string, string) { lines.Add(1) }, funcr.Options{})
 	start := func(api client.WithWatch, log logr.Logger) {
 		run(t, func(ctx context.Context) error {
-			follow(ctx, api, log, admissionregistrationv1.SchemeGroupVersion.WithKind("MutatingWebhookConfigurationList"), client.ObjectKey{Name: Name}, func() { changes.Add(1) })
+			observe.Follow(logr.NewContext(ctx, log), api, admissionregistrationv1.SchemeGroupVersion.WithKind("MutatingWebhookConfigurationList"),
+				func() { changes.Add(1) }, client.MatchingFields{"metadata.name": Name})
 			return nil
 		})
 	}
