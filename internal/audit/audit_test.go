@@ -125,7 +125,7 @@ func uids(list []Entry) []string {
 func counts(t *testing.T, s *Sink, want string) {
 	t.Helper()
 	value := testutil.ToFloat64
-	got := fmt.Sprintf("written %v errors %v repeated %v", value(s.local.counters.events), value(s.local.counters.errors), value(s.meters.repeated))
+	got := fmt.Sprintf("written %v errors %v repeated %v", value(s.local.counters.events), value(s.local.counters.errors), value(s.repeated))
 	if s.remote != nil {
 		got += fmt.Sprintf("; sent %v dropped %v", value(s.remote.counters.events), value(s.remote.counters.dropped))
 	}
@@ -247,7 +247,7 @@ func TestUnwritable(t *testing.T) {
 		t.Errorf("ready from the start: %v", err)
 	}
 	s.Write(record("lost"))
-	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "not a directory (1 records") {
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("ready: %v", err)
 	}
 	counts(t, s, "written 0 errors 1 repeated 0")
@@ -309,7 +309,7 @@ func TestFullDisk(t *testing.T) {
 	s := sink(t, o)
 	s.Write(record("cut off"))
 	s.Write(record("not at all"))
-	if err := s.Ready(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "2 records") {
+	if err := s.Ready(); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("ready: %v", err)
 	}
 	d.space = 1 << 20
@@ -555,24 +555,20 @@ func TestRepetitions(t *testing.T) {
 		s.Write(create)
 		create.RequestUID = "again"
 		s.Write(create)
-		s.Write(repaired("d", "argocd", "master-0"))
-		s.Write(repaired("e", "argocd", "master-0"))
-		for i := range maxFights { // more fights than are kept: those that rested longest are summed up
+		for i := range maxFights { // more fights than are counted
 			s.Write(repaired("crowd", fmt.Sprint("user-", i), "master-0"))
 		}
-		if got := s.repeats.cache.Len(); got != maxFights {
+		if got := len(s.repeats.fights); got != maxFights {
 			t.Errorf("%d fights are kept", got)
 		}
-		if !strings.Contains(out.String(), `"auditID":"again"`) || !strings.Contains(out.String(), `"auditID":"e"`) {
-			t.Error("fights that were pushed out are not summed up")
-		}
 		out.Reset()
-		s.Write(repaired("f", "user-9", "master-0"))
+		s.Write(repaired("one too many", fmt.Sprint("user-", maxFights-1), "master-0"))
+		wrote("one too many x1 over 0s")
 		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		wrote("f x1 over 0s")
-		counts(t, s, "written 536 errors 0 repeated 37")
+		wrote("again x1 over 0s")
+		counts(t, s, "written 534 errors 0 repeated 35")
 	})
 }
 
@@ -589,20 +585,14 @@ func TestValidate(t *testing.T) {
 	for args, want := range map[string][]string{
 		"":                   nil,
 		"--audit-log-path=-": nil,
-		"--audit-log-path=/nowhere/at/all/audit.log":               nil, // a disk that is missing is no slip
-		"--audit-log-maxsize=0 --audit-log-maxage=0":               nil,
-		"--audit-log-maxsize=-1":                                   {"--audit-log-maxsize", "-1", "0 or more"},
-		"--audit-log-maxage=-7":                                    {"--audit-log-maxage", "-7"},
-		"--audit-log-maxbackup=-1":                                 {"--audit-log-maxbackup", "-1"},
-		"--audit-webhook-batch-buffer-size=0":                      {"--audit-webhook-batch-buffer-size", "0", "1 or more"},
-		"--audit-webhook-batch-max-size=0":                         {"--audit-webhook-batch-max-size"},
-		"--audit-webhook-batch-max-wait=0s":                        {"--audit-webhook-batch-max-wait", "0s"},
-		"--audit-webhook-initial-backoff=-1s":                      {"--audit-webhook-initial-backoff", "-1s"},
-		"--audit-log-path=" + dir:                                  {"--audit-log-path", dir, "folder"},
-		"--audit-log-path=" + pipe:                                 {"--audit-log-path", pipe, "use -"},
-		"--audit-webhook-config-file=" + config:                    {"--audit-webhook-config-file", "needs --audit-log-path"},
-		"--audit-log-path=- --audit-webhook-config-file=" + config: {"--audit-webhook-config-file", config},
-		"--audit-log-path=- --audit-webhook-config-file=/nowhere":  {"--audit-webhook-config-file", "/nowhere"},
+		"--audit-log-path=/nowhere/at/all/audit.log": nil, // a disk that is missing is no slip
+		"--audit-log-maxsize=0 --audit-log-maxage=0": nil,
+		"--audit-log-maxsize=-1":                     {"--audit-log-maxsize", "-1", "0 or more"},
+		"--audit-log-maxage=-7":                      {"--audit-log-maxage", "-7"},
+		"--audit-log-maxbackup=-1":                   {"--audit-log-maxbackup", "-1"},
+		"--audit-log-path=" + dir:                    {"--audit-log-path", dir, "folder"},
+		"--audit-log-path=" + pipe:                   {"--audit-log-path", pipe, "use -"},
+		"--audit-webhook-config-file=" + config:      {"--audit-webhook-config-file", "needs --audit-log-path"},
 	} {
 		o := NewOptions()
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -623,20 +613,9 @@ func TestValidate(t *testing.T) {
 }
 
 func TestReadLongLines(t *testing.T) {
-	var log bytes.Buffer
-	log.WriteString(strings.Repeat("x", maxLine+1) + "\n")
-	s, err := open(options("-"), &log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Write(record("a"))
-	tally, err := Read(&log, func(Entry) {}, func(line int, err error) {
-		if line != 1 || !strings.Contains(err.Error(), "16 MiB") {
-			t.Errorf("line %d: %v", line, err)
-		}
-	})
-	if err != nil || (tally != Tally{Ours: 1, Bad: 1}) {
-		t.Errorf("%+v %v", tally, err)
+	long := strings.NewReader(strings.Repeat("x", maxLine+1) + "\n")
+	if _, err := Read(long, func(Entry) {}, func(int, error) {}); err == nil || !strings.Contains(err.Error(), "longer than 16 MiB") {
+		t.Error(err)
 	}
 }
 
@@ -718,7 +697,7 @@ func TestStep(t *testing.T) {
 	none := sink(t, options(""))
 	none.WriteStep(Step{Reason: "Changed"})
 	got := entries(t, 0, path)
-	if len(got) != 2 || got[0].Key() == got[1].Key() {
+	if len(got) != 2 || got[0].key() == got[1].key() {
 		t.Fatalf("%+v", got)
 	}
 	e := &got[0]

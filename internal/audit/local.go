@@ -5,32 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/runtime"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
-	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 )
 
-// local is the local log: the API server's log backend, on a writer that keeps the failures. The
-// backend itself would tell of each one in klog, record and all, and of none to anybody else.
+// local is the local log. The API server's log backend would write each failure to klog, with the record, and tell nobody else.
 type local struct {
-	audit.Backend
 	path     string
 	out      *timeLimited
-	file     io.Closer // nil for standard output
 	counters counters
 	log      logr.Logger
 	complain rate.Sometimes
 
 	mu      sync.Mutex
 	failing error // the last write's, nil if it worked
-	missing int   // records not written since it last worked
 }
 
 func newLocal(o Options, out io.Writer, c counters) *local {
@@ -40,74 +36,59 @@ func newLocal(o Options, out io.Writer, c counters) *local {
 	}
 	if l.path == stdoutPath {
 		l.path = "(standard output)"
-	}
-	l.Backend = auditlog.NewBackend(l, auditlog.FormatJson, auditv1.SchemeGroupVersion)
-	if l.file, _ = out.(io.Closer); l.file != nil {
-		if _, err := l.out.Write([]byte("\n")); err != nil { // told now rather than at the first denial
-			l.failing = err
-			l.log.Error(err, "the audit log cannot be written", "path", l.path)
-		}
+	} else {
+		l.attempt([]byte("\n")) // so that a failure is told now, not at the first denial, and ends what a crash cut off
 	}
 	return l
 }
 
-// Write takes one record, a whole line. It never fails; see failed. An empty line before it is no record: it ends one that was cut
-// off, by a full disk here, and by a crash where the log is opened.
-func (l *local) Write(p []byte) (int, error) {
-	line := p
-	l.mu.Lock()
-	if l.failing != nil {
-		line = append([]byte("\n"), p...)
-	}
-	l.mu.Unlock()
-	if _, err := l.out.Write(line); err != nil {
-		l.failed(err)
-	} else {
-		l.counters.events.Inc()
-		l.works()
-	}
-	return len(p), nil
-}
-
-func (l *local) failed(err error) {
-	l.counters.errors.Inc()
-	l.mu.Lock()
-	l.failing = err
-	l.missing++
-	missing := l.missing
-	l.mu.Unlock()
-	l.complain.Do(func() { l.log.Error(err, "the audit log cannot be written", "path", l.path, "missing", missing) })
-}
-
-func (l *local) works() {
-	l.mu.Lock()
-	was, missing := l.failing, l.missing
-	l.failing, l.missing = nil, 0
-	l.mu.Unlock()
-	if was != nil {
-		l.log.Info("the audit log is written again", "path", l.path, "missing", missing)
-	}
-}
-
-func (l *local) ready() error {
-	l.mu.Lock()
-	err, missing := l.failing, l.missing
-	l.mu.Unlock()
+// write writes one record, a line. After a failure an empty line comes first: a full disk may have cut off the line before.
+func (l *local) write(e *auditapi.Event) {
+	line, err := runtime.Encode(audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), e)
 	if err == nil {
-		return nil
+		if l.failure() != nil {
+			line = append([]byte("\n"), line...)
+		}
+		err = l.attempt(line)
 	}
-	if _, err = l.out.Write([]byte("\n")); err == nil {
-		l.works()
-		return nil
+	if err != nil {
+		l.counters.errors.Inc()
+		return
 	}
-	return fmt.Errorf("audit log %s cannot be written: %w (%d records are missing)", l.path, err, missing)
+	l.counters.events.Inc()
 }
 
-func (l *local) close() error {
-	if l.file == nil || l.out.hangs.Load() {
+// attempt writes, and keeps whether that worked.
+func (l *local) attempt(p []byte) error {
+	err := l.out.Write(p)
+	l.mu.Lock()
+	was := l.failing
+	l.failing = err
+	l.mu.Unlock()
+	switch {
+	case err != nil:
+		l.complain.Do(func() { l.log.Error(err, "the audit log cannot be written", "path", l.path) })
+	case was != nil:
+		l.log.Info("the audit log is written again", "path", l.path)
+	}
+	return err
+}
+
+func (l *local) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failing
+}
+
+// ready tries again if the last write failed.
+func (l *local) ready() error {
+	if l.failure() == nil {
 		return nil
 	}
-	return l.file.Close()
+	if err := l.attempt([]byte("\n")); err != nil {
+		return fmt.Errorf("audit log %s cannot be written: %w", l.path, err)
+	}
+	return nil
 }
 
 // writeTimeout is how long an answer may wait for the local log.
@@ -124,19 +105,19 @@ type timeLimited struct {
 	hangs    atomic.Bool   // the last write was given up on: who finds it still there does not wait
 }
 
-func (w *timeLimited) Write(p []byte) (int, error) {
+func (w *timeLimited) Write(p []byte) error {
 	timer := time.NewTimer(w.patience)
 	defer timer.Stop()
 	select {
 	case w.turn <- struct{}{}:
 	default:
 		if w.hangs.Load() {
-			return 0, errHangs
+			return errHangs
 		}
 		select {
 		case w.turn <- struct{}{}:
 		case <-timer.C:
-			return 0, errHangs
+			return errHangs
 		}
 	}
 	w.hangs.Store(false)
@@ -149,15 +130,9 @@ func (w *timeLimited) Write(p []byte) (int, error) {
 	}()
 	select {
 	case err := <-done:
-		if err != nil {
-			return 0, err
-		}
-		return len(p), nil
+		return err
 	case <-timer.C:
 		w.hangs.Store(true)
-		return 0, errHangs
+		return errHangs
 	}
 }
-
-// never is a size in megabytes at which nothing is rotated; lumberjack takes 0 for 100.
-const never = math.MaxInt64 >> 20

@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,26 +19,16 @@ type Options struct {
 	LogMaxBackup int    // rotated files that are kept, 0 is all
 	LogCompress  bool   // rotated files are compressed with gzip
 
-	WebhookConfigFile      string        // kubeconfig of the remote sink, empty is none
-	WebhookInitialBackoff  time.Duration // until a failed call is tried again the first time
-	WebhookBatchBufferSize int           // records that wait for the remote sink at most
-	WebhookBatchMaxSize    int           // records in one call
-	WebhookBatchMaxWait    time.Duration // until a batch is sent that is not full
+	WebhookConfigFile string // kubeconfig of the remote sink, empty is none
 
 	Stdout     io.Writer             // for LogPath -
 	Registerer prometheus.Registerer // required; takes the counters holdfast_audit_*
 	Log        logr.Logger           // told when a sink fails and when it recovers
 }
 
-// NewOptions are the options without flags: no sink. The log's numbers are kube-apiserver's, those of
-// the remote sink are smaller, for these records are few.
+// NewOptions are the options without flags: no sink, and kube-apiserver's numbers.
 func NewOptions() Options {
-	return Options{
-		LogMaxSize: 100, LogMaxAge: 366, LogMaxBackup: 100,
-		WebhookInitialBackoff: 10 * time.Second, WebhookBatchBufferSize: 1000,
-		WebhookBatchMaxSize: 100, WebhookBatchMaxWait: 5 * time.Second,
-		Stdout: os.Stdout,
-	}
+	return Options{LogMaxSize: 100, LogMaxAge: 366, LogMaxBackup: 100, Stdout: os.Stdout}
 }
 
 // AddFlags adds the flags, named like kube-apiserver's.
@@ -50,38 +39,15 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.LogMaxBackup, "audit-log-maxbackup", o.LogMaxBackup, "rotated audit logs to keep; 0 for all")
 	f.BoolVar(&o.LogCompress, "audit-log-compress", o.LogCompress, "compress rotated audit logs with gzip")
 	f.StringVar(&o.WebhookConfigFile, "audit-webhook-config-file", o.WebhookConfigFile, "kubeconfig of a server that is sent the records, too; empty for none")
-	f.DurationVar(&o.WebhookInitialBackoff, "audit-webhook-initial-backoff", o.WebhookInitialBackoff, "how long to wait before the first failed call to that server is repeated; later waits are longer, up to a minute")
-	f.IntVar(&o.WebhookBatchBufferSize, "audit-webhook-batch-buffer-size", o.WebhookBatchBufferSize, "records that may wait for that server; more are counted, and are in the local audit log alone")
-	f.IntVar(&o.WebhookBatchMaxSize, "audit-webhook-batch-max-size", o.WebhookBatchMaxSize, "records to send in one call")
-	f.DurationVar(&o.WebhookBatchMaxWait, "audit-webhook-batch-max-wait", o.WebhookBatchMaxWait, "how long a record waits for others to be sent with")
 }
 
 // Validate finds the first thing wrong with the flags and says so in a sentence that names it.
 func (o *Options) Validate() error {
-	for _, n := range [...]struct {
-		flag         string
-		value, least int
-		unit         string
-	}{
-		{"audit-log-maxsize", o.LogMaxSize, 0, "megabytes (0: never rotate)"},
-		{"audit-log-maxage", o.LogMaxAge, 0, "days (0: keep for ever)"},
-		{"audit-log-maxbackup", o.LogMaxBackup, 0, "files (0: keep all)"},
-		{"audit-webhook-batch-buffer-size", o.WebhookBatchBufferSize, 1, "records"},
-		{"audit-webhook-batch-max-size", o.WebhookBatchMaxSize, 1, "records"},
+	for flag, value := range map[string]int{
+		"audit-log-maxsize": o.LogMaxSize, "audit-log-maxage": o.LogMaxAge, "audit-log-maxbackup": o.LogMaxBackup,
 	} {
-		if n.value < n.least {
-			return fmt.Errorf("--%s is %d; it is %d or more %s", n.flag, n.value, n.least, n.unit)
-		}
-	}
-	for _, d := range [...]struct {
-		flag  string
-		value time.Duration
-	}{
-		{"audit-webhook-initial-backoff", o.WebhookInitialBackoff},
-		{"audit-webhook-batch-max-wait", o.WebhookBatchMaxWait},
-	} {
-		if d.value <= 0 {
-			return fmt.Errorf("--%s is %s; it is longer than 0", d.flag, d.value)
+		if value < 0 {
+			return fmt.Errorf("--%s is %d; it is 0 or more", flag, value)
 		}
 	}
 	// A disk that is not there today is no reason to leave the cluster unguarded; a slip of the pen is.
@@ -92,14 +58,8 @@ func (o *Options) Validate() error {
 			}
 		}
 	}
-	if o.WebhookConfigFile == "" {
-		return nil
-	}
-	if o.LogPath == "" {
+	if o.WebhookConfigFile != "" && o.LogPath == "" {
 		return fmt.Errorf("--audit-webhook-config-file needs --audit-log-path as well (- is standard output): that log keeps what the server does not take in time")
-	}
-	if _, err := webhookConfig(o.WebhookConfigFile); err != nil {
-		return fmt.Errorf("--audit-webhook-config-file %s: %w", o.WebhookConfigFile, err)
 	}
 	return nil
 }

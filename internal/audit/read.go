@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -90,12 +91,13 @@ type Tally struct {
 	Bad     int // neither
 }
 
-// maxLine bounds a line: the API server's events, which may stand in the same log, hold whole objects.
+// maxLine bounds a line. The API server's events, which may stand in the same log, hold whole objects.
 const maxLine = 16 << 20
 
 // Read hands every record of ours in a log to each, in the log's order, and every line that is no
 // audit event to bad. Empty lines are nothing. A log may be compressed with gzip, which its first
-// bytes tell, and its lines may bear the prefix of kubectl logs --prefix. An error is one of reading; what was read before it has been handed over.
+// bytes tell, and its lines may bear the prefix of kubectl logs --prefix. An error is one of reading; what was read before it
+// has been handed over.
 func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally, error) {
 	var tally Tally
 	r := bufio.NewReader(in)
@@ -106,16 +108,17 @@ func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally,
 		}
 		r = bufio.NewReader(z)
 	}
-	for n, end := 1, false; !end; n++ {
-		line, tooLong, err := readLine(r)
-		if end = errors.Is(err, io.EOF); err != nil && !end {
-			return tally, err
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
 		}
-		switch e, parseErr := parse(line, tooLong); {
-		case parseErr != nil:
+		switch e, err := parse(line); {
+		case err != nil:
 			tally.Bad++
-			bad(n, parseErr)
-		case e == nil:
+			bad(n, err)
 		case e.Annotations[RuleAnnotation] == "" && e.Step() == "":
 			tally.Foreign++
 		default:
@@ -123,33 +126,13 @@ func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally,
 			each(*e)
 		}
 	}
-	return tally, nil
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return tally, fmt.Errorf("a line is longer than %d MiB", maxLine>>20)
+	}
+	return tally, lines.Err()
 }
 
-// readLine reads a line and leaves out what is beyond maxLine.
-func readLine(r *bufio.Reader) (line []byte, tooLong bool, err error) {
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxLine {
-			tooLong, line = true, nil
-		}
-		if !tooLong {
-			line = append(line, part...)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return bytes.TrimSpace(line), tooLong, err
-		}
-	}
-}
-
-// parse is nil for an empty line.
-func parse(line []byte, tooLong bool) (*Entry, error) {
-	if tooLong {
-		return nil, fmt.Errorf("it is longer than %d MiB", maxLine>>20)
-	}
-	if len(line) == 0 {
-		return nil, nil
-	}
+func parse(line []byte) (*Entry, error) {
 	if line[0] == '[' { // kubectl logs --prefix puts [pod/holdfast-1/manager] in front
 		_, line, _ = bytes.Cut(line, []byte("] "))
 	}
@@ -163,14 +146,9 @@ func parse(line []byte, tooLong bool) (*Entry, error) {
 	return &e, nil
 }
 
-// Sort orders entries by time; those of the same time stay as they are.
-func Sort(entries []Entry) {
-	slices.SortStableFunc(entries, func(a, b Entry) int { return a.Last().Compare(b.Last()) })
-}
-
-// Key is the same for two records of one decision. The API server asks again where an answer got lost,
+// key is the same for two records of one decision. The API server asks again where an answer got lost,
 // maybe another replica; logs may be copied. A record without an ID is like no other: its key is "".
-func (e *Entry) Key() string {
+func (e *Entry) key() string {
 	if e.AuditID == "" {
 		return ""
 	}
@@ -180,20 +158,17 @@ func (e *Entry) Key() string {
 // Merge orders the entries of several logs by time and leaves out those that are there already. Of two
 // records of one decision the one that somebody waited for stays.
 func Merge(entries []Entry) []Entry {
-	Sort(entries)
-	at := map[string]int{}
-	out := entries[:0:0]
-	for _, e := range entries {
-		key := e.Key()
-		k, twice := at[key]
-		switch {
-		case !twice || key == "":
-			at[key] = len(out)
-			out = append(out, e)
-		case out[k].Abandoned() && !e.Abandoned():
-			out[k] = e
-		}
-	}
-	Sort(out)
-	return out
+	byTime := func(a, b Entry) int { return a.Last().Compare(b.Last()) }
+	slices.SortStableFunc(entries, func(a, b Entry) int {
+		return cmp.Or(strings.Compare(a.Annotations[AbandonedAnnotation], b.Annotations[AbandonedAnnotation]), byTime(a, b))
+	})
+	seen := map[string]bool{}
+	entries = slices.DeleteFunc(entries, func(e Entry) bool {
+		key := e.key()
+		twice := seen[key]
+		seen[key] = key != ""
+		return twice
+	})
+	slices.SortStableFunc(entries, byTime)
+	return entries
 }

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -107,12 +106,15 @@ func evidenceOf(s *quorum.Snapshot) Evidence {
 
 // event is the record in the API server's form. What the API server knows and a webhook is not told
 // stays empty: request URI, source address, user agent, and the verb patch, which comes as an update.
-func (r *Record) event(now time.Time) (*auditapi.Event, error) {
+func (r *Record) event(now time.Time) *auditapi.Event {
+	var rules, verdicts, said []string
+	for _, f := range r.Decision.Findings {
+		rules, verdicts, said = append(rules, string(f.Rule)), append(verdicts, f.Verdict.String()), append(said, f.Lines...)
+	}
 	object := r.Object
-	rules, verdicts, said := words(&r.Decision)
-	e := newEvent(r.RequestUID, r.Operation.String(), said, r.Received, now)
+	e := newEvent(r.RequestUID, r.Operation.String(), strings.Join(said, "\n"), r.Received, now, r.Snapshot)
 	e.User, e.ObjectRef = r.User, &object
-	e.Annotations[RuleAnnotation], e.Annotations[VerdictAnnotation] = rules, verdicts
+	e.Annotations[RuleAnnotation], e.Annotations[VerdictAnnotation] = strings.Join(rules, ","), strings.Join(verdicts, ",")
 	if r.Decision.Denial() != nil {
 		e.ResponseStatus.Status, e.ResponseStatus.Code = metav1.StatusFailure, http.StatusForbidden
 		e.ResponseStatus.Reason = metav1.StatusReasonForbidden
@@ -128,11 +130,16 @@ func (r *Record) event(now time.Time) (*auditapi.Event, error) {
 	if r.Abandoned {
 		e.Annotations[AbandonedAnnotation] = "true"
 	}
-	return e, addEvidence(e, r.Snapshot)
+	return e
 }
 
-// newEvent is an Event of something that went well.
-func newEvent(id types.UID, verb, said string, received, now time.Time) *auditapi.Event {
+// newEvent is an Event of something that went well, with what was seen, if anything.
+func newEvent(id types.UID, verb, said string, received, now time.Time, s *quorum.Snapshot) *auditapi.Event {
+	annotations := map[string]string{}
+	if s != nil {
+		evidence, _ := json.Marshal(evidenceOf(s)) // texts, numbers and times: it has no error
+		annotations[EvidenceAnnotation] = string(evidence)
+	}
 	return &auditapi.Event{
 		Level:                    auditapi.LevelMetadata,
 		Stage:                    auditapi.StageResponseComplete,
@@ -141,28 +148,6 @@ func newEvent(id types.UID, verb, said string, received, now time.Time) *auditap
 		ResponseStatus:           &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK, Message: said},
 		RequestReceivedTimestamp: metav1.NewMicroTime(received),
 		StageTimestamp:           metav1.NewMicroTime(now),
-		Annotations:              map[string]string{},
+		Annotations:              annotations,
 	}
-}
-
-// addEvidence adds what was seen, if anything.
-func addEvidence(e *auditapi.Event, s *quorum.Snapshot) error {
-	if s == nil {
-		return nil
-	}
-	evidence, err := json.Marshal(evidenceOf(s))
-	if err != nil {
-		return fmt.Errorf("evidence of %s %s: %w", e.Verb, e.AuditID, err)
-	}
-	e.Annotations[EvidenceAnnotation] = string(evidence)
-	return nil
-}
-
-// words are the rules, verdicts and lines of all findings.
-func words(d *admission.Decision) (rules, verdicts, said string) {
-	var r, v, s []string
-	for _, f := range d.Findings {
-		r, v, s = append(r, string(f.Rule)), append(v, f.Verdict.String()), append(s, f.Lines...)
-	}
-	return strings.Join(r, ","), strings.Join(v, ","), strings.Join(s, "\n")
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -102,39 +104,51 @@ func (c *collector) called() int {
 
 func always(status int) func(int) int { return func(int) int { return status } }
 
-func remoteOptions(t *testing.T, c *collector) Options {
-	o := options(filepath.Join(t.TempDir(), "audit.log"))
-	o.WebhookConfigFile, o.WebhookBatchMaxWait, o.WebhookInitialBackoff = c.config, time.Millisecond, 5*time.Millisecond
-	return o
-}
-
-func TestRemote(t *testing.T) {
-	c := collect(t, always(http.StatusOK))
-	o := remoteOptions(t, c)
-	if err := o.Validate(); err != nil {
+// sending is a sink whose remote one is tried again soon, and changed before it begins.
+func sending(t *testing.T, c *collector, path string, change func(*remote)) *Sink {
+	t.Helper()
+	o := options(path)
+	s := sink(t, o)
+	r, err := newRemote(c.config, o.Log, newCounters(o.Registerer, "webhook"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	o.WebhookBatchMaxSize, o.WebhookBatchMaxWait = 4, time.Hour
-	s := sink(t, o)
+	r.backoff.Duration = 5 * time.Millisecond
+	change(r)
+	s.remote = r
+	go r.run()
+	return s
+}
+
+func asItIs(*remote) {}
+
+func TestRemote(t *testing.T) {
+	letGo := make(chan struct{})
+	c := collect(t, func(int) int { <-letGo; return http.StatusOK })
+	path := filepath.Join(t.TempDir(), "audit.log")
+	s := sending(t, c, path, asItIs)
 	var want []string
-	for i := range 10 {
+	for i := range batchLimit + 10 {
 		want = append(want, fmt.Sprint(i))
 		s.Write(record(want[i]))
+		if i == 0 {
+			gomega.NewWithT(t).Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.Equal(1))
+		}
 	}
-	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.HaveLen(8))
+	close(letGo)
 	if err := s.Close(t.Context()); err != nil { // sends the rest
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, c.received()); diff != "" || c.batch != 4 {
-		t.Errorf("batches of %d: %s", c.batch, diff)
+	if diff := cmp.Diff(want, c.received()); diff != "" || c.batch != batchLimit || c.called() != 3 {
+		t.Errorf("%d calls, batches of %d: %s", c.called(), c.batch, diff)
 	}
-	counts(t, s, "written 10 errors 0 repeated 0; sent 10 dropped 0")
+	counts(t, s, "written 110 errors 0 repeated 0; sent 110 dropped 0")
 
 	s.Write(record("late"))
-	if diff := cmp.Diff(append(want, "late"), uids(entries(t, 0, o.LogPath))); diff != "" {
+	if diff := cmp.Diff(append(want, "late"), uids(entries(t, 0, path))); diff != "" {
 		t.Error(diff)
 	}
-	counts(t, s, "written 11 errors 0 repeated 0; sent 10 dropped 1")
+	counts(t, s, "written 111 errors 0 repeated 0; sent 110 dropped 1")
 }
 
 func TestRemoteIsTriedAgain(t *testing.T) {
@@ -145,7 +159,7 @@ func TestRemoteIsTriedAgain(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	s := sink(t, remoteOptions(t, c))
+	s := sending(t, c, "/dev/null", asItIs)
 	s.Write(record("a"))
 	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal([]string{"a"}))
 	if err := s.Close(t.Context()); err != nil {
@@ -160,28 +174,25 @@ func TestRemoteIsTriedAgain(t *testing.T) {
 func TestRemoteOverflow(t *testing.T) {
 	letGo := make(chan struct{})
 	c := collect(t, func(int) int { <-letGo; return http.StatusOK })
-	defer close(letGo)
-	o := remoteOptions(t, c)
-	o.WebhookBatchBufferSize, o.WebhookBatchMaxSize = 3, 1
-	s := sink(t, o)
-	g := gomega.NewWithT(t)
+	path := filepath.Join(t.TempDir(), "audit.log")
+	s := sending(t, c, path, func(r *remote) { r.queue = make(chan *auditapi.Event, 3) })
 	s.Write(record("0"))
-	g.Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.Equal(1)) // it is under way, and counts
-	var want []string
-	for i := range 10 {
-		want = append(want, fmt.Sprint(i))
-		if i > 0 {
-			s.Write(record(want[i]))
-		}
+	gomega.NewWithT(t).Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.Equal(1)) // it is under way
+	want := []string{"0"}
+	for i := range 9 {
+		want = append(want, fmt.Sprint(i+1))
+		s.Write(record(want[i+1]))
 	}
-	counts(t, s, "written 10 errors 0 repeated 0; sent 0 dropped 7")
-	letGo <- struct{}{}
-	letGo <- struct{}{}
-	letGo <- struct{}{}
-	g.Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal(want[:3]))
-	g.Eventually(s.remote.waiting.Load).WithTimeout(2 * time.Minute).Should(gomega.BeZero()) // and there is room again
-	counts(t, s, "written 10 errors 0 repeated 0; sent 3 dropped 7")
-	if diff := cmp.Diff(want, uids(entries(t, 0, o.LogPath))); diff != "" {
+	counts(t, s, "written 10 errors 0 repeated 0; sent 0 dropped 6")
+	close(letGo)
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want[:4], c.received()); diff != "" {
+		t.Error(diff)
+	}
+	counts(t, s, "written 10 errors 0 repeated 0; sent 4 dropped 6")
+	if diff := cmp.Diff(want, uids(entries(t, 0, path))); diff != "" {
 		t.Errorf("the local log has them all: %s", diff)
 	}
 }
@@ -190,15 +201,16 @@ func TestRemoteRefusesForGood(t *testing.T) {
 	c := collect(t, func(call int) int {
 		return []int{http.StatusRequestEntityTooLarge, http.StatusBadRequest, http.StatusOK}[call-1]
 	})
-	o := remoteOptions(t, c)
-	o.WebhookBatchMaxSize = 1
-	s := sink(t, o)
+	s := sending(t, c, "/dev/null", asItIs)
 	for i := range 3 {
 		s.Write(record(fmt.Sprint(i)))
+		gomega.NewWithT(t).Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.Equal(i + 1))
 	}
-	gomega.NewWithT(t).Eventually(c.received).WithTimeout(2 * time.Minute).Should(gomega.Equal([]string{"2"}))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"2"}, c.received()); diff != "" {
+		t.Error(diff)
 	}
 	counts(t, s, "written 3 errors 0 repeated 0; sent 1 dropped 2")
 }
@@ -206,9 +218,7 @@ func TestRemoteRefusesForGood(t *testing.T) {
 // TestRemoteIsDown: shutting down does not wait for it longer than it is given.
 func TestRemoteIsDown(t *testing.T) {
 	c := collect(t, always(http.StatusServiceUnavailable))
-	o := remoteOptions(t, c)
-	o.WebhookInitialBackoff = time.Hour
-	s := sink(t, o)
+	s := sending(t, c, "/dev/null", func(r *remote) { r.backoff.Duration = time.Hour })
 	s.Write(record("a"))
 	gomega.NewWithT(t).Eventually(c.called).WithTimeout(2 * time.Minute).Should(gomega.BeNumerically(">", 0))
 	s.Write(record("b"))
@@ -224,12 +234,15 @@ func TestRemoteIsDown(t *testing.T) {
 }
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
-	o := options("-")
-	o.WebhookConfigFile = "/nowhere/config"
-	if _, err := New(o); err == nil || !strings.Contains(err.Error(), "/nowhere/config") {
-		t.Error(err)
+	empty := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(empty, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := New(o); err == nil || !strings.Contains(err.Error(), "register metrics") { // twice in one registry
-		t.Error(err)
+	for _, config := range []string{"/nowhere/config", empty} {
+		o := options("-")
+		o.WebhookConfigFile = config
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), "--audit-webhook-config-file "+config) {
+			t.Error(err)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
-	"k8s.io/utils/lru"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 )
@@ -19,7 +18,7 @@ const (
 	RepeatWindow = 5 * time.Minute
 )
 
-// maxFights bounds what is counted at once; the one that rested longest is summed up early.
+// maxFights bounds what is counted at once: the repairs of more fights are all written.
 const maxFights = 512
 
 // fight is who gets what repaired, over and over.
@@ -36,25 +35,12 @@ type count struct {
 	last   *auditapi.Event // of them
 }
 
-// repeats counts fights. Leaving the cache, for whatever reason, makes a fight's summary due.
+// repeats counts fights.
 type repeats struct {
 	write func(*auditapi.Event)
 
-	mu    sync.Mutex
-	cache *lru.Cache
-	due   []*auditapi.Event
-}
-
-func newRepeats(write func(*auditapi.Event)) *repeats {
-	r := &repeats{write: write}
-	r.cache = lru.NewWithEvictionFunc(maxFights, func(_ lru.Key, value any) {
-		c := value.(*count)
-		c.timer.Stop()
-		if c.n > 0 {
-			r.due = append(r.due, c.summary())
-		}
-	})
-	return r
+	mu     sync.Mutex
+	fights map[fight]*count
 }
 
 // counted says whether the event repeats one that was written within the window, and then keeps it.
@@ -71,68 +57,65 @@ func (r *repeats) counted(d *admission.Decision, e *auditapi.Event) bool {
 	if key.object == "" { // a CREATE
 		key.object = e.ObjectRef.Namespace + "/" + e.ObjectRef.Name
 	}
-	defer r.flush()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if value, ok := r.cache.Get(key); ok {
-		c := value.(*count)
+	if c := r.fights[key]; c != nil {
 		if c.n++; c.n == 1 {
 			c.since = e.RequestReceivedTimestamp.Time
 		}
 		c.last = e
 		return true
 	}
-	c := &count{window: FirstCount}
-	c.timer = time.AfterFunc(c.window, func() { r.close(key, c) })
-	r.cache.Add(key, c)
+	if len(r.fights) < maxFights {
+		r.fights[key] = &count{window: FirstCount, timer: time.AfterFunc(FirstCount, func() { r.sumUp(key) })}
+	}
 	return false
 }
 
-// close ends a window, unless the fight was pushed out meanwhile. Where it went on within, a longer window begins.
-func (r *repeats) close(key fight, c *count) {
-	defer r.flush()
+// sumUp writes how a fight went in the window that ends, and begins a longer one, or forgets a fight that rested.
+func (r *repeats) sumUp(key fight) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if value, ok := r.cache.Get(key); !ok || value != c {
+	c := r.fights[key]
+	if c == nil { // closed meanwhile
+		r.mu.Unlock()
 		return
 	}
-	if c.n == 0 && c.window == RepeatWindow {
-		r.cache.Remove(key)
-		return
+	e := c.summary()
+	if e == nil && c.window == RepeatWindow {
+		delete(r.fights, key)
+	} else {
+		c.window = min(2*c.window, RepeatWindow)
+		c.timer.Reset(c.window)
 	}
-	if c.n > 0 {
-		r.due = append(r.due, c.summary())
-		c.n = 0
-	}
-	c.window = min(2*c.window, RepeatWindow)
-	c.timer.Reset(c.window)
-}
-
-// closeAll ends all windows.
-func (r *repeats) closeAll() {
-	defer r.flush()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cache.Clear()
-}
-
-// flush writes the summaries that are due, without the lock: a slow disk is not to hold up those
-// whose requests are only counted.
-func (r *repeats) flush() {
-	r.mu.Lock()
-	due := r.due
-	r.due = nil
 	r.mu.Unlock()
-	for _, e := range due {
+	if e != nil { // without the lock: a slow disk is not to hold up those whose requests are only counted
 		r.write(e)
 	}
 }
 
-// summary is the last event, as one that stands for all.
+// close ends all windows.
+func (r *repeats) close() {
+	r.mu.Lock()
+	fights := maps.Clone(r.fights)
+	clear(r.fights)
+	r.mu.Unlock()
+	for _, c := range fights {
+		c.timer.Stop()
+		if e := c.summary(); e != nil {
+			r.write(e)
+		}
+	}
+}
+
+// summary is the last event, as one that stands for all that were counted; nil if none was. The count begins anew.
 func (c *count) summary() *auditapi.Event {
+	if c.n == 0 {
+		return nil
+	}
 	e := *c.last
 	e.Annotations = maps.Clone(e.Annotations)
 	e.Annotations[RepeatedAnnotation] = strconv.Itoa(c.n)
 	e.Annotations[RepeatedSinceAnnotation] = c.since.UTC().Format(time.RFC3339Nano)
+	c.n = 0
 	return &e
 }

@@ -45,20 +45,12 @@ func (s *Sink) WriteStep(step Step) {
 	if s.local == nil {
 		return
 	}
-	e, err := step.event(time.Now())
-	if err != nil {
-		s.local.failed(err)
-		return
-	}
-	s.send(e)
-}
-
-func (s *Step) event(now time.Time) (*auditapi.Event, error) {
-	e := newEvent(uuid.NewUUID(), s.Action, s.Said, now, now)
-	e.User.Username, e.ObjectRef = StepUser, &s.Object
-	e.Annotations[StepAnnotation] = s.Reason
-	if s.Warning {
+	now := time.Now()
+	e := newEvent(uuid.NewUUID(), step.Action, step.Said, now, now, step.Snapshot)
+	e.User.Username, e.ObjectRef = StepUser, &step.Object
+	e.Annotations[StepAnnotation] = step.Reason
+	if step.Warning {
 		e.Annotations[WarningAnnotation] = "true"
 	}
-	return e, addEvidence(e, s.Snapshot)
+	s.send(e)
 }
