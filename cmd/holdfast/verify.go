@@ -150,21 +150,23 @@ func (o *membershipFlags) run(cmd *cobra.Command) (hostenv.Environment, error) {
 	if err := o.check(); err != nil {
 		return hostenv.Environment{}, err
 	}
-	check := verify.Membership{PeerURL: o.peer, DataDir: o.data, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout()}
-	if o.file != "" {
-		return check.RunFile(cmd.Context(), o.file, o.connect)
+	check := verify.Membership{
+		File: o.file, Connect: o.connect, PeerURL: o.peer, DataDir: o.data, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout(),
 	}
-	environment, err := hostenv.FromVariables(func(name string) string { return *o.environment[name] })
-	if err != nil {
-		return environment, usageError{err}
+	if o.file == "" {
+		var err error
+		if check.Environment, err = hostenv.FromVariables(func(name string) string { return *o.environment[name] }); err != nil {
+			return check.Environment, usageError{err}
+		}
+		client, err := open(&o.etcd)
+		if err != nil {
+			return check.Environment, err
+		}
+		defer client.Close()
+		check.Etcd = client
 	}
-	client, err := open(&o.etcd)
-	if err != nil {
-		return environment, err
-	}
-	defer client.Close()
-	check.Etcd, check.Environment = client, environment
-	return environment, check.Run(cmd.Context())
+	err := check.Run(cmd.Context())
+	return check.Environment, err
 }
 
 // become has a command take the place of this process, with the environment's variables that are etcd's own. It returns only if it cannot.

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"golang.org/x/sys/unix"
 )
 
 // Refusal is a no with its reason and what to do about it. Trying again as things stand changes nothing.
@@ -20,11 +22,6 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Reason + "\n" + r.Advice }
 
-// outdatedError is a Refusal of the environment: with another one etcd may start.
-type outdatedError struct{ Refusal }
-
-func (e *outdatedError) Unwrap() error { return &e.Refusal }
-
 // archive puts a data directory that is locked aside as a sibling and leaves an empty one in its place.
 // It may end between any two steps and be run again. step is told of each one that is done, for tests.
 func archive(dir string, now time.Time, step func(done string)) (aside string, err error) {
@@ -32,9 +29,7 @@ func archive(dir string, now time.Time, step func(done string)) (aside string, e
 		return "", err
 	}
 	step("locked")
-	if aside, err = sibling(dir, now); err != nil {
-		return "", err
-	}
+	aside = dir + "-removed-" + now.UTC().Format("20060102T150405Z") // if it is there already, renaming fails
 	switch err := os.Rename(dir, aside); {
 	case errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV): // a bind mount is of its parent's file system
 		return "", mountPoint(dir)
@@ -73,31 +68,13 @@ func makeDir(dir string, step func(done string)) error {
 
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
 	if err != nil {
 		return fmt.Errorf("make the change of %s last: %w", dir, err)
 	}
-	defer func() { _ = f.Close() }()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("make the change of %s last: %w", dir, err)
-	}
 	return nil
-}
-
-// sibling is a free name beside the data directory.
-func sibling(dir string, now time.Time) (string, error) {
-	name := dir + "-removed-" + now.UTC().Format("20060102T150405Z")
-	for i := range 100 {
-		try := name
-		if i > 0 {
-			try = fmt.Sprintf("%s-%d", name, i)
-		}
-		if _, err := os.Lstat(try); errors.Is(err, fs.ErrNotExist) {
-			return try, nil
-		} else if err != nil {
-			return "", fmt.Errorf("a name for the archive: %w", err)
-		}
-	}
-	return "", fmt.Errorf("a name for the archive: %s and 99 more are taken", name)
 }
 
 // renamable refuses what cannot be renamed in one step.
@@ -121,9 +98,12 @@ func renamable(dir string) error {
 	return nil
 }
 
+// errBusy is why another run comes first.
+var errBusy = errors.New("Another run of this command is at work on the data directory.")
+
 // lockData takes etcd's own locks and one on the directory, so that neither an etcd nor another run
-// of this command is at work there. The locks go with the process. busy is why another run comes first.
-func lockData(dir string) (unlock func(), busy string, err error) {
+// of this command is at work there. The locks go with the process.
+func lockData(dir string) (unlock func(), err error) {
 	var held []*os.File
 	release := func() {
 		for _, f := range held {
@@ -131,7 +111,7 @@ func lockData(dir string) (unlock func(), busy string, err error) {
 		}
 	}
 	defer func() {
-		if unlock == nil {
+		if err != nil {
 			release()
 		}
 	}()
@@ -143,42 +123,40 @@ func lockData(dir string) (unlock func(), busy string, err error) {
 		held = append(held, f)
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
-	const another = "Another run of this command is at work on the data directory."
 	switch err := flock(dir); {
 	case errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist):
-		return nil, another, nil
+		return nil, errBusy
 	case err != nil:
-		return nil, "", fmt.Errorf("lock %s: %w", dir, err)
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	// bbolt's lock on its file.
 	db := filepath.Join(dir, "member", "snap", "db")
 	if err := flock(db); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, "", inUse(db, err)
+		return nil, inUse(db, err)
 	}
 	// The newest file of the log: etcd locks it, in another way, before it opens its database.
 	files, err := logFiles(dir)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if len(files) > 0 {
 		newest := files[len(files)-1]
 		f, err := fileutil.TryLockFile(newest, os.O_RDWR, 0o600)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, "", inUse(newest, err)
-		}
 		if err == nil {
 			held = append(held, f.File)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, inUse(newest, err)
 		}
 	}
 	// What is locked may have been put aside by another run before that.
 	locked, err := held[0].Stat()
 	if err != nil {
-		return nil, "", fmt.Errorf("lock %s: %w", dir, err)
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	if now, err := os.Stat(dir); err != nil || !os.SameFile(locked, now) {
-		return nil, another, nil
+		return nil, errBusy
 	}
-	return release, "", nil
+	return release, nil
 }
 
 func inUse(path string, err error) error {
@@ -193,7 +171,7 @@ func inUse(path string, err error) error {
 
 // room refuses a new member that would fill the disk with the ring's data.
 func room(dir string, needed int64) error {
-	free, err := freeBytes(dir)
+	free, _, err := fileSystem(dir)
 	if err != nil {
 		return err
 	}
@@ -206,31 +184,32 @@ func room(dir string, needed int64) error {
 	return nil
 }
 
-// freeBytes is what a process without privileges may still write there, in bytes.
-func freeBytes(dir string) (int64, error) {
+// fileSystem is what a process without privileges may still write there, in bytes, and what the file system is called.
+func fileSystem(dir string) (free int64, name string, err error) {
 	var s syscall.Statfs_t
-	for {
-		err := syscall.Statfs(dir, &s)
-		if err == nil {
-			return int64(s.Bavail) * s.Bsize, nil
-		}
-		if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
-			dir = parent // the directory is about to be made
-			continue
-		}
-		return 0, fmt.Errorf("the room on the file system of %s: %w", dir, err)
+	err = syscall.Statfs(dir, &s)
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		return fileSystem(parent) // the directory is about to be made
 	}
+	if err != nil {
+		return 0, "", fmt.Errorf("the file system of %s: %w", dir, err)
+	}
+	names := map[uint32]string{
+		unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
+		unix.TMPFS_MAGIC: "tmpfs", unix.OVERLAYFS_SUPER_MAGIC: "overlayfs", unix.NFS_SUPER_MAGIC: "nfs",
+	}
+	kind := uint32(s.Type)
+	return int64(s.Bavail) * s.Bsize, cmp.Or(names[kind], fmt.Sprintf("type %#x", kind)), nil
 }
 
 // size is a number of bytes for people.
 func size(n int64) string {
-	const unit = 1024
-	if n < unit {
+	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
 	}
-	value, i := float64(n)/unit, 0
-	for ; value >= unit && i < 4; i++ {
-		value /= unit
+	value, unit := float64(n)/1024, 0
+	for ; value >= 1024 && unit < 4; unit++ {
+		value /= 1024
 	}
-	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
+	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[unit])
 }

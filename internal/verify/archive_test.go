@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,12 +176,17 @@ func TestArchive(t *testing.T) {
 func TestArchiveNames(t *testing.T) {
 	dir := olderData(t)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, want := range []string{"-removed-20260102T030405Z", "-removed-20260102T030405Z-1"} {
-		aside, err := archive(dir, now, func(string) {})
-		if err != nil || aside != dir+want {
-			t.Fatalf("%s, %v, want ...%s", aside, err, want)
-		}
-		put(t, filepath.Join(dir, "member", "snap", "db"), "the next database")
+	if aside, err := archive(dir, now, func(string) {}); err != nil || aside != dir+"-removed-20260102T030405Z" {
+		t.Fatal(aside, err)
+	}
+	archived(t, dir)
+	next := filepath.Join(dir, "member", "snap", "db")
+	put(t, next, "the next database")
+	if _, err := archive(dir, now, func(string) {}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v", err)
+	}
+	if got, err := os.ReadFile(next); err != nil || string(got) != "the next database" {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -87,14 +88,13 @@ func logFiles(dir string) ([]string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the write-ahead log in %s: %w", dir, err)
 	}
+	named := regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
 	var files []string
-	for _, e := range entries {
-		var sequence, index uint64
-		if _, err := fmt.Sscanf(e.Name(), "%016x-%016x.wal", &sequence, &index); err == nil && e.Name() == fmt.Sprintf("%016x-%016x.wal", sequence, index) {
+	for _, e := range entries { // os.ReadDir sorts them
+		if named.MatchString(e.Name()) {
 			files = append(files, filepath.Join(dir, "member", "wal", e.Name()))
 		}
 	}
-	slices.Sort(files)
 	return files, nil
 }
 
@@ -193,9 +193,7 @@ func readLog(dir string) (Position, error) {
 }
 
 // errLocked is that an etcd, or another run of this command, uses the database.
-type errLocked struct{ path string }
-
-func (e errLocked) Error() string { return "another process holds a lock on " + e.path }
+var errLocked = errors.New("another process holds a lock on")
 
 // compared is how many keys are compared with a member that runs.
 const compared = 8
@@ -213,7 +211,7 @@ func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.Key
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	db, err := bbolt.Open(file, 0o400, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return p, nil, errLocked{file}
+		return p, nil, fmt.Errorf("%w %s", errLocked, file)
 	}
 	if err != nil {
 		return p, nil, fmt.Errorf("database %s: %w", file, err)

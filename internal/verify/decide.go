@@ -67,6 +67,10 @@ type Decision struct {
 	Advice  string // of VerdictRefuse and VerdictOutdated
 }
 
+func wait(format string, args ...any) Decision {
+	return Decision{Verdict: VerdictWait, Why: fmt.Sprintf(format, args...)}
+}
+
 const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
 
 // Decide says whether etcd may start on this host, and how. It is pure.
@@ -100,7 +104,7 @@ func Decide(f Facts) Decision {
 func unknown(f Facts) Decision {
 	silence := fmt.Sprintf("etcd's members are not known (%s)", f.Ring.Why)
 	if f.Stranger != "" {
-		return Decision{VerdictWait, fmt.Sprintf("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger), ""}
+		return wait("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger)
 	}
 	switch f.Disk.Holding {
 	case HoldingData:
@@ -108,26 +112,26 @@ func unknown(f Facts) Decision {
 		if f.Environment.State == hostenv.StateExisting {
 			switch own := expected(f.Environment, id); {
 			case own == nil:
-				return Decision{VerdictWait, fmt.Sprintf("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable), ""}
+				return wait("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable)
 			case !hostenv.HasURL(own.URLs, f.PeerURL):
-				return Decision{VerdictWait, fmt.Sprintf("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL), ""}
+				return wait("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL)
 			}
 		}
 		// Nobody else can answer in a ring of one.
 		if len(f.Environment.Members) != 1 && f.Silent < f.QuorumWait {
-			return Decision{VerdictWait, fmt.Sprintf("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id), ""}
+			return wait("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id)
 		}
 		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
 	case HoldingNothing:
 		if f.Environment.State == hostenv.StateNew && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
 			if len(f.Running) > 0 {
-				return Decision{VerdictWait, fmt.Sprintf("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member), ""}
+				return wait("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member)
 			}
 			return Decision{VerdictFresh, fmt.Sprintf("The ring is new, and this host (%s) is among its first members.", f.PeerURL), ""}
 		}
 	case HoldingNoLog, HoldingGarbled:
 	}
-	return Decision{VerdictWait, silence + ", and there are no data of an expected member here.", ""}
+	return wait("%s, and there are no data of an expected member here.", silence)
 }
 
 // own decides for a member whose ID the data here have. That is not enough: a snapshot that is restored
@@ -153,7 +157,7 @@ func own(f Facts, why string) Decision {
 		return Decision{VerdictStart, why, ""}
 	}
 	if leader(f) == nil {
-		return Decision{VerdictWait, "etcd's leader, whose data those here are compared with, does not answer.", ""}
+		return wait("etcd's leader, whose data those here are compared with, does not answer.")
 	}
 	// A restore leaves term 1, before any election. A ring that runs would give the log that it has to data that
 	// hold all that already. Term 0 is no log at all, and a learner's that lost power before its first write to
@@ -214,16 +218,16 @@ func moved(f Facts) *quorum.Member {
 func absent(f Facts) Decision {
 	why := fmt.Sprintf("etcd lists no member at %s yet; it lists %s.", f.PeerURL, describe(&f.Ring))
 	if f.Disk.Holding != HoldingData {
-		return Decision{VerdictWait, why, ""}
+		return wait("%s", why)
 	}
 	if m := moved(f); m != nil {
 		why = fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed.", m, strings.Join(m.PeerURLs, ", "), f.PeerURL)
 		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
-			return Decision{VerdictWait, fmt.Sprintf("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID), ""}
+			return wait("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID)
 		}
-		return Decision{VerdictWait, fmt.Sprintf("%s If that is for good: etcdctl member update %x --peer-urls=%s", why, m.ID, f.PeerURL), ""}
+		return wait("%s If that is for good: etcdctl member update %x --peer-urls=%s", why, m.ID, f.PeerURL)
 	}
-	return Decision{VerdictWait, fmt.Sprintf("%s The data here are those of member %x, which was removed.", why, f.Disk.Member), ""}
+	return wait("%s The data here are those of member %x, which was removed.", why, f.Disk.Member)
 }
 
 // listed decides for a host whose member etcd lists.
@@ -243,7 +247,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	}
 	for i := range f.Ring.Members {
 		if why := quorum.NewJoin(&quorum.Snapshot{Ring: f.Ring}).ListedTwice(&f.Ring.Members[i]); why != "" {
-			return Decision{VerdictWait, why + ".", ""}
+			return wait("%s.", why)
 		}
 	}
 	here := map[Holding]string{

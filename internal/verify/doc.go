@@ -11,22 +11,7 @@
 // right after its first start, when etcd lists it without a name still, is known by its log, as is one
 // that began before Holdfast came; no marker of ours has to be kept true.
 //
-//	listed at this host's peer URL   data directory          what happens
-//	no                               any                     waits, with progress, until the deadline
-//	yes, but IDs or URLs differ      not this member's       refuses: the environment is of another revision; with --environment-file waits for one that is not
-//	yes                              this member's           starts, if they are of this ring's history
-//	two members                      one's of the two        starts as that one, as above
-//	two members                      none of the two's       waits until a person has removed the one that nobody runs
-//	yes                              another listed one's    refuses
-//	yes, never started               none                    starts as a new member, if there is room
-//	yes, never started               another's               archives it, starts as a new member
-//	yes, never started, a learner    no log, or garbled      archives it, starts as a new member
-//	yes, never started, a voter      no log, or garbled      refuses: it may have voted
-//	yes, has started                 none or another's       refuses: it would vote without what it promised
-//	not known: no quorum             this member's           starts, after a short wait
-//	not known: no quorum             none, the ring is new   starts: the ring's first members begin together
-//	not known: no quorum             otherwise               waits
-//	not known: certificates          any                     waits: that is no silence
+// docs/membership.md has the table of what happens.
 //
 // Data of the member that etcd lists here start whatever the environment says: etcd with data does not read it, and a voter that crashed
 // must not wait for a file that is old.

@@ -60,16 +60,16 @@ func TestFile(t *testing.T) {
 		}
 	}
 	out := &transcript{}
-	check := Membership{PeerURL: spec.Ports.PeerURL(spec.Address), DataDir: spec.DataDir(), Timeout: time.Minute, QuorumWait: time.Second, Out: out}
+	check := Membership{
+		File: path, Connect: connect, PeerURL: spec.Ports.PeerURL(spec.Address), DataDir: spec.DataDir(),
+		Timeout: time.Minute, QuorumWait: time.Second, Out: out,
+	}
 	done := make(chan error, 1)
-	go func() {
-		_, err := check.RunFile(t.Context(), path, connect)
-		done <- err
-	}()
+	go func() { done <- check.Run(t.Context()) }()
 
-	g.Eventually(out.String).Should(ContainSubstring("Waiting: " + path + " is not there yet"))
+	g.Eventually(out.String).Should(MatchRegexp(`Waiting \(.*\): ` + path + " is not there yet"))
 	publish()
-	g.Eventually(out.String).Should(ContainSubstring("Waiting: no certificate is there yet"))
+	g.Eventually(out.String).Should(ContainSubstring("): no certificate is there yet"))
 	close(certificates)
 	g.Eventually(out.String).Should(ContainSubstring("etcd lists no member"))
 	text, err := os.ReadFile(path)
@@ -78,7 +78,7 @@ func TestFile(t *testing.T) {
 	g.Eventually(out.String).Should(ContainSubstring(path + " changed: once more."))
 	_, err = r.admin.MemberAddAsLearner(t.Context(), []string{check.PeerURL})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(out.String).Should(ContainSubstring("Waiting: Not expected: etcd lists unstarted member"), "the file is behind etcd")
+	g.Eventually(out.String).Should(ContainSubstring("): Not expected: etcd lists unstarted member"), "the file is behind etcd")
 	publish()
 	g.Eventually(done).Should(Receive(BeNil()), "out: %s", out)
 	g.Expect(out.String()).To(ContainSubstring("Start: "))
@@ -90,14 +90,16 @@ func TestFileThatNeverComes(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	path := filepath.Join(t.TempDir(), "membership.env")
-	check := Membership{Timeout: 300 * time.Millisecond, Out: &transcript{}}
-	_, err := check.RunFile(t.Context(), path, nil)
-	g.Expect(err).To(MatchError(And(ContainSubstring("not within 300ms"), ContainSubstring("is not there yet"))))
+	check := Membership{File: path, Timeout: 300 * time.Millisecond, Out: &transcript{}}
+	g.Expect(check.Run(t.Context())).To(MatchError(And(ContainSubstring("not within 300ms"), ContainSubstring("is not there yet"))))
 
 	g.Expect(os.WriteFile(path, []byte("ETCD_INITIAL_CLUSTER_STATE=perhaps"), 0o600)).To(Succeed())
+	out := &transcript{}
+	check.Timeout, check.Out = time.Hour, out
 	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- check.Run(ctx) }()
+	g.Eventually(out.String).Should(ContainSubstring(`ETCD_INITIAL_CLUSTER_STATE is "perhaps"`))
 	cancel()
-	check.Timeout = time.Hour
-	_, err = check.RunFile(ctx, path, nil)
-	g.Expect(err).To(MatchError(And(ContainSubstring("stopped while waiting"), ContainSubstring(`ETCD_INITIAL_CLUSTER_STATE is "perhaps"`))))
+	g.Eventually(done).Should(Receive(MatchError(ContainSubstring("stopped while waiting"))))
 }

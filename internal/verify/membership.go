@@ -1,10 +1,13 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -28,13 +31,18 @@ type Etcd interface {
 
 // Membership is the check whether etcd may start on this host.
 type Membership struct {
+	// File holds the environment, and Connect opens a connection to the etcd of an environment. Without a File these are Environment and
+	// Etcd.
+	File        string
+	Connect     func(hostenv.Environment) (client Etcd, disconnect func(), err error)
 	Etcd        Etcd
-	Environment hostenv.Environment
-	PeerURL     string
-	DataDir     string
-	Timeout     time.Duration // for all of it
-	QuorumWait  time.Duration
-	Out         io.Writer // progress, for people
+	Environment hostenv.Environment // after a Run that returned nil: the one that etcd agreed with
+
+	PeerURL    string
+	DataDir    string
+	Timeout    time.Duration // for all of it
+	QuorumWait time.Duration
+	Out        io.Writer // progress, for people
 
 	step func(done string) // told of the steps of an archive; nil for nobody
 }
@@ -48,9 +56,10 @@ const (
 
 // Run waits until etcd may start and makes the data directory ready for it. It returns nil then, a
 // Refusal if it must not, and an error with the last reason for waiting when the time is over, whatever
-// hangs then.
+// hangs then. While there is no File, none that can be read as an environment or that etcd agrees with, or no
+// certificate to connect with, it waits for that.
 func (m *Membership) Run(ctx context.Context) error {
-	r := &run{Membership: *m, began: time.Now()}
+	r := &run{Membership: *m, began: time.Now(), disconnect: func() {}}
 	r.DataDir = filepath.Clean(m.DataDir)
 	r.answered = r.began
 	if r.step == nil {
@@ -65,6 +74,7 @@ func (m *Membership) Run(ctx context.Context) error {
 	go func() { done <- r.loop(ctx) }()
 	select {
 	case err := <-done:
+		m.Environment = r.Environment
 		return err
 	case <-over.C:
 		return fmt.Errorf("not within %v: %s", m.Timeout, *r.doing.Load())
@@ -76,32 +86,21 @@ func (m *Membership) Run(ctx context.Context) error {
 // run is one run of the check.
 type run struct {
 	Membership
-	began    time.Time
-	answered time.Time // when etcd last gave a linearizable answer, or was first asked
-	doing    atomic.Pointer[string]
+	began      time.Time
+	answered   time.Time // when etcd last gave a linearizable answer, or was first asked
+	doing      atomic.Pointer[string]
+	text       []byte // what was taken in of File, nil before
+	disconnect func()
 }
 
 func (m *run) now(doing string) { m.doing.Store(&doing) }
 
 func (m *run) loop(ctx context.Context) error {
+	defer func() { m.disconnect() }()
 	var told time.Time
 	said := ""
 	for {
-		f, err := m.observe(ctx)
-		if err != nil {
-			return err
-		}
-		d := m.decide(ctx, f)
-		if d.Verdict == VerdictFresh || d.Verdict == VerdictArchive {
-			d = m.checkRoom(ctx, &f.Ring, d)
-		}
-		switch d.Verdict {
-		case VerdictFresh:
-			err = makeDir(m.DataDir, m.step)
-		case VerdictArchive:
-			d, err = m.archive(ctx, d)
-		case VerdictStart, VerdictWait, VerdictRefuse, VerdictOutdated, VerdictCompare:
-		}
+		d, err := m.act(ctx)
 		if err != nil {
 			return err
 		}
@@ -109,35 +108,84 @@ func (m *run) loop(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if d.Verdict == VerdictOutdated && m.File != "" {
+			d = wait("%s\n%s", d.Why, d.Advice)
+		}
 		m.now(d.Why)
 		switch d.Verdict {
 		case VerdictStart, VerdictFresh, VerdictArchive:
 			m.say("Start: %s", d.Why)
 			return nil
-		case VerdictRefuse:
+		case VerdictRefuse, VerdictOutdated:
 			return &Refusal{d.Why, d.Advice}
-		case VerdictOutdated:
-			return &outdatedError{Refusal{d.Why, d.Advice}}
 		case VerdictWait, VerdictCompare:
 		}
 		if d.Why != said || time.Since(told) >= sayAgain {
 			said, told = d.Why, time.Now()
 			m.say("Waiting (%d s of %d s): %s", int(time.Since(m.began).Seconds()), int(m.Timeout.Seconds()), d.Why)
 		}
+		pause := look
+		if time.Since(m.began) >= sayAgain { // a host that waits for long asks the members that are left less often
+			pause = seldom
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause(m.began)):
+		case <-time.After(pause):
 		}
 	}
 }
 
-// pause is that between two looks of a wait that began then. A host that waits for long asks the members that are left less often.
-func pause(began time.Time) time.Duration {
-	if time.Since(began) < sayAgain {
-		return look
+// act looks, decides, and does what has to be done before etcd may start. It says what was decided.
+func (m *run) act(ctx context.Context) (Decision, error) {
+	if m.File != "" {
+		if err := m.takeIn(); err != nil {
+			return wait("%v", err), nil
+		}
 	}
-	return seldom
+	f, err := m.observe(ctx)
+	if err != nil {
+		return Decision{}, err
+	}
+	d := m.decide(ctx, f)
+	if d.Verdict == VerdictFresh || d.Verdict == VerdictArchive {
+		d = m.checkRoom(ctx, &f.Ring, d)
+	}
+	switch d.Verdict {
+	case VerdictFresh:
+		return d, makeDir(m.DataDir, m.step)
+	case VerdictArchive:
+		return m.archive(ctx, d)
+	default:
+		return d, nil
+	}
+}
+
+// takeIn takes in what File says now, and connects to the etcd that it names. While it cannot be read, what it said stays true.
+func (m *run) takeIn() error {
+	text, err := os.ReadFile(m.File)
+	switch {
+	case m.text != nil && (err != nil || bytes.Equal(text, m.text)):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is not there yet", m.File)
+	case err != nil:
+		return err
+	}
+	environment, err := hostenv.Parse(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.File, err)
+	}
+	client, disconnect, err := m.Connect(environment)
+	if err != nil {
+		return err
+	}
+	if m.text != nil {
+		m.say("%s changed: once more.", m.File)
+	}
+	m.disconnect()
+	m.Etcd, m.Environment, m.text, m.disconnect, m.answered = client, environment, text, disconnect, time.Now()
+	return nil
 }
 
 // observe gathers the facts that every decision takes.
@@ -200,7 +248,7 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	if f.Ring.Known {
 		leader, err := m.leader(ctx, &f.Ring)
 		if err != nil {
-			return Decision{VerdictWait, err.Error() + ".", ""}
+			return wait("%v.", err)
 		}
 		f.Running = []Running{leader}
 	}
@@ -214,10 +262,9 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	end := m.reading()
 	position, written, err := readPosition(m.DataDir, upTo)
 	end()
-	var locked errLocked
 	switch {
-	case errors.As(err, &locked):
-		return Decision{VerdictWait, fmt.Sprintf("The data directory is in use: %v.", locked), ""}
+	case errors.Is(err, errLocked):
+		return wait("The data directory is in use: %v.", err)
 	case err != nil:
 		return Decision{
 			VerdictRefuse, fmt.Sprintf("Whether the data here are of this ring cannot be told: %v.", err),
@@ -227,7 +274,7 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	f.Position = &position
 	for i := range f.Running {
 		if f.Running[i].Differs, err = m.differs(ctx, &f.Running[i], written[i]); err != nil {
-			return Decision{VerdictWait, fmt.Sprintf("The data here cannot be compared with etcd's: %v.", err), ""}
+			return wait("The data here cannot be compared with etcd's: %v.", err)
 		}
 	}
 	return Decide(f)
@@ -258,13 +305,13 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 	}
 	leader, err := m.leader(ctx, ring)
 	if err != nil {
-		return Decision{VerdictWait, err.Error() + ".", ""}
+		return wait("%v.", err)
 	}
 	var refused *Refusal
 	if err := room(m.DataDir, leader.DBSize); errors.As(err, &refused) {
 		return Decision{VerdictRefuse, refused.Reason, refused.Advice}
 	} else if err != nil {
-		return Decision{Verdict: VerdictWait, Why: err.Error() + "."}
+		return wait("%v.", err)
 	}
 	return d
 }
@@ -272,12 +319,12 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 // archive puts the data here aside, if that is still what is to be done once nobody else can use them.
 func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 	defer m.reading()()
-	unlock, busy, err := lockData(m.DataDir)
+	unlock, err := lockData(m.DataDir)
+	if errors.Is(err, errBusy) {
+		return wait("%v", err), nil
+	}
 	if err != nil {
 		return d, err
-	}
-	if busy != "" {
-		return Decision{VerdictWait, busy, ""}, nil
 	}
 	// Held over the rename: an etcd that starts now finds its files locked.
 	defer unlock()
@@ -287,7 +334,7 @@ func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 		return d, err
 	}
 	if m.decide(ctx, f).Verdict != VerdictArchive || ctx.Err() != nil {
-		return Decision{VerdictWait, "The data directory or etcd's members changed a moment ago.", ""}, nil
+		return wait("The data directory or etcd's members changed a moment ago."), nil
 	}
 	aside, err := archive(m.DataDir, time.Now(), m.step)
 	if err == nil {

@@ -136,7 +136,7 @@ func TestRing(t *testing.T) {
 		g.Expect(disk).To(Equal(Disk{Holding: HoldingData, Member: quorum.MemberID(r.id(t, m.Spec())), Cluster: r.cluster(t)}))
 	}
 	// And an etcd that runs on them holds locks on them.
-	_, _, err := lockData(r.Members[0].Spec().DataDir())
+	_, err := lockData(r.Members[0].Spec().DataDir())
 	g.Expect(err).To(MatchError(ContainSubstring("is in use")))
 
 	// A host that is not listed waits; with the environment of before it is refused when it is listed.

@@ -49,7 +49,7 @@ func (s *Storage) Run() error {
 			bad("Data directory %s has mode %04o; only its owner may use it: chmod 0700 %[1]s", s.DataDir, info.Mode().Perm())
 		}
 	}
-	if err := s.space(where, bad); err != nil {
+	if err := s.space(bad); err != nil {
 		return err
 	}
 	latencies, err := fsyncs(where)
@@ -67,15 +67,14 @@ func (s *Storage) Run() error {
 func (s *Storage) say(format string, args ...any) { fmt.Fprintf(s.Out, format+"\n", args...) }
 
 // space compares what is free, and what the database has already, with what it may take.
-func (s *Storage) space(where string, bad func(string, ...any)) error {
-	var fsys syscall.Statfs_t
-	if err := syscall.Statfs(where, &fsys); err != nil {
-		return fmt.Errorf("file system of %s: %w", where, err)
+func (s *Storage) space(bad func(string, ...any)) error {
+	free, name, err := fileSystem(s.DataDir)
+	if err != nil {
+		return err
 	}
-	free := int64(fsys.Bavail) * fsys.Bsize
-	s.say("file system %s, %s free", fileSystem(fsys.Type), size(free))
-	if fileSystem(fsys.Type) == "nfs" || fileSystem(fsys.Type) == "tmpfs" {
-		s.say("warning     %s is no place for etcd: it loses data or is slow to make them last", fileSystem(fsys.Type))
+	s.say("file system %s, %s free", name, size(free))
+	if name == "nfs" || name == "tmpfs" {
+		s.say("warning     %s is no place for etcd: it loses data or is slow to make them last", name)
 	}
 	var has int64
 	if info, err := os.Stat(filepath.Join(s.DataDir, "member", "snap", "db")); err == nil {
@@ -136,23 +135,4 @@ func fsyncs(dir string) (latencies []time.Duration, err error) {
 		latencies = append(latencies, time.Since(start))
 	}
 	return latencies, nil
-}
-
-// fileSystem is the name of a file system by its number, see statfs(2).
-func fileSystem(number int64) string {
-	switch uint32(number) {
-	case 0xef53:
-		return "ext4"
-	case 0x58465342:
-		return "xfs"
-	case 0x9123683e:
-		return "btrfs"
-	case 0x01021994:
-		return "tmpfs"
-	case 0x794c7630:
-		return "overlayfs"
-	case 0x6969:
-		return "nfs"
-	}
-	return fmt.Sprintf("type %#x", uint32(number))
 }

@@ -19,7 +19,7 @@ func starts() []mutant {
 		{"verify: positions are read first", "verify/decide.go", "if f.Position == nil {", "if f.Position == nil && false {"},
 		{"verify: the cluster", "verify/decide.go", "if r.Cluster != f.Disk.Cluster {", "if false {"},
 		{"verify: a restore", "verify/decide.go", "; wrong != \"\" {\n			return Decision{VerdictRefuse, fmt.Sprintf(\"The data here are those of member %x from before", "; false {\n			return Decision{VerdictRefuse, fmt.Sprintf(\"The data here are those of member %x from before"},
-		{"verify: the leader is compared with", "verify/decide.go", "	if leader(f) == nil {\n		return Decision{VerdictWait, \"etcd's leader, whose", "	if false {\n		return Decision{VerdictWait, \"etcd's leader, whose"},
+		{"verify: the leader is compared with", "verify/decide.go", "	if leader(f) == nil {\n		return wait(\"etcd's leader, whose", "	if false {\n		return wait(\"etcd's leader, whose"},
 		{"verify: the leader leads", "verify/decide.go", "if r := &f.Running[i]; r.Member == r.Leader {", "if r := &f.Running[i]; r != nil {"},
 		{"verify: data that never ran", "verify/decide.go", "f.Position.Term <= 1 && !nothingYet {", "false && !nothingYet {"},
 		{"verify: data that never ran, of a member that did not start", "verify/decide.go", "len(me.ClientURLs) > 0 && f.Position.Term <= 1 && !nothingYet {", "f.Position.Term <= 1 && !nothingYet {"},
