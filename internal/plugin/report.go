@@ -156,18 +156,11 @@ func printReport(t terminal, r *report.Report) error {
 		rows := [][]string{{"DELETED", "AT", "BY USER", "REPLACED BY", "TOOK", "PHASES"}}
 		for i := range r.Replacements {
 			p := &r.Replacements[i]
-			took, by := "it goes on", "nobody yet"
-			if !p.Gone.IsZero() {
-				took = report.Seconds(p.Gone.Sub(p.Deleted))
-			}
-			if p.By != "" {
-				by = p.By
-			}
 			var phases []string
 			for _, phase := range p.Phases() {
 				phases = append(phases, phase.Name+" "+phase.Length())
 			}
-			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, by, took, strings.Join(phases, ", ")})
+			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, cmp.Or(p.By, "nobody yet"), p.Took(), strings.Join(phases, ", ")})
 		}
 		if err := printRows(t.out, rows); err != nil {
 			return err

@@ -78,16 +78,13 @@ func sights(entries []audit.Entry) (out []sight) {
 
 // lanes are those of all Machines that the records tell of, in the order in which they appeared.
 func lanes(entries []audit.Entry, until time.Time) []Lane {
-	var (
-		out   []*Lane
-		named = map[string]*Lane{}
-	)
+	out := []Lane{}
 	lane := func(name string) *Lane {
-		if named[name] == nil {
-			named[name] = &Lane{Machine: name}
-			out = append(out, named[name])
+		k := slices.IndexFunc(out, func(l Lane) bool { return l.Machine == name })
+		if k < 0 {
+			k, out = len(out), append(out, Lane{Machine: name})
 		}
-		return named[name]
+		return &out[k]
 	}
 	all := sights(entries)
 	for k, s := range all {
@@ -104,11 +101,7 @@ func lanes(entries []audit.Entry, until time.Time) []Lane {
 			l.Deleting = lasting(l.Deleting, Span{From: s.at, To: end})
 		}
 	}
-	flat := make([]Lane, 0, len(out))
-	for _, l := range out {
-		flat = append(flat, *l)
-	}
-	return flat
+	return out
 }
 
 // lasting adds a span to those before, as a part of the last one if that goes on.

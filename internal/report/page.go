@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 //go:embed page.html
@@ -17,30 +20,22 @@ var pageText string
 
 // HTML writes the report as one page that is complete in itself. version is of who made it.
 func (r *Report) HTML(out io.Writer, version string) error {
-	page, err := template.New("page").Funcs(template.FuncMap{ // which escapes what anybody wrote
-		"clock": func(t time.Time) string { return t.UTC().Format("15:04:05") },
-		"exact": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") },
-		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"join":  func(lines []string) string { return strings.Join(lines, "\n") },
-	}).Parse(pageText)
+	page, err := template.New("page").Funcs(r.functions()).Parse(pageText) // which escapes what anybody wrote
 	if err != nil {
 		return fmt.Errorf("read the page's template: %w", err)
 	}
 	var text bytes.Buffer
 	err = page.Execute(&text, struct {
 		*Report
-		drawing
 
 		Version                       string
 		Machines, Users, Rules, Kinds []string
-		Phased                        []phased
 	}{
-		Report: r, drawing: r.draw(), Version: version,
+		Report: r, Version: version,
 		Machines: r.distinct(func(i *Item) []string { return []string{i.Machine} }),
 		Users:    r.distinct(func(i *Item) []string { return []string{i.User} }),
 		Rules:    r.distinct(func(i *Item) []string { return strings.Split(i.Rule, ",") }),
 		Kinds:    r.distinct(func(i *Item) []string { return []string{i.Class()} }),
-		Phased:   r.phases(),
 	})
 	if err != nil {
 		return err
@@ -55,27 +50,79 @@ func (r *Report) HTML(out io.Writer, version string) error {
 }
 
 // distinct are the values that items have, for a filter.
-func (r *Report) distinct(of func(*Item) []string) (out []string) {
+func (r *Report) distinct(of func(*Item) []string) []string {
+	all := sets.New[string]()
 	for i := range r.Items {
-		out = append(out, of(&r.Items[i])...)
+		all.Insert(of(&r.Items[i])...)
 	}
-	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), func(v string) bool { return v == "" })
+	return sets.List(all.Delete(""))
+}
+
+// functions are those of the template. The time axis of its drawing goes from left to right, and has a row for each lane.
+func (r *Report) functions() template.FuncMap {
+	const left, right, top, height = 190, 990, 30, 34
+	span := max(r.To.Sub(r.From), time.Second)
+	x := func(t time.Time) float64 {
+		share := float64(t.Sub(r.From)) / float64(span)
+		return left + (right-left)*min(max(share, 0), 1)
+	}
+	layout := func(layout string) func(time.Time) string {
+		return func(t time.Time) string { return t.UTC().Format(layout) }
+	}
+	tick := layout("15:04:05")
+	if span > 36*time.Hour {
+		tick = layout("Jan 2 15:04")
+	}
+	return template.FuncMap{
+		"clock": layout("15:04:05"), "exact": layout("2006-01-02 15:04:05.000"), "stamp": layout(time.RFC3339), "tick": tick,
+		"join":  func(lines []string) string { return strings.Join(lines, "\n") },
+		"x":     x,
+		"width": func(s Span) float64 { return max(x(s.To)-x(s.From), 1) },
+		"y":     func(row int) int { return top + height*row },
+		"below": func(mark int) int { return 10 + mark%3*8 }, // so that marks of the same time are side by side
+		"ticks": func() (out []time.Time) {
+			for k := range 6 {
+				out = append(out, r.From.Add(span*time.Duration(k)/5))
+			}
+			return out
+		},
+		"sign": func(class string) string { // tells marks apart without colours
+			return map[string]string{"denied": "✕", "overridden": "!", "repaired": "↺", "allowed": "●", "warning": "▲", "step": "■", "event": "○"}[class]
+		},
+	}
+}
+
+// Row is a lane of the page's drawing, with its items.
+type Row struct {
+	Lane
+	Items []int
+}
+
+// Rows are the lanes, and a row for each other thing that items are about.
+func (r *Report) Rows() (rows []Row) {
+	for _, l := range r.Lanes {
+		rows = append(rows, Row{Lane: l})
+	}
+	for i := range r.Items {
+		name := cmp.Or(r.Items[i].Machine, "control plane")
+		at := slices.IndexFunc(rows, func(row Row) bool { return row.Machine == name })
+		if at < 0 {
+			at, rows = len(rows), append(rows, Row{Lane: Lane{Machine: name}})
+		}
+		rows[at].Items = append(rows[at].Items, i)
+	}
+	return rows
 }
 
 // Phase is a part of a replacement.
 type Phase struct {
 	Name  string
 	Class string // of its colour
-	Took  time.Duration
-	More  int // of 1000: its width
+	Time  time.Duration
 }
 
-type phased struct {
-	Replacement
-	Phases []Phase
-	Took   string
-}
+// Length is the phase's time for people.
+func (p Phase) Length() string { return seconds(p.Time) }
 
 // Phases are the parts of a replacement that were seen, one after the other.
 func (p *Replacement) Phases() (out []Phase) {
@@ -87,34 +134,23 @@ func (p *Replacement) Phases() (out []Phase) {
 		{"waits for a new member", "waits", p.Learner}, {"the new member learns", "learns", p.Votes},
 		{"the old member leaves", "leaves", p.Left}, {"the old Machine goes", "goes", p.Gone},
 	} {
-		if !next.at.IsZero() && next.at.After(at) {
-			out = append(out, Phase{Name: next.name, Class: next.class, Took: next.at.Sub(at)})
+		if next.at.After(at) {
+			out = append(out, Phase{next.name, next.class, next.at.Sub(at)})
 			at = next.at
 		}
 	}
 	return out
 }
 
-func (r *Report) phases() (out []phased) {
-	for _, p := range r.Replacements {
-		one := phased{Replacement: p, Phases: p.Phases(), Took: "it goes on"}
-		if !p.Gone.IsZero() {
-			total := max(p.Gone.Sub(p.Deleted), time.Millisecond)
-			one.Took = Seconds(total)
-			for k := range one.Phases {
-				one.Phases[k].More = int(1000 * one.Phases[k].Took / total)
-			}
-		}
-		out = append(out, one)
+// Took is the time of a replacement, for people.
+func (p *Replacement) Took() string {
+	if p.Gone.IsZero() {
+		return "it goes on"
 	}
-	return out
+	return seconds(p.Gone.Sub(p.Deleted))
 }
 
-// Length is the phase's time for people.
-func (p Phase) Length() string { return Seconds(p.Took) }
-
-// Seconds is a duration as people say it.
-func Seconds(d time.Duration) string {
+func seconds(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:
 		return fmt.Sprintf("%.1f s", d.Seconds())
@@ -122,106 +158,4 @@ func Seconds(d time.Duration) string {
 		return fmt.Sprintf("%.0f s", d.Seconds())
 	}
 	return d.Round(time.Second).String()
-}
-
-// The drawing's measures, in its own units.
-const (
-	left, right = 190, 990 // of the time axis
-	laneHeight  = 34
-	top         = 30
-)
-
-// drawing is the lanes in the units of an SVG.
-type drawing struct {
-	Height int
-	Ticks  []tick
-	Rows   []row
-}
-
-type tick struct {
-	X      float64
-	Anchor string
-	Text   string
-}
-
-type row struct {
-	Name  string
-	Y     int
-	Bars  []bar
-	Marks []mark
-}
-
-type bar struct {
-	X, Width float64
-	Class    string
-	Text     string
-}
-
-type mark struct {
-	X     float64
-	Y     int
-	Index int // of the item
-	Class string
-	Sign  string
-	Text  string
-}
-
-// sign tells marks apart without colours.
-func sign(class string) string {
-	return map[string]string{"denied": "✕", "overridden": "!", "repaired": "↺", "allowed": "●", "warning": "▲", "step": "■", "event": "○"}[class]
-}
-
-func (r *Report) draw() (d drawing) {
-	span := max(r.To.Sub(r.From), time.Second)
-	x := func(t time.Time) float64 {
-		share := float64(t.Sub(r.From)) / float64(span)
-		return left + (right-left)*min(max(share, 0), 1)
-	}
-	form := "15:04:05"
-	if span > 36*time.Hour {
-		form = "Jan 2 15:04"
-	}
-	for k := range 6 {
-		at := r.From.Add(span * time.Duration(k) / 5)
-		anchor := "middle"
-		if k == 5 {
-			anchor = "end" // or it is cut off
-		}
-		d.Ticks = append(d.Ticks, tick{x(at), anchor, at.UTC().Format(form)})
-	}
-	lane := func(name string) *row {
-		if k := slices.IndexFunc(d.Rows, func(one row) bool { return one.Name == name }); k >= 0 {
-			return &d.Rows[k]
-		}
-		d.Rows = append(d.Rows, row{Name: name, Y: top + laneHeight*len(d.Rows)})
-		return &d.Rows[len(d.Rows)-1]
-	}
-	for _, l := range r.Lanes {
-		one := lane(l.Machine)
-		for _, s := range l.Member {
-			one.Bars = append(one.Bars, bar{x(s.From), max(x(s.To)-x(s.From), 1), strings.ReplaceAll(string(s.State), " ", "-"), string(s.State)})
-		}
-		for _, s := range l.Deleting {
-			one.Bars = append(one.Bars, bar{x(s.From), max(x(s.To)-x(s.From), 1), "deleting", "being deleted"})
-		}
-	}
-	for k := range r.Items {
-		i := &r.Items[k]
-		name := i.Machine
-		if name == "" {
-			name = "control plane"
-		}
-		one := lane(name)
-		m := mark{X: x(i.At), Y: one.Y + 10, Index: k, Class: i.Class(), Sign: sign(i.Class())}
-		m.Text = strings.Join(slices.DeleteFunc([]string{i.At.UTC().Format("15:04:05"), m.Class, i.What, i.Rule, i.User}, func(s string) bool { return s == "" }), ", ")
-		for n := len(one.Marks); n > 0 && m.X-one.Marks[n-1].X < 9; n = 0 { // beside the one before
-			m.Y = one.Marks[n-1].Y + 8
-			if m.Y > one.Y+26 {
-				m.Y = one.Y + 10
-			}
-		}
-		one.Marks = append(one.Marks, m)
-	}
-	d.Height = top + laneHeight*len(d.Rows) + 10
-	return d
 }

@@ -88,11 +88,8 @@ func New(entries []audit.Entry, w Wanted) *Report {
 	}
 	r.Items = append(r.Items, others(r.Items, w.Events)...)
 	slices.SortStableFunc(r.Items, func(a, b Item) int { return a.order().Compare(b.order()) })
-	if n := len(r.Items); n > 0 && r.From.IsZero() {
-		r.From = r.Items[0].At
-	}
-	if n := len(r.Items); n > 0 && r.To.IsZero() {
-		r.To = r.Items[n-1].At
+	if n := len(r.Items); n > 0 {
+		r.From, r.To = cmp.Or(r.From, r.Items[0].At), cmp.Or(r.To, r.Items[n-1].At)
 	}
 	r.Lanes = lanes(entries, r.To)
 	r.Replacements = replacements(r.Lanes, r.Items)
@@ -135,29 +132,23 @@ func fromEntry(e *audit.Entry) Item {
 
 // others are the Events that no item tells of already. Another controller's never is: only Holdfast's own have records.
 func others(items []Item, events []corev1.Event) (out []Item) {
+	oneLine := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	said := map[string][]string{} // by Machine
 	for i := range items {
 		said[items[i].Machine] = append(said[items[i].Machine], oneLine(strings.Join(items[i].Said, " ")))
 	}
 	for i := range events {
 		it := fromEvent(&events[i])
-		// An admission's Event is about one finding, where the record has all, and says first who asked for what.
+		// An admission's Event is about one finding, where the record has all, and says first who asked for what. It may have been cut.
 		_, finding, _ := strings.Cut(events[i].Message, ": ")
-		if it.User == audit.StepUser && slices.ContainsFunc(said[it.Machine], func(text string) bool { return strings.Contains(text, essence(finding)) }) {
+		finding = oneLine(finding)
+		finding = finding[:min(len(finding), 200)]
+		if it.User == audit.StepUser && slices.ContainsFunc(said[it.Machine], func(text string) bool { return strings.Contains(text, finding) }) {
 			continue
 		}
 		out = append(out, it)
 	}
 	return out
-}
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// essence is the beginning of a note, which may have been cut.
-func essence(note string) string {
-	const enough = 200
-	note = oneLine(note)
-	return note[:min(len(note), enough)]
 }
 
 func fromEvent(e *corev1.Event) Item {
@@ -169,18 +160,13 @@ func fromEvent(e *corev1.Event) Item {
 	if kind := e.InvolvedObject.Kind; kind != "" && kind != "Machine" {
 		i.Machine = strings.ToLower(kind) + "/" + i.Machine
 	}
-	first, n := e.FirstTimestamp.Time, int(e.Count)
+	n := e.Count
 	if e.Series != nil { // of the newer API
-		i.At, n = e.Series.LastObservedTime.Time, int(e.Series.Count)
+		i.At, n = e.Series.LastObservedTime.Time, e.Series.Count
 	}
-	if i.At.IsZero() {
-		i.At = e.EventTime.Time
-	}
-	if first.IsZero() {
-		first = e.EventTime.Time
-	}
+	i.At = cmp.Or(i.At, e.EventTime.Time)
 	if n > 1 {
-		i.Count, i.Since = n, first
+		i.Count, i.Since = int(n), cmp.Or(e.FirstTimestamp.Time, e.EventTime.Time)
 	}
 	return i
 }

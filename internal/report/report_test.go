@@ -80,7 +80,7 @@ func TestDemo(t *testing.T) {
 			p.Machine, since(p.Deleted), p.User, p.By, since(p.Learner), since(p.Votes), since(p.Left), since(p.Gone))
 		var sum time.Duration
 		for _, phase := range p.Phases() {
-			sum += phase.Took
+			sum += phase.Time
 		}
 		if sum != p.Gone.Sub(p.Deleted) {
 			t.Errorf("the phases of %s take %s of %s", p.Machine, sum, p.Gone.Sub(p.Deleted))
