@@ -3,22 +3,20 @@
 package etcdcert
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfiles"
 )
 
 const (
@@ -29,6 +27,9 @@ const (
 	// caKey is the key of the CA in a ConfigMap that is named without one, and of the Secret's own.
 	caKey       = "ca-bundle.crt"
 	secretCAKey = "ca.crt"
+
+	caFile   = "ca.crt"
+	pairFile = "client.pem"
 )
 
 // Source is where the certificate is, and where its files go.
@@ -43,19 +44,19 @@ type Source struct {
 }
 
 // Parse reads secret, NAMESPACE/NAME, and ca, NAMESPACE/NAME[:KEY] or empty. Its errors are about these.
-func Parse(secret, ca, dir string) (*Source, error) {
-	s := &Source{Dir: dir}
+func Parse(secret, ca, dir string) (s *Source, err error) {
 	if dir == "" {
 		return nil, errors.New("there is no directory for etcd's certificate")
 	}
-	var err error
+	s = &Source{Dir: dir, CAKey: caKey}
 	if s.Secret, err = name(secret); err != nil || ca == "" {
 		return s, err
 	}
 	at, key, named := strings.Cut(ca, ":")
-	if s.CAKey = key; !named {
-		s.CAKey = caKey
-	} else if key == "" {
+	if named {
+		s.CAKey = key
+	}
+	if s.CAKey == "" {
 		return nil, fmt.Errorf("%q names no key after the colon", ca)
 	}
 	s.CA, err = name(at)
@@ -71,10 +72,10 @@ func name(s string) (types.NamespacedName, error) {
 }
 
 // CAFile is the file of the CA of etcd's servers.
-func (s *Source) CAFile() string { return filepath.Join(s.Dir, "ca.crt") }
+func (s *Source) CAFile() string { return filepath.Join(s.Dir, caFile) }
 
 // PairFile is the file of the client certificate and its key, both: so that they are replaced together.
-func (s *Source) PairFile() string { return filepath.Join(s.Dir, "client.pem") }
+func (s *Source) PairFile() string { return filepath.Join(s.Dir, pairFile) }
 
 // Fetch reads the objects and writes the files that differ, each in one step. What does not belong
 // together, or is no certificate, is not written.
@@ -85,9 +86,9 @@ func (s *Source) Fetch(ctx context.Context, api corev1client.CoreV1Interface) (c
 	if err != nil {
 		return false, fmt.Errorf("read Secret %s with etcd's client certificate: %w", s.Secret, err)
 	}
-	cert, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
-	if _, err := tls.X509KeyPair(cert, key); err != nil {
-		return false, fmt.Errorf("Secret %s, %s and %s: %w", s.Secret, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
+	pair, err := hostfiles.Pair(secret)
+	if err != nil {
+		return false, fmt.Errorf("Secret %s: %w", s.Secret, err)
 	}
 	ca, from := secret.Data[secretCAKey], fmt.Sprintf("Secret %s, %s", s.Secret, secretCAKey)
 	if s.CA.Name != "" {
@@ -100,31 +101,11 @@ func (s *Source) Fetch(ctx context.Context, api corev1client.CoreV1Interface) (c
 	if !x509.NewCertPool().AppendCertsFromPEM(ca) {
 		return false, fmt.Errorf("%s holds no PEM certificate", from)
 	}
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return false, fmt.Errorf("etcd's certificate: %w", err)
-	}
-	pair := bytes.Join([][]byte{bytes.TrimSpace(cert), bytes.TrimSpace(key), nil}, []byte("\n"))
-	first, err := replace(s.CAFile(), ca)
+	written, err := hostfiles.Write(s.Dir, map[string][]byte{caFile: ca, pairFile: pair})
 	if err != nil {
 		return false, fmt.Errorf("etcd's certificate: %w", err)
 	}
-	second, err := replace(s.PairFile(), pair)
-	if err != nil {
-		return false, fmt.Errorf("etcd's certificate: %w", err)
-	}
-	return first || second, nil
-}
-
-// replace writes a file unless it holds that already. Who reads it meanwhile reads the old or the new.
-func replace(path string, content []byte) (changed bool, err error) {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
-		return false, nil
-	}
-	half := path + ".new"
-	if err := os.WriteFile(half, content, 0o600); err != nil {
-		return false, err
-	}
-	return true, os.Rename(half, path)
+	return len(written) > 0, nil
 }
 
 // Refresher fetches again and again. The manager runs it on every replica.
@@ -136,13 +117,11 @@ type Refresher struct {
 
 // Start fetches until the context ends. What was fetched last stays while that fails.
 func (k *Refresher) Start(ctx context.Context) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(every):
 		}
 		switch changed, err := k.Source.Fetch(ctx, k.API); {
 		case err != nil && ctx.Err() == nil:

@@ -20,7 +20,7 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct{ secret, ca, want string }{
 		{"a/b", "c/d:e", "a/b c/d e"},
 		{"a/b", "c/d", "a/b c/d ca-bundle.crt"},
-		{"a/b", "", "a/b / "},
+		{"a/b", "", "a/b / ca-bundle.crt"},
 		{"b", "", `"b" is not NAMESPACE/NAME`},
 		{"a/b/c", "", `"a/b/c" is not NAMESPACE/NAME`},
 		{"a/b", "d:e", `"d" is not NAMESPACE/NAME`},

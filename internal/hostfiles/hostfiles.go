@@ -25,6 +25,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 )
@@ -61,9 +62,14 @@ func Render(node string, membership map[string]string, secrets map[string]*corev
 			problems = append(problems, fmt.Errorf("there is no Secret %s with label %s=%s", name, Label, node))
 			continue
 		}
-		pair, ca, err := certificate(secret)
+		pair, err := Pair(secret)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("Secret %s: %w", name, err))
+			continue
+		}
+		ca := secret.Data["ca.crt"]
+		if len(parse(ca)) == 0 {
+			problems = append(problems, fmt.Errorf("Secret %s: ca.crt holds no certificate", name))
 			continue
 		}
 		before := parse(here[kind+"-ca.crt"])
@@ -111,14 +117,11 @@ func signed(chain []byte, cas []*x509.Certificate) bool {
 
 // holdsKeys says whether each of the CAs before is among these, by its key: a CA that is renewed keeps it.
 func holdsKeys(now, before []*x509.Certificate) bool {
-	for _, old := range before {
-		if !slices.ContainsFunc(now, func(c *x509.Certificate) bool {
-			return bytes.Equal(c.RawSubjectPublicKeyInfo, old.RawSubjectPublicKeyInfo)
-		}) {
-			return false
-		}
+	keys := sets.New[string]()
+	for _, c := range now {
+		keys.Insert(string(c.RawSubjectPublicKeyInfo))
 	}
-	return true
+	return !slices.ContainsFunc(before, func(c *x509.Certificate) bool { return !keys.Has(string(c.RawSubjectPublicKeyInfo)) })
 }
 
 // Read are the files of CAs that are in the directory. One that is not there yet is none.
@@ -135,16 +138,13 @@ func Read(dir string) (map[string][]byte, error) {
 	return here, nil
 }
 
-// certificate is a Secret's certificate with its key, in PEM, and its CA.
-func certificate(secret *corev1.Secret) (pair, ca []byte, err error) {
-	cert, key, ca := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], secret.Data["ca.crt"]
+// Pair is a Secret's certificate with its key, in PEM.
+func Pair(secret *corev1.Secret) ([]byte, error) {
+	cert, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if _, err := tls.X509KeyPair(cert, key); err != nil {
-		return nil, nil, fmt.Errorf("%s and %s: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
+		return nil, fmt.Errorf("%s and %s: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(ca) {
-		return nil, nil, errors.New("ca.crt holds no certificate")
-	}
-	return slices.Concat(bytes.TrimSpace(key), []byte("\n"), bytes.TrimSpace(cert), []byte("\n")), ca, nil
+	return slices.Concat(bytes.TrimSpace(key), []byte("\n"), bytes.TrimSpace(cert), []byte("\n")), nil
 }
 
 // Write brings the directory's files to what they shall be, and says which ones it wrote. Nobody sees half a file, not after a
@@ -155,12 +155,8 @@ func Write(dir string, files map[string][]byte) (written []string, err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		path := filepath.Join(dir, name)
-		now, err := os.ReadFile(path)
-		if err == nil && bytes.Equal(now, files[name]) {
+		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, files[name]) {
 			continue
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return written, err
 		}
 		if err := replace(path, files[name]); err != nil {
 			return written, err
@@ -170,16 +166,12 @@ func Write(dir string, files map[string][]byte) (written []string, err error) {
 	return written, nil
 }
 
-func replace(path string, content []byte) (err error) {
+func replace(path string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
+	defer func() { _ = os.Remove(f.Name()) }() // it is gone if it was renamed
 	_, err = f.Write(content)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
