@@ -84,9 +84,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	if p.mode == quorum.ModeFull {
-		if p.setMeters, err = setcontroller.NewMetrics(metrics.Registry); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
+		p.setMeters = setcontroller.NewMetrics(metrics.Registry)
 	}
 	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
 	if p.records, err = audit.New(p.flags.audit); err != nil {

@@ -192,9 +192,7 @@ func TestMonitored(t *testing.T) {
 	if _, err := registrations.NewMetrics(registry); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := setcontroller.NewMetrics(registry); err != nil {
-		t.Fatal(err)
-	}
+	setcontroller.NewMetrics(registry)
 	options := audit.NewOptions()
 	options.Registerer, options.LogPath = registry, filepath.Join(t.TempDir(), "audit")
 	sink, err := audit.New(options)

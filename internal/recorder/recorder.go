@@ -11,6 +11,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/client-go/tools/events"
@@ -130,7 +131,7 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 			Namespace: object.Namespace, Name: object.Name, UID: object.UID,
 		}, &corev1.ObjectReference{
 			APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: rbacv1.UserKind, Name: d.Request.User.Name,
-		}, kind, reason, d.Request.Operation.String(), "%s", note(fmt.Sprintf("%s by %s: %s", d.Request.Operation, d.Request.User.Name, said)))
+		}, kind, reason, d.Request.Operation.String(), "%s", quorum.Clip(fmt.Sprintf("%s by %s: %s", d.Request.Operation, d.Request.User.Name, said), noteLimit))
 	}
 }
 
@@ -141,32 +142,18 @@ func releaseReason(d *webhooks.Record) string {
 		return ""
 	}
 	given := func(raw []byte) string {
-		var object struct {
-			Metadata struct {
-				Annotations map[string]string `json:"annotations"`
-			} `json:"metadata"`
-		}
+		var object metav1.PartialObjectMetadata
 		if json.Unmarshal(raw, &object) != nil {
 			return "" // the handler refused what is no Machine; without annotations there is no reason
 		}
-		return object.Metadata.Annotations[audit.ReleaseReasonAnnotation]
+		return object.Annotations[audit.ReleaseReasonAnnotation]
 	}
 	reason := given(d.Admission.Object.Raw)
 	if reason == given(d.Admission.OldObject.Raw) {
 		return ""
 	}
-	return note(reason)
+	return quorum.Clip(reason, noteLimit)
 }
 
-// noteLimit is the length of an Event's note, in bytes: the API server refuses an Event with a longer one.
-const noteLimit = 1024
-
-// note cuts a text to what an Event takes.
-func note(text string) string {
-	const more = " ..."
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= noteLimit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:noteLimit-len(more)], "") + more
-}
+// noteLimit is the length of an Event's note, in bytes, without the mark of one that was cut: the API server refuses an Event with a longer one.
+const noteLimit = 1024 - len(" ...")

@@ -66,8 +66,7 @@ func fixture(t *testing.T) (*Controller, *observe.Set) {
 	for _, name := range []string{"m-0", "m-1"} {
 		must(t, api.Create(t.Context(), &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: where, Name: name, Labels: labels}, Spec: spec}))
 	}
-	meters, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	meters := NewMetrics(prometheus.NewRegistry())
 	c := &Controller{Client: api, Observer: &observe.Observer{API: api, Namespace: where, Clock: clock.RealClock{}}, Metrics: meters, Log: logr.Discard()}
 	return c, look(t, c)
 }

@@ -3,7 +3,6 @@ package setcontroller
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -37,8 +36,8 @@ func (c *Controller) writeStatus(ctx context.Context, set *observe.Set, p *machi
 // status fills in what the plan says.
 func status(out *machinev1.ControlPlaneMachineSetStatus, set *observe.Set, p *machineset.Plan, now time.Time) {
 	out.ObservedGeneration = set.Object.Generation
-	out.Replicas, out.ReadyReplicas = number(p.Counts.Replicas), number(p.Counts.Ready)
-	out.UpdatedReplicas, out.UnavailableReplicas = number(p.Counts.Updated), number(p.Counts.Unavailable)
+	out.Replicas, out.ReadyReplicas = int32(p.Counts.Replicas), int32(p.Counts.Ready)
+	out.UpdatedReplicas, out.UnavailableReplicas = int32(p.Counts.Updated), int32(p.Counts.Unavailable)
 	for _, condition := range machineset.Conditions(set.Facts, p) {
 		truth := metav1.ConditionFalse
 		if condition.True {
@@ -50,5 +49,3 @@ func status(out *machinev1.ControlPlaneMachineSetStatus, set *observe.Set, p *ma
 		})
 	}
 }
-
-func number(n int) int32 { return int32(max(0, min(n, math.MaxInt32))) }

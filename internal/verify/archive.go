@@ -25,26 +25,29 @@ func (r *Refusal) Error() string { return r.Reason + "\n" + r.Advice }
 // archive puts a data directory that is locked aside as a sibling and leaves an empty one in its place.
 // It may end between any two steps and be run again. step is told of each one that is done, for tests.
 func archive(dir string, now time.Time, step func(done string)) (aside string, err error) {
-	if err := renamable(dir); err != nil {
-		return "", err
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return "", &Refusal{
+			Reason: fmt.Sprintf("Data directory %s is a symbolic link, so renaming it would put nothing aside.", dir),
+			Advice: "Give the directory itself as --data-dir.",
+		}
 	}
 	step("locked")
 	aside = dir + "-removed-" + now.UTC().Format("20060102T150405Z") // if it is there already, renaming fails
 	switch err := os.Rename(dir, aside); {
-	case errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV): // a bind mount is of its parent's file system
-		return "", mountPoint(dir)
+	case errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV):
+		return "", &Refusal{
+			Reason: fmt.Sprintf("Data directory %s is a mount point, so it cannot be renamed to a sibling.", dir),
+			Advice: "Use a directory inside what is mounted there as data directory, or move what is in it aside by hand.",
+		}
 	case err != nil:
 		return "", fmt.Errorf("archive the data directory: %w", err)
 	}
 	step("renamed")
 	return aside, makeDir(dir, step)
-}
-
-func mountPoint(dir string) *Refusal {
-	return &Refusal{
-		Reason: fmt.Sprintf("Data directory %s is a mount point, so it cannot be renamed to a sibling.", dir),
-		Advice: "Use a directory inside what is mounted there as data directory, or move what is in it aside by hand.",
-	}
 }
 
 // makeDir makes the data directory if there is none, so that it is there after a power cut.
@@ -73,27 +76,6 @@ func syncDir(dir string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("make the change of %s last: %w", dir, err)
-	}
-	return nil
-}
-
-// renamable refuses what cannot be renamed in one step.
-func renamable(dir string) error {
-	var self, parent syscall.Stat_t
-	if err := syscall.Lstat(dir, &self); err != nil {
-		return fmt.Errorf("data directory %s: %w", dir, err)
-	}
-	if self.Mode&syscall.S_IFMT == syscall.S_IFLNK {
-		return &Refusal{
-			Reason: fmt.Sprintf("Data directory %s is a symbolic link, so renaming it would put nothing aside.", dir),
-			Advice: "Give the directory itself as --data-dir.",
-		}
-	}
-	if err := syscall.Stat(filepath.Dir(dir), &parent); err != nil {
-		return fmt.Errorf("the parent of data directory %s: %w", dir, err)
-	}
-	if self.Dev != parent.Dev {
-		return mountPoint(dir)
 	}
 	return nil
 }

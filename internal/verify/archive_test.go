@@ -227,14 +227,6 @@ func TestArchiveRefuses(t *testing.T) {
 	}
 }
 
-// TestAnotherFileSystem: a directory that is a mount point is not renamed. /proc is one everywhere.
-func TestAnotherFileSystem(t *testing.T) {
-	var refused *Refusal
-	if err := renamable("/proc"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "a mount point") {
-		t.Fatal(err)
-	}
-}
-
 func TestReadDisk(t *testing.T) {
 	for _, c := range []struct {
 		name  string

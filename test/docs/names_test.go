@@ -91,7 +91,7 @@ func metricNames(t *testing.T) []string {
 	t.Helper()
 	d := &describer{}
 	_, err1 := controller.NewMetrics(d)
-	_, err7 := setcontroller.NewMetrics(d)
+	setcontroller.NewMetrics(d)
 	_, err2 := webhooks.NewMetrics(d)
 	_, err3 := registrations.NewMetrics(d)
 	err4 := webhookserver.NewMetrics().Register(d)
@@ -99,7 +99,7 @@ func metricNames(t *testing.T) []string {
 	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
 	_, err5 := audit.New(o)
 	_, err6 := controller.NewAlarms(nil, d, logr.Discard())
-	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
+	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {
 			t.Fatal(err)
 		}
