@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -179,7 +180,7 @@ func become(command []string, e hostenv.Environment) error {
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains([]string{hostenv.InitialClusterVariable, hostenv.StateVariable, hostenv.MemberIDsVariable}, name)
 	})
-	variables = append(variables, hostenv.InitialClusterVariable+"="+hostenv.FormatPeers(e.InitialCluster), hostenv.StateVariable+"="+string(e.State))
+	variables = append(variables, hostenv.InitialClusterVariable+"="+e.InitialCluster.String(), hostenv.StateVariable+"="+string(e.State))
 	return fmt.Errorf("etcd may start, and its command cannot: %s: %w", path, syscall.Exec(path, command, variables))
 }
 
@@ -228,8 +229,8 @@ func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), e
 // clientURLs are where the members of an environment serve clients.
 func clientURLs(e hostenv.Environment, port string) []string {
 	var out []string
-	for _, p := range slices.Concat(e.Members, e.InitialCluster) {
-		for _, raw := range p.URLs {
+	for _, peers := range []hostenv.Peers{e.Members, e.InitialCluster} {
+		for _, raw := range slices.Concat(slices.Collect(maps.Values(peers))...) {
 			if u, err := url.Parse(raw); err == nil {
 				out = append(out, "https://"+net.JoinHostPort(u.Hostname(), port))
 			}

@@ -136,7 +136,7 @@ func TestEndpointsOfPeople(t *testing.T) {
 	t.Setenv("ETCDCTL_ENDPOINTS", "https://10.0.0.1:2379")
 	var o membershipFlags
 	o.bind(pflag.NewFlagSet("", pflag.ContinueOnError))
-	if got := o.endpoints(hostenv.Environment{Members: []hostenv.Peer{{Key: "2", URLs: []string{"https://10.0.0.2:2380"}}}}); !slices.Equal(got, []string{"https://10.0.0.2:2379"}) {
+	if got := o.endpoints(hostenv.Environment{Members: hostenv.Peers{"2": {"https://10.0.0.2:2380"}}}); !slices.Equal(got, []string{"https://10.0.0.2:2379"}) {
 		t.Errorf("etcd is asked at %q", got)
 	}
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)

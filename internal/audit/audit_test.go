@@ -701,11 +701,11 @@ func TestStep(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	e := &got[0]
-	told := fmt.Sprintf("%s %s %s/%s %s %s %s %t %d", e.Step(), e.Verb, e.ObjectRef.Resource, e.Name(), e.ObjectRef.UID, e.User.Username, e.Said(), e.Warning(), len(e.Evidence().Members))
+	told := fmt.Sprintf("%s %s %s/%s %s %s %s %t %d", e.Step(), e.Verb, e.ObjectRef.Resource, e.Name(), e.ObjectRef.UID, e.User.Username, e.Said(), e.Annotations[WarningAnnotation] == "true", len(e.Evidence().Members))
 	if want := "LearnerPromoted promote machines/master-3 m-3 holdfast [Holdfast: promote learner master-3] true 1"; told != want {
 		t.Errorf("it is %s\n want %s", told, want)
 	}
-	if e := &got[1]; e.Step() != "Changed" || e.Name() != "" || e.Warning() || e.Evidence() != nil || len(e.Said()) != 2 || e.Rules()[0] != "" {
+	if e := &got[1]; e.Step() != "Changed" || e.Name() != "" || e.Annotations[WarningAnnotation] != "" || e.Evidence() != nil || len(e.Said()) != 2 || e.Rules()[0] != "" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -24,9 +24,6 @@ type Entry struct{ auditv1.Event }
 // Step is the reason of a Step, "" for a decision.
 func (e *Entry) Step() string { return e.Annotations[StepAnnotation] }
 
-// Warning says that a Step went wrong, or tells of something that did.
-func (e *Entry) Warning() bool { return e.Annotations[WarningAnnotation] == "true" }
-
 // Rules are the rules of its findings, [""] of a Step.
 func (e *Entry) Rules() []string { return strings.Split(e.Annotations[RuleAnnotation], ",") }
 
@@ -52,9 +49,6 @@ func (e *Entry) Count() int {
 
 // Abandoned says that nobody waited for the decision: the webhook's failure policy had its way instead.
 func (e *Entry) Abandoned() bool { return e.Annotations[AbandonedAnnotation] == "true" }
-
-// ReleaseReason is why a person released the Machine, in that person's words; "" if none were given.
-func (e *Entry) ReleaseReason() string { return e.Annotations[ReleaseReasonAnnotation] }
 
 // Last is when the decision was asked for, the last one of those that the record stands for.
 func (e *Entry) Last() time.Time { return e.RequestReceivedTimestamp.Time }

@@ -1,7 +1,6 @@
 package hostenv
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,9 +34,9 @@ const (
 
 // Environment is what the etcd of one Node starts with.
 type Environment struct {
-	InitialCluster []Peer // by name; none where nothing may start
+	InitialCluster Peers // by name; none where nothing may start
 	State          State
-	Members        []Peer // by hex ID, in the order of the IDs; none in a ring that is new
+	Members        Peers  // by hex ID; none in a ring that is new
 	Why            string // why there is no InitialCluster, for people
 }
 
@@ -48,11 +47,11 @@ func (e Environment) Text() string {
 		fmt.Fprintf(text, "# %s\n", e.Why)
 	}
 	if len(e.InitialCluster) > 0 {
-		fmt.Fprintf(text, "%s=%s\n", InitialClusterVariable, FormatPeers(e.InitialCluster))
+		fmt.Fprintf(text, "%s=%s\n", InitialClusterVariable, e.InitialCluster)
 	}
 	fmt.Fprintf(text, "%s=%s\n", StateVariable, e.State)
 	if len(e.Members) > 0 {
-		fmt.Fprintf(text, "%s=%s\n", MemberIDsVariable, FormatPeers(e.Members))
+		fmt.Fprintf(text, "%s=%s\n", MemberIDsVariable, e.Members)
 	}
 	return text.String()
 }
@@ -85,19 +84,19 @@ func FromVariables(lookup func(name string) string) (e Environment, err error) {
 	if e.InitialCluster, err = ParsePeers(lookup(InitialClusterVariable)); err != nil {
 		return e, fmt.Errorf("%s: %w", InitialClusterVariable, err)
 	}
-	if e.Members, err = ParsePeers(lookup(MemberIDsVariable)); err != nil {
+	members, err := ParsePeers(lookup(MemberIDsVariable))
+	if err != nil {
 		return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
 	}
-	for i := range e.Members {
-		id, err := quorum.ParseMemberID(strings.TrimPrefix(e.Members[i].Key, "0x"))
+	e.Members = Peers{}
+	for key, urls := range members {
+		id, err := quorum.ParseMemberID(strings.TrimPrefix(key, "0x"))
 		if err != nil {
 			return e, fmt.Errorf("%s: %w", MemberIDsVariable, err)
 		}
-		e.Members[i].Key = id.Hex()
+		e.Members.add(id.Hex(), urls...)
 	}
-	// A person may write one ID in two ways; written in one, its URLs come together.
-	e.Members, err = ParsePeers(FormatPeers(e.Members))
-	return e, err
+	return e, nil
 }
 
 // Environments renders the environment of every control-plane Node of a Snapshot, by the Node's name.
@@ -113,10 +112,9 @@ func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
 			nodes[k] = n.Name
 		}
 	}
-	byID := slices.SortedFunc(slices.Values(s.Ring.Members), func(a, b quorum.Member) int { return cmp.Compare(a.ID, b.ID) })
-	members := make([]Peer, 0, len(byID))
-	for i := range byID {
-		members = append(members, Peer{Key: byID[i].ID.Hex(), URLs: sorted(byID[i].PeerURLs)})
+	members := Peers{}
+	for i := range s.Ring.Members {
+		members[s.Ring.Members[i].ID.Hex()] = slices.Sorted(slices.Values(s.Ring.Members[i].PeerURLs))
 	}
 
 	out := make(map[string]Environment, len(s.Nodes))
@@ -145,7 +143,7 @@ func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
 
 // cluster names every member, for the one at index own to start with. etcd takes each URL once, and its names are compared with nothing
 // but the own one: of several members at one URL any will do.
-func cluster(members []quorum.Member, nodes []string, own int) []Peer {
+func cluster(members []quorum.Member, nodes []string, own int) Peers {
 	name := func(k int) string {
 		for _, name := range []string{members[k].Name, nodes[k]} {
 			if name != "" && !strings.ContainsAny(name, ",=") {
@@ -154,20 +152,17 @@ func cluster(members []quorum.Member, nodes []string, own int) []Peer {
 		}
 		return members[k].ID.Hex()
 	}
-	taken := map[string]bool{name(own): true}
-	peers := []Peer{{Key: name(own), URLs: sorted(members[own].PeerURLs)}}
+	peers := Peers{name(own): slices.Sorted(slices.Values(members[own].PeerURLs))}
 	for k := range members {
-		if k == own || slices.ContainsFunc(members[k].PeerURLs, func(u string) bool { return ByURL(peers, u) != nil }) {
+		if k == own || slices.ContainsFunc(members[k].PeerURLs, func(u string) bool { return peers.At(u) != "" }) {
 			continue
 		}
 		key := name(k)
-		if taken[key] {
+		if peers[key] != nil {
 			key += "-" + members[k].ID.Hex()
 		}
-		taken[key] = true
-		peers = append(peers, Peer{Key: key, URLs: sorted(members[k].PeerURLs)})
+		peers[key] = slices.Sorted(slices.Values(members[k].PeerURLs))
 	}
-	slices.SortFunc(peers, func(a, b Peer) int { return strings.Compare(a.Key, b.Key) })
 	return peers
 }
 
@@ -191,10 +186,4 @@ func known(r *quorum.Ring) error {
 		return errors.New("etcd's member list is empty, which cannot be")
 	}
 	return nil
-}
-
-func sorted(urls []string) []string {
-	out := slices.Clone(urls)
-	slices.Sort(out)
-	return out
 }

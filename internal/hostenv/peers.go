@@ -2,33 +2,30 @@ package hostenv
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 )
 
-// Peer is one member in a list: its name in ETCD_INITIAL_CLUSTER, its hex ID in ETCD_MEMBER_IDS.
-type Peer struct {
-	Key  string
-	URLs []string
-}
+// Peers are members' peer URLs, by their names in ETCD_INITIAL_CLUSTER, by their hex IDs in ETCD_MEMBER_IDS.
+type Peers map[string][]string
 
-// FormatPeers writes a list as etcd reads it: <key>=<URL>, by commas, one entry for each URL.
-func FormatPeers(peers []Peer) string {
+// String is the list as etcd reads it: <key>=<URL>, by commas, one entry for each URL.
+func (p Peers) String() string {
 	var out []string
-	for _, p := range peers {
-		for _, u := range p.URLs {
-			out = append(out, p.Key+"="+u)
+	for _, key := range slices.Sorted(maps.Keys(p)) {
+		for _, u := range p[key] {
+			out = append(out, key+"="+u)
 		}
 	}
 	return strings.Join(out, ",")
 }
 
-// ParsePeers reads what FormatPeers wrote, and what a person may have written. The peers come in the
-// order of their first entry. The error quotes the entry that is wrong.
-func ParsePeers(text string) ([]Peer, error) {
-	var peers []Peer
+// ParsePeers reads what String wrote, and what a person may have written. The error quotes the entry that is wrong.
+func ParsePeers(text string) (Peers, error) {
+	peers := Peers{}
 	for entry := range strings.SplitSeq(text, ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
@@ -37,25 +34,27 @@ func ParsePeers(text string) ([]Peer, error) {
 		if u, err := url.Parse(raw); !ok || key == "" || err != nil || u.Scheme == "" || u.Hostname() == "" {
 			return nil, fmt.Errorf("%q is not <key>=<URL>, such as master-0=https://10.0.0.1:2380", entry)
 		}
-		i := slices.IndexFunc(peers, func(p Peer) bool { return p.Key == key })
-		if i < 0 {
-			i, peers = len(peers), append(peers, Peer{Key: key})
-		}
-		if !HasURL(peers[i].URLs, raw) {
-			peers[i].URLs = append(peers[i].URLs, raw)
-		}
+		peers.add(key, raw)
 	}
 	return peers, nil
 }
 
-// ByURL finds the peer at a URL, nil without it.
-func ByURL(peers []Peer, raw string) *Peer {
-	for i := range peers {
-		if HasURL(peers[i].URLs, raw) {
-			return &peers[i]
+func (p Peers) add(key string, urls ...string) {
+	for _, u := range urls {
+		if !HasURL(p[key], u) {
+			p[key] = append(p[key], u)
 		}
 	}
-	return nil
+}
+
+// At is the key of the peer at a URL, the first by name; "" without one.
+func (p Peers) At(raw string) string {
+	for _, key := range slices.Sorted(maps.Keys(p)) {
+		if HasURL(p[key], raw) {
+			return key
+		}
+	}
+	return ""
 }
 
 // HasURL says whether a list holds a URL, however either is written.

@@ -50,7 +50,7 @@ func entryRow(e *audit.Entry) []string {
 		verdict += " (abandoned)"
 	}
 	said := shorten(reason(e), 80)
-	switch given := e.ReleaseReason(); { // what a person said comes first: it is nowhere else
+	switch given := e.Annotations[audit.ReleaseReasonAnnotation]; { // what a person said comes first: it is nowhere else
 	case e.Abandoned():
 		said = shorten("nobody waited for this answer: "+reason(e), 80)
 	case given != "":

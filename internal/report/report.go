@@ -116,14 +116,14 @@ func fromEntry(e *audit.Entry) Item {
 	if n := e.Count(); n > 1 {
 		i.Count, i.Since = n, e.First()
 	}
-	if given := e.ReleaseReason(); given != "" {
+	if given := e.Annotations[audit.ReleaseReasonAnnotation]; given != "" {
 		i.Said = append([]string{"The reason given: " + given}, i.Said...)
 	}
 	if e.Abandoned() {
 		i.Said = append([]string{"Nobody waited for this answer; what became of the request is not on record."}, i.Said...)
 	}
 	if step := e.Step(); step != "" {
-		i.Source, i.What, i.Warning = SourceStep, step, e.Warning()
+		i.Source, i.What, i.Warning = SourceStep, step, e.Annotations[audit.WarningAnnotation] == "true"
 		return i
 	}
 	i.Rule, i.Verdict = strings.Join(e.Rules(), ","), strings.Join(e.Verdicts(), ",")

@@ -78,7 +78,7 @@ func TestAddressChanges(t *testing.T) {
 	}
 	first := r.moved(r.Members[0])
 	begins := func() { // as the page says, its environment names it alone, at the new peer URL
-		alone := []hostenv.Peer{{Key: fmt.Sprintf("%x", firstID), URLs: []string{r.Ports.PeerURL(first.Address)}}}
+		alone := hostenv.Peers{fmt.Sprintf("%x", firstID): {r.Ports.PeerURL(first.Address)}}
 		check := &Membership{
 			Etcd: r.client(t, r.Members...), Environment: hostenv.Environment{State: hostenv.StateExisting, InitialCluster: alone, Members: alone},
 			PeerURL: r.Ports.PeerURL(first.Address), DataDir: first.DataDir(), Timeout: 20 * time.Second, QuorumWait: 300 * time.Millisecond, Out: &bytes.Buffer{},

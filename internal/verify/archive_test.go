@@ -63,8 +63,8 @@ func (c canned) Linearizable(context.Context, string) error { return c.err }
 
 // newcomer is the check of a host whose member 1 was just added to the ring of member 2.
 func newcomer(dir string) *Membership {
-	peers := func(a, b string) []hostenv.Peer {
-		return []hostenv.Peer{{Key: a, URLs: []string{"https://10.0.0.1:2380"}}, {Key: b, URLs: []string{"https://10.0.0.2:2380"}}}
+	peers := func(a, b string) hostenv.Peers {
+		return hostenv.Peers{a: {"https://10.0.0.1:2380"}, b: {"https://10.0.0.2:2380"}}
 	}
 	return &Membership{
 		Etcd: canned{

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,6 +72,10 @@ func wait(format string, args ...any) Decision {
 	return Decision{Verdict: VerdictWait, Why: fmt.Sprintf(format, args...)}
 }
 
+func refuse(advice, format string, args ...any) Decision {
+	return Decision{VerdictRefuse, fmt.Sprintf(format, args...), advice}
+}
+
 const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
 
 // Decide says whether etcd may start on this host, and how. It is pure.
@@ -82,9 +87,7 @@ func Decide(f Facts) Decision {
 			"Set it from this Node's key in ConfigMap etcd-membership.",
 		}
 	case f.Environment.State == hostenv.StateNew && len(f.Environment.Members) > 0:
-		return Decision{
-			VerdictOutdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest,
-		}
+		return Decision{VerdictOutdated, fmt.Sprintf("%s is new, and %s names members that the ring has already.", hostenv.StateVariable, hostenv.MemberIDsVariable), newest}
 	case !f.Ring.Known:
 		return unknown(f)
 	}
@@ -110,11 +113,11 @@ func unknown(f Facts) Decision {
 	case HoldingData:
 		id := f.Disk.Member.Hex()
 		if f.Environment.State == hostenv.StateExisting {
-			switch own := expected(f.Environment, id); {
+			switch own := f.Environment.Members[id]; {
 			case own == nil:
 				return wait("%s, and the data here are those of member %s, which is not expected. If they were restored from a snapshot, %s must name it.", silence, id, hostenv.MemberIDsVariable)
-			case !hostenv.HasURL(own.URLs, f.PeerURL):
-				return wait("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own.URLs, ", "), f.PeerURL)
+			case !hostenv.HasURL(own, f.PeerURL):
+				return wait("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own, ", "), f.PeerURL)
 			}
 		}
 		// Nobody else can answer in a ring of one.
@@ -123,7 +126,7 @@ func unknown(f Facts) Decision {
 		}
 		return own(f, fmt.Sprintf("%s, and without its members up the ring cannot answer. Member %s is expected, and its own data are here.", silence, id))
 	case HoldingNothing:
-		if f.Environment.State == hostenv.StateNew && hostenv.ByURL(f.Environment.InitialCluster, f.PeerURL) != nil {
+		if f.Environment.State == hostenv.StateNew && f.Environment.InitialCluster.At(f.PeerURL) != "" {
 			if len(f.Running) > 0 {
 				return wait("%s, and member %x runs, so the ring is not new.", silence, f.Running[0].Member)
 			}
@@ -143,14 +146,12 @@ func own(f Facts, why string) Decision {
 	for i := range f.Running {
 		r := &f.Running[i]
 		if r.Cluster != f.Disk.Cluster {
-			return Decision{
-				VerdictRefuse, fmt.Sprintf("The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
-					f.Disk.Member, f.Disk.Cluster, r.Member, r.Cluster),
-				putAsideAdvice(f),
-			}
+			return refuse(putAsideAdvice(f),
+				"The data here are those of member %x of cluster %x, and member %x runs in cluster %x: they are another ring's, or from before etcd was restored from a snapshot.",
+				f.Disk.Member, f.Disk.Cluster, r.Member, r.Cluster)
 		}
 		if wrong := contradiction(f.Position, r, f.Ring.Known); wrong != "" {
-			return Decision{VerdictRefuse, fmt.Sprintf("The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong), putAsideAdvice(f)}
+			return refuse(putAsideAdvice(f), "The data here are those of member %x from before etcd was restored from a snapshot: %s.", f.Disk.Member, wrong)
 		}
 	}
 	if !f.Ring.Known {
@@ -165,10 +166,8 @@ func own(f Facts, why string) Decision {
 	me := f.Ring.Member(f.Disk.Member)
 	nothingYet := me.Learner && f.Position.Term == 0 && f.Position.Index == 0
 	if len(me.ClientURLs) > 0 && f.Position.Term <= 1 && !nothingYet {
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me),
-			"To restore etcd, stop all of its members first. Else put the data that this member had back in place.",
-		}
+		return refuse("To restore etcd, stop all of its members first. Else put the data that this member had back in place.",
+			"etcd lists %s, which has started before, but the data here never ran: they come from a snapshot.", me)
 	}
 	return Decision{VerdictStart, why, ""}
 }
@@ -240,10 +239,8 @@ func listed(f Facts, me *quorum.Member) Decision {
 		return own(f, why)
 	}
 	if other := f.Ring.Member(f.Disk.Member); f.Disk.Holding == HoldingData && other != nil {
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me),
-			"Give this host's peer URL as --peer-url and the data directory of its member as --data-dir.",
-		}
+		return refuse("Give this host's peer URL as --peer-url and the data directory of its member as --data-dir.",
+			"The data here are those of %s, which etcd lists at %s. At this host's %s it lists %s.", other, strings.Join(other.PeerURLs, ", "), f.PeerURL, me)
 	}
 	for i := range f.Ring.Members {
 		if why := quorum.NewJoin(&quorum.Snapshot{Ring: f.Ring}).ListedTwice(&f.Ring.Members[i]); why != "" {
@@ -258,17 +255,13 @@ func listed(f Facts, me *quorum.Member) Decision {
 	}[f.Disk.Holding]
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here),
-			fmt.Sprintf("Put its data back in place; if they are lost, remove the member (etcdctl member remove %x, or delete the Machine), and a new one is added in its place.", me.ID),
-		}
+		return refuse(fmt.Sprintf("Put its data back in place; if they are lost, remove the member (etcdctl member remove %x, or delete the Machine), and a new one is added in its place.", me.ID),
+			"etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here)
 	}
 	// A log that is gone says no more than one that is garbled.
 	if (f.Disk.Holding == HoldingGarbled || f.Disk.Holding == HoldingNoLog) && !me.Learner {
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here),
-			fmt.Sprintf("If the data cannot be mended, remove the member (etcdctl member remove %x), and a new one is added in its place.", me.ID),
-		}
+		return refuse(fmt.Sprintf("If the data cannot be mended, remove the member (etcdctl member remove %x), and a new one is added in its place.", me.ID),
+			"etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here)
 	}
 	if wrong := misplaced(f, me); wrong != "" {
 		return Decision{VerdictOutdated, wrong, newest + " A comment there says why if it names no members."}
@@ -286,8 +279,8 @@ func listed(f Facts, me *quorum.Member) Decision {
 // environment, "" if it would.
 func misplaced(f Facts, me *quorum.Member) string {
 	cluster := f.Environment.InitialCluster
-	own := hostenv.ByURL(cluster, f.PeerURL)
-	if own == nil {
+	own := cluster.At(f.PeerURL)
+	if own == "" {
 		return fmt.Sprintf("%s does not name this host's peer URL %s, so a new member cannot find its place in the ring.", hostenv.InitialClusterVariable, f.PeerURL)
 	}
 	// The ring's first members are listed by name before they start; one that was added is not. And they make up the
@@ -303,11 +296,11 @@ func misplaced(f Facts, me *quorum.Member) string {
 	}
 	for i := range f.Ring.Members {
 		m := &f.Ring.Members[i]
-		if !slices.ContainsFunc(cluster, func(p hostenv.Peer) bool { return hostenv.SameURLs(p.URLs, m.PeerURLs) }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(cluster)), func(urls []string) bool { return hostenv.SameURLs(urls, m.PeerURLs) }) {
 			return fmt.Sprintf("%s does not name %s at %s.", hostenv.InitialClusterVariable, m, strings.Join(m.PeerURLs, ", "))
 		}
-		if m.ID != me.ID && m.Name == own.Key {
-			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", hostenv.InitialClusterVariable, own.Key, m, strings.Join(m.PeerURLs, ", "))
+		if m.ID != me.ID && m.Name == own {
+			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", hostenv.InitialClusterVariable, own, m, strings.Join(m.PeerURLs, ", "))
 		}
 	}
 	if len(cluster) != len(f.Ring.Members) {
@@ -321,48 +314,39 @@ func misplaced(f Facts, me *quorum.Member) string {
 func differences(e hostenv.Environment, ring *quorum.Ring) []string {
 	var out []string
 	if e.State == hostenv.StateNew {
-		for _, p := range e.InitialCluster {
-			for _, u := range p.URLs {
+		for _, name := range slices.Sorted(maps.Keys(e.InitialCluster)) {
+			for _, u := range e.InitialCluster[name] {
 				if at(ring, u) == nil {
-					out = append(out, fmt.Sprintf("Expected: %s at %s. etcd lists no member there.", p.Key, u))
+					out = append(out, fmt.Sprintf("Expected: %s at %s. etcd lists no member there.", name, u))
 				}
 			}
 		}
 		for i := range ring.Members {
 			for _, u := range ring.Members[i].PeerURLs {
-				if hostenv.ByURL(e.InitialCluster, u) == nil {
+				if e.InitialCluster.At(u) == "" {
 					out = append(out, fmt.Sprintf("Not expected: etcd lists %s at %s.", &ring.Members[i], u))
 				}
 			}
 		}
 		return out
 	}
-	for _, p := range e.Members {
-		id, err := quorum.ParseMemberID(p.Key)
+	for _, key := range slices.Sorted(maps.Keys(e.Members)) {
+		urls := e.Members[key]
+		id, err := quorum.ParseMemberID(key)
 		m := ring.Member(id)
 		switch {
 		case err != nil || m == nil:
-			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd does not list it.", p.Key, strings.Join(p.URLs, ", ")))
-		case !hostenv.SameURLs(p.URLs, m.PeerURLs):
-			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd lists it at %s.", p.Key, strings.Join(p.URLs, ", "), strings.Join(m.PeerURLs, ", ")))
+			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd does not list it.", key, strings.Join(urls, ", ")))
+		case !hostenv.SameURLs(urls, m.PeerURLs):
+			out = append(out, fmt.Sprintf("Expected: member %s at %s. etcd lists it at %s.", key, strings.Join(urls, ", "), strings.Join(m.PeerURLs, ", ")))
 		}
 	}
 	for i := range ring.Members {
-		if m := &ring.Members[i]; expected(e, m.ID.Hex()) == nil {
+		if m := &ring.Members[i]; e.Members[m.ID.Hex()] == nil {
 			out = append(out, fmt.Sprintf("Not expected: etcd lists %s at %s.", m, strings.Join(m.PeerURLs, ", ")))
 		}
 	}
 	return out
-}
-
-// expected finds a member of the environment by its hex ID, nil without it.
-func expected(e hostenv.Environment, id string) *hostenv.Peer {
-	for i := range e.Members {
-		if e.Members[i].Key == id {
-			return &e.Members[i]
-		}
-	}
-	return nil
 }
 
 // at finds the member at a peer URL, nil without it.

@@ -59,7 +59,7 @@ func facts(t *testing.T, text string) Facts {
 		Position: &Position{Term: 2, Commit: 8, Index: 8, Revision: 5},
 	}
 	told := false // who runs
-	peers := func(text string) []hostenv.Peer {
+	peers := func(text string) hostenv.Peers {
 		p, err := hostenv.ParsePeers(text)
 		if err != nil {
 			t.Fatal(err)

@@ -52,14 +52,14 @@ func TestIPv6(t *testing.T) {
 
 	added, err := admin.MemberAddAsLearner(t.Context(), []string{url(second)})
 	g.Expect(err).NotTo(HaveOccurred())
-	environment := hostenv.Environment{State: hostenv.StateExisting}
+	environment := hostenv.Environment{State: hostenv.StateExisting, InitialCluster: hostenv.Peers{}, Members: hostenv.Peers{}}
 	for _, m := range added.Members {
 		name := m.Name
 		if name == "" {
 			name = second.Name
 		}
-		environment.InitialCluster = append(environment.InitialCluster, hostenv.Peer{Key: name, URLs: m.PeerURLs})
-		environment.Members = append(environment.Members, hostenv.Peer{Key: quorum.MemberID(m.ID).Hex(), URLs: m.PeerURLs})
+		environment.InitialCluster[name] = m.PeerURLs
+		environment.Members[quorum.MemberID(m.ID).Hex()] = m.PeerURLs
 		second.InitialCluster[name] = m.PeerURLs[0]
 	}
 	environment, err = hostenv.Parse(environment.Text())

@@ -266,10 +266,9 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	case errors.Is(err, errLocked):
 		return wait("The data directory is in use: %v.", err)
 	case err != nil:
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("Whether the data here are of this ring cannot be told: %v.", err),
+		return refuse(
 			fmt.Sprintf("If they cannot be mended, move the data directory aside and remove the member (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member),
-		}
+			"Whether the data here are of this ring cannot be told: %v.", err)
 	}
 	f.Position = &position
 	for i := range f.Running {
@@ -309,7 +308,7 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 	}
 	var refused *Refusal
 	if err := room(m.DataDir, leader.DBSize); errors.As(err, &refused) {
-		return Decision{VerdictRefuse, refused.Reason, refused.Advice}
+		return refuse(refused.Advice, "%s", refused.Reason)
 	} else if err != nil {
 		return wait("%v.", err)
 	}

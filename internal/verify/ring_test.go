@@ -157,8 +157,8 @@ func TestRing(t *testing.T) {
 	check := r.check(t, spec)
 	g.Expect(check.Run(ctx)).To(Succeed())
 	spec.Existing, spec.InitialCluster = true, map[string]string{}
-	for _, p := range check.Environment.InitialCluster {
-		spec.InitialCluster[p.Key] = p.URLs[0]
+	for name, urls := range check.Environment.InitialCluster {
+		spec.InitialCluster[name] = urls[0]
 	}
 	learner, err := ring.StartMember(r.CA, spec)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -237,8 +237,8 @@ func TestLearnerThatGotNothing(t *testing.T) {
 	check := r.check(t, spec)
 	g.Expect(check.Run(t.Context())).To(Succeed())
 	spec.Existing, spec.InitialCluster = true, map[string]string{}
-	for _, p := range check.Environment.InitialCluster {
-		spec.InitialCluster[p.Key] = p.URLs[0]
+	for name, urls := range check.Environment.InitialCluster {
+		spec.InitialCluster[name] = urls[0]
 	}
 	start := func() *ring.Member {
 		learner, err := ring.StartMember(r.CA, spec)

@@ -65,7 +65,7 @@ func (f *fixture) etcdHosts() {
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 
 	var hosts []sandbox.EtcdHost
-	founders := hostenv.Environment{State: hostenv.StateNew}
+	founders := hostenv.Environment{State: hostenv.StateNew, InitialCluster: hostenv.Peers{}}
 	for i := range 3 {
 		dir := f.t.TempDir()
 		h := sandbox.EtcdHost{
@@ -74,7 +74,7 @@ func (f *fixture) etcdHosts() {
 			Configuration: filepath.Join(dir, "configuration"), Data: dir,
 		}
 		hosts = append(hosts, h)
-		founders.InitialCluster = append(founders.InitialCluster, hostenv.Peer{Key: h.Node, URLs: []string{h.Ports.PeerURL(h.Address)}})
+		founders.InitialCluster[h.Node] = []string{h.Ports.PeerURL(h.Address)}
 		f.kubectl([]byte(strings.NewReplacer("NODE", h.Node, "ADDRESS", h.Address).Replace(string(template))), "apply", "-f", "-")
 		f.hostFiles(h)
 	}

@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -56,17 +57,18 @@ func TestEnvironment(t *testing.T) {
 
 	list, err := etcd.MemberList(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	e := hostenv.Environment{State: hostenv.StateExisting}
+	e := hostenv.Environment{State: hostenv.StateExisting, InitialCluster: hostenv.Peers{}, Members: hostenv.Peers{}}
 	for _, m := range list.Members {
 		name := m.GetName()
 		if name == "" {
 			name = "late"
 		}
-		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: m.GetPeerURLs()})
-		e.Members = append(e.Members, hostenv.Peer{Key: quorum.MemberID(m.GetID()).Hex(), URLs: m.GetPeerURLs()})
+		e.InitialCluster[name] = m.GetPeerURLs()
+		e.Members[quorum.MemberID(m.GetID()).Hex()] = m.GetPeerURLs()
 	}
 	wrong := e
-	wrong.Members = append([]hostenv.Peer{{Key: "bad", URLs: []string{"https://127.0.0.66:2380"}}}, e.Members...)
+	wrong.Members = maps.Clone(e.Members)
+	wrong.Members["bad"] = []string{"https://127.0.0.66:2380"}
 	holdfast := as(t, s, sandbox.Holdfast) // nobody else may
 	publish := func(e hostenv.Environment) {
 		g.Expect(c.Get(ctx, key, &published)).To(Succeed())

@@ -161,9 +161,9 @@ func (e *environments) of(h *host) (text string, changed <-chan struct{}) {
 
 // founding is the environment of the first members of a ring.
 func founding(founders map[string]string) string {
-	e := hostenv.Environment{State: hostenv.StateNew}
-	for _, name := range slices.Sorted(maps.Keys(founders)) {
-		e.InitialCluster = append(e.InitialCluster, hostenv.Peer{Key: name, URLs: []string{founders[name]}})
+	e := hostenv.Environment{State: hostenv.StateNew, InitialCluster: hostenv.Peers{}}
+	for name, url := range founders {
+		e.InitialCluster[name] = []string{url}
 	}
 	return e.Text()
 }

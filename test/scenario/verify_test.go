@@ -145,7 +145,7 @@ func (c *cluster) published(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("environment of %s: %w", m.GetName(), err)
 			}
-			got := strings.Split(hostenv.FormatPeers(e.Members), ",")
+			got := strings.Split(e.Members.String(), ",")
 			slices.Sort(got)
 			if !slices.Equal(got, want) || len(e.InitialCluster) != len(want) {
 				return fmt.Errorf("environment of %s: %q, etcd lists %q", m.GetName(), environments.Data[m.GetName()], want)
