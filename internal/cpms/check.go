@@ -28,21 +28,18 @@ func Check(old, set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 			was = prefix(old, before.machine.ObjectMeta.Labels)
 		}
 	}
-	if now != was { // a set that has such names already goes on with them
-		if err := checkNames(now); err != nil {
-			return nil, err
-		}
-	}
-	domains := []string{""}
-	if len(t.domains) > 0 {
-		domains = nil
-	}
-	for _, d := range t.domains {
-		domains = append(domains, d.String())
+	// Most platforms give a Machine's name to its host: a prefix, five random characters and an index. A set that has longer ones goes on.
+	const longest, rest = validation.DNS1123LabelMaxLength, len("-01234-99")
+	if n := len(now) + rest; now != was && n > longest {
+		return nil, fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", now, n, longest, longest-rest)
 	}
 	var machines []*machinev1beta1.Machine
-	for i, domain := range domains {
-		m, err := NewMachine(set, infra, machineset.Create{Domain: domain, Index: i}, "check")
+	for i := range max(1, len(t.domains)) {
+		create := machineset.Create{Index: i}
+		if len(t.domains) > 0 {
+			create.Domain = t.domains[i].String()
+		}
+		m, err := NewMachine(set, infra, create, "check")
 		if err != nil {
 			return nil, err
 		}
@@ -50,16 +47,4 @@ func Check(old, set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 		machines = append(machines, m)
 	}
 	return machines, nil
-}
-
-// longestName is that of a host: most platforms give a Machine's name to its host, and the Node takes that.
-const longestName = validation.DNS1123LabelMaxLength
-
-// checkNames says why the names of new Machines would be none for hosts: a prefix, five random characters and an index.
-func checkNames(prefix string) error {
-	const rest = len("-01234-99")
-	if n := len(prefix) + rest; n > longestName {
-		return fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", prefix, n, longestName, longestName-rest)
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package cpms
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,7 +156,7 @@ func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) mac
 	}
 	p.Domain = domain
 	p.Outdated = quorum.Clip(strings.Join(differs, "; "), 300)
-	p.Fresh = t.hash() != "" && m.Annotations[TemplateAnnotation] == t.hash()
+	p.Fresh = m.Annotations[TemplateAnnotation] == t.hash()
 	return p
 }
 
@@ -172,13 +171,10 @@ func said(m *machinev1beta1.Machine) string {
 
 // Index is the number at the end of a Machine's name, nil without one.
 func Index(name string) *int {
-	found := regexp.MustCompile(`-(\d+)$`).FindStringSubmatch(name)
-	if found == nil {
+	dash := strings.LastIndex(name, "-")
+	n, err := strconv.ParseUint(name[dash+1:], 10, 31)
+	if dash < 0 || err != nil {
 		return nil
 	}
-	n, err := strconv.Atoi(found[1])
-	if err != nil {
-		return nil
-	}
-	return &n
+	return new(int(n))
 }

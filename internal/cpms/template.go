@@ -139,10 +139,7 @@ func (t *template) compare(spec machinev1beta1.MachineSpec) (domain string, diff
 
 // hash is a fingerprint of what a Machine is created from.
 func (t *template) hash() string {
-	raw, err := json.Marshal(t.machine.Spec)
-	if err != nil {
-		return "" // as of no template
-	}
+	raw, _ := json.Marshal(t.machine.Spec) // its provider spec has been read, so it is JSON
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
