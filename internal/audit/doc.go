@@ -1,5 +1,5 @@
 // Package audit writes down what admission decided, and what Holdfast did of its own accord and saw (Step): one
-// audit.k8s.io/v1 Event for each, in the form and through the backends of the API server's own audit log, so that what
+// audit.k8s.io/v1 Event for each, in the form of the API server's own audit log, so that what
 // reads the one reads the other. The AuditID of a decision is the UID of the AdmissionRequest, which the API server's
 // record of the same request carries as annotation request-uid of Holdfast's webhooks.
 //

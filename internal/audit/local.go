@@ -37,7 +37,7 @@ func newLocal(o Options, out io.Writer, c counters) *local {
 	if l.path == stdoutPath {
 		l.path = "(standard output)"
 	} else {
-		l.attempt([]byte("\n")) // so that a failure is told now, not at the first denial, and ends what a crash cut off
+		_ = l.attempt([]byte("\n")) // so that a failure is told now, not at the first denial, and ends what a crash cut off
 	}
 	return l
 }

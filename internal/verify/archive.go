@@ -81,7 +81,7 @@ func syncDir(dir string) error {
 }
 
 // errBusy is why another run comes first.
-var errBusy = errors.New("Another run of this command is at work on the data directory.")
+var errBusy = errors.New("Another run of this command is at work on the data directory")
 
 // lockData takes etcd's own locks and one on the directory, so that neither an etcd nor another run
 // of this command is at work there. The locks go with the process.

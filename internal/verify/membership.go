@@ -164,13 +164,16 @@ func (m *run) act(ctx context.Context) (Decision, error) {
 // takeIn takes in what File says now, and connects to the etcd that it names. While it cannot be read, what it said stays true.
 func (m *run) takeIn() error {
 	text, err := os.ReadFile(m.File)
+	if err != nil && m.text != nil {
+		text, err = m.text, nil
+	}
 	switch {
-	case m.text != nil && (err != nil || bytes.Equal(text, m.text)):
-		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s is not there yet", m.File)
 	case err != nil:
 		return err
+	case m.text != nil && bytes.Equal(text, m.text):
+		return nil
 	}
 	environment, err := hostenv.Parse(string(text))
 	if err != nil {
@@ -320,7 +323,7 @@ func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 	defer m.reading()()
 	unlock, err := lockData(m.DataDir)
 	if errors.Is(err, errBusy) {
-		return wait("%v", err), nil
+		return wait("%v.", err), nil
 	}
 	if err != nil {
 		return d, err
