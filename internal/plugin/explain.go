@@ -148,10 +148,15 @@ func (v *view) standing(m *quorum.Machine) string {
 		return since + "and held by a hook of the right name that somebody else owns."
 	case m.Deleting() && m.Latch == quorum.EntryOurs:
 		return since + "its hook was taken off, and it is drained, but not terminated while its latch is on."
+	case m.Deleting() && len(m.OtherHooks) > 0:
+		return since + "and let go by Holdfast. Another lifecycle hook holds it: " + strings.Join(m.OtherHooks, " and ") + "."
 	case m.Deleting():
-		return since + "and free: it is drained and terminated."
+		return since + "and let go: the machine controller drains and terminates it."
 	case m.Protected():
-		return "is live and protected: a deletion is held until a replacement votes in etcd."
+		if d := v.deletion(m); refused(&d) {
+			return "is live and protected: a deletion would be refused now."
+		}
+		return "is live and protected: a deletion is held until etcd can do without its member."
 	case m.Hook == quorum.EntryOurs:
 		return "is live, and its hook is on."
 	}

@@ -154,7 +154,7 @@ func (c checks) print(out io.Writer) {
 
 // seen are the checks that read little and try nothing.
 func (c *cluster) seen(ctx context.Context) checks {
-	return checks{{what: "registrations", look: c.checkRegistrations}, {what: "policies", look: c.checkPolicies}, {what: "replicas", look: c.checkReplicas}}.run(ctx)
+	return checks{{what: "replicas", look: c.checkReplicas}, {what: "registrations", look: c.checkRegistrations}, {what: "policies", look: c.checkPolicies}}.run(ctx)
 }
 
 // tried are all checks.
@@ -250,8 +250,13 @@ func (c *cluster) checkReplicas(ctx context.Context) (string, error) {
 	for i := range d.Spec.Template.Spec.Containers {
 		image = d.Spec.Template.Spec.Containers[i].Image
 	}
-	if d.Status.ReadyReplicas == 0 || d.Status.ReadyReplicas < wanted {
-		return "", isWrong("%d of %d ready: kubectl -n %s describe pods", d.Status.ReadyReplicas, wanted, c.holdfast)
+	switch ready := d.Status.ReadyReplicas; {
+	case wanted == 0:
+		return "", isWrong("Holdfast is switched off. To switch it on: kubectl -n %s scale deployment %s --replicas 2", c.holdfast, d.Name)
+	case ready == 0:
+		return "", isWrong("0 of %d ready, so deletions are not counted; what is held stays held: kubectl -n %s describe pods", wanted, c.holdfast)
+	case ready < wanted:
+		return fmt.Sprintf("%d of %d ready, which is enough to guard. Why not all: kubectl -n %s describe pods", ready, wanted, c.holdfast), nil
 	}
 	return fmt.Sprintf("%d of %d ready, of image %s; this plugin is %s", d.Status.ReadyReplicas, wanted, image, version()), nil
 }

@@ -67,6 +67,11 @@ func TestCheck(t *testing.T) {
 		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Image: "registry.example.com/holdfast:v1"}}
 		return d
 	}
+	switchedOff := func() client.Object {
+		d := deployment(0)
+		d.Spec.Replicas = new(int32)
+		return d
+	}
 	open, noCA := registered()[1].(*admissionregistrationv1.ValidatingWebhookConfiguration), registered()[0].(*admissionregistrationv1.MutatingWebhookConfiguration)
 	open.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
 	noCA.Webhooks[0].ClientConfig.CABundle = nil
@@ -110,7 +115,9 @@ func TestCheck(t *testing.T) {
 		"check-object":       {args: "check", objects: []client.Object{byObject}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-rule":         {args: "check", objects: []client.Object{byRule}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
-		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}},
+		"check-none-ready":   {args: "check", objects: []client.Object{deployment(0)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"guard-off":          {args: "status", objects: []client.Object{switchedOff()}, funcs: without("ValidatingWebhookConfiguration", "holdfast")},
 		"check-none-elected": {args: "check", funcs: interceptor.Funcs{Delete: answers}, old: true, status: 1},
 		"check-bare":         {args: "check", funcs: interceptor.Funcs{Delete: hooked}, bare: true, status: 1},
 		"check-silent":       {args: "check", funcs: interceptor.Funcs{Delete: silent}, status: 1},

@@ -159,7 +159,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	if o.dryRun {
 		return printData(t.out, "yaml", next)
 	}
-	what := fmt.Sprintf("Machine %s is gone, and etcd keeps %d of the %d voters that are wanted.", name, v.staying(), v.Desired)
+	what := fmt.Sprintf("Machine %s is gone, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
 	if !o.yes {
 		if err := ask(ctx, t, name, fmt.Sprintf("%s Machine %s is to be created, a copy of %s.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name), "--yes"); err != nil {
 			return err

@@ -162,7 +162,7 @@ func (r *replacing) remove(ctx context.Context) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete Machine %s: %s. Its replacement stays; the same command tries again", r.old.Name, strings.TrimRight(saidBy(err), "."))
 	}
-	r.say("Machine %s is deleted, and held until its replacement votes.", r.old.Name)
+	r.say("Machine %s is deleted, and held until etcd can do without its member.", r.old.Name)
 	return nil
 }
 
@@ -194,8 +194,10 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 // held tells what the old Machine waits for.
 func (r *replacing) held(v *view, old *quorum.Machine) {
 	switch {
-	case old.Hook == quorum.EntryAbsent && old.Latch != quorum.EntryOurs:
-		r.say("Machine %s is released: it is drained and terminated.", old.Name)
+	case old.LetGo() && len(old.OtherHooks) > 0:
+		r.say("Machine %s is let go by Holdfast. Another lifecycle hook holds it: %s.", old.Name, strings.Join(old.OtherHooks, " and "))
+	case old.LetGo():
+		r.say("Machine %s is let go: the machine controller drains and terminates it.", old.Name)
 	case !v.Ring.Known:
 		r.say("Machine %s is held (etcd: %s).", old.Name, v.Ring.Why)
 	default:
