@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -80,13 +81,14 @@ func (p *policy) lists() map[string]*[]string {
 	}
 }
 
-// checkReach refuses entries that would turn everybody into automation, or every service account into a person.
+// checkReach refuses entries that would turn everybody into automation, unless persons are named, or every service account into a person.
 func (p *policy) checkReach() error {
 	somebody := admission.User{Name: "somebody", Groups: []string{"system:authenticated"}}
 	account := admission.User{Name: "system:serviceaccount:any:any", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	named := slices.ContainsFunc(p.identities.EscapeHatch, func(e string) bool { return !slices.Contains(admission.DefaultIdentities("").EscapeHatch, e) })
 	for _, entry := range p.identities.Automation {
-		if ids := (admission.Identities{Automation: []string{entry}}); ids.Classify(somebody) != admission.ClassPerson {
-			return usage("--automation-users %q matches everybody: nobody could use the escape hatch", entry)
+		if ids := (admission.Identities{Automation: []string{entry}}); ids.Classify(somebody) != admission.ClassPerson && !named {
+			return usage("--automation-users %q matches everybody: name those who may release a Machine by hand in --escape-hatch-users", entry)
 		}
 	}
 	for _, entry := range p.identities.EscapeHatch {

@@ -61,6 +61,7 @@ func TestBadCommandLines(t *testing.T) {
 		"two lines":               {with("--automation-users=robot-a\nrobot-b"), []string{"--automation-users", "one line"}},
 		"everybody a robot":       {with("--automation-users=robot,*"), []string{"--automation-users", `"*"`, "everybody"}},
 		"every group a robot":     {with("--automation-users=system:authenticated"), []string{"--automation-users", "system:authenticated", "everybody"}},
+		"a group of persons":      {with("--automation-users=*", "--escape-hatch-users=sre", "--max-deleting=-2"), []string{"--max-deleting"}}, // the first two are fine
 		"everybody a person":      {with("--escape-hatch-users=*"), []string{"--escape-hatch-users", `"*"`, "every service account"}},
 		"all system users people": {with("--escape-hatch-users=system:*"), []string{"--escape-hatch-users", "system:*", "every service account"}},
 		"all accounts people":     {with("--escape-hatch-users=system:serviceaccounts"), []string{"--escape-hatch-users", "system:serviceaccounts", "every service account"}},

@@ -63,7 +63,7 @@ func TestMachine(t *testing.T) {
 		Name: "cp-1", UID: "u-1", Role: "master", Type: "worker", CreatedAt: time.Unix(100, 0), DeletedAt: time.Unix(200, 0),
 		Hook: quorum.EntryOurs, Latch: quorum.EntryForeign, Finalizer: true,
 		Evidence:    quorum.Evidence{MachineUID: "u-1", Machine: "cp-1", MemberIDs: []quorum.MemberID{0x8e9e05c52164694d}, Addresses: []netip.Addr{addr("10.0.0.1")}},
-		EvidenceRaw: full().Annotations[quorum.EvidenceAnnotation], Override: "held: x", OverrideBy: "alice",
+		EvidenceRaw: full().Annotations[quorum.EvidenceAnnotation], Override: "held: x", OverrideBy: "alice", OtherHooks: []string{"Other of x"},
 		Owners: []quorum.Owner{
 			{Group: "machine.openshift.io", Kind: "MachineSet", Name: "set", UID: "s", Controller: true},
 			{Kind: "ConfigMap", Name: "map", UID: "m"}, {Kind: "Secret", Name: "secret", UID: "n"},

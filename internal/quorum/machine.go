@@ -61,13 +61,13 @@ type Machine struct {
 	Hook        Entry    `json:"hook,omitzero"`
 	Latch       Entry    `json:"latch,omitzero"`
 	Finalizer   bool     `json:"finalizer,omitzero"`
-	Evidence    Evidence `json:"-"`                   // parsed from EvidenceAnnotation
-	EvidenceRaw string   `json:"evidence,omitzero"`   // the annotation as it stands, "" without it
-	Override    string   `json:"override,omitzero"`   // OverrideAnnotation as it stands
-	OverrideBy  string   `json:"overrideBy,omitzero"` // OverrideByAnnotation as it stands
+	Evidence    Evidence `json:"-"`                    // parsed from EvidenceAnnotation
+	EvidenceRaw string   `json:"evidence,omitzero"`    // the annotation as it stands, "" without it
+	Override    string   `json:"override,omitzero"`    // OverrideAnnotation as it stands
+	OverrideBy  string   `json:"overrideBy,omitzero"`  // OverrideByAnnotation as it stands
 	OtherHooks  []string `json:"otherHooks,omitempty"` // other lifecycle hooks, as "<name> of <owner>"
-	Marked      bool     `json:"marked,omitzero"`     // it has its own IdleAnnotation
-	Misspelled  string   `json:"misspelled,omitzero"` // an annotation that looks like Holdfast's and means nothing to it, "" without one
+	Marked      bool     `json:"marked,omitzero"`      // it has its own IdleAnnotation
+	Misspelled  string   `json:"misspelled,omitzero"`  // an annotation that looks like Holdfast's and means nothing to it, "" without one
 
 	Owners []Owner `json:"owners,omitempty"`
 

@@ -22,8 +22,8 @@ const operator = "cluster-etcd-operator"
 // guardMode shows the same attack on two control planes: without Holdfast the first is lost, with Holdfast the second is not.
 func guardMode(ctx context.Context, n *narrator, dir string) error {
 	n.line(n.paint(bold, "Holdfast in guard mode, beside cluster-etcd-operator: the same attack twice, without Holdfast and with it"))
-	n.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part of these is a mock. A program of this")
-	n.line("project stands in for cluster-etcd-operator: it puts on and releases the hook, and moves etcd's members. It takes two minutes.")
+	n.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer, as they are. A program of this project")
+	n.line("stands in for cluster-etcd-operator: it puts on and releases the hook, and moves etcd's members. All takes a minute or two.")
 	for _, act := range []struct {
 		dir  string
 		play func(context.Context, *demo) error
