@@ -248,7 +248,7 @@ func verifyStorageCommand() *cobra.Command {
 		Long: `Check the data directory: its mode, whether it can be written, the room on its file system against
 etcd's quota, and how long small writes take to last (fsync), measured by 200 writes of 2300 bytes to a
 file that is gone afterwards, for at most 5 s. A p99 above 10 ms is warned about, and fails the check
-only with --max-fsync.`,
+only with --max-fsync. Where a member has data already, whatever is wrong is only warned about.`,
 		Example: `  holdfast verify storage --data-dir /var/lib/etcd/data --max-fsync 20ms`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -312,6 +312,9 @@ func TestStorage(t *testing.T) {
 	if err != nil || !strings.Contains(said, "fsync       p50 ") || !strings.Contains(said, "directory   "+dir+", mode 0700") || !strings.Contains(said, "quota       1 B, of which the database has 12 B") {
 		t.Errorf("%v\n%s", err, said)
 	}
+	if said, err := run(Storage{DataDir: dir, Quota: 1 << 60, MaxFsync: 1}); err != nil || !strings.Contains(said, "warning     ") || !strings.Contains(said, "make room") || !strings.Contains(said, "more than --max-fsync") {
+		t.Errorf("a member with data of its own is not started: %v\n%s", err, said)
+	}
 	if said, err := run(Storage{DataDir: filepath.Join(dir, "none", "yet"), Quota: 1}); err == nil {
 		t.Errorf("no parent either, and no error:\n%s", said)
 	}
@@ -319,8 +322,8 @@ func TestStorage(t *testing.T) {
 		t.Errorf("%v\n%s", err, said)
 	}
 	for want, s := range map[string]Storage{
-		"the database may grow by 1024.0 PiB: make room": {DataDir: dir, Quota: 1 << 60},
-		"more than --max-fsync 1ns":                      {DataDir: dir, MaxFsync: 1},
+		"the database may grow by 1024.0 PiB: make room": {DataDir: filepath.Join(dir, "none"), Quota: 1 << 60},
+		"more than --max-fsync 1ns":                      {DataDir: filepath.Join(dir, "none"), MaxFsync: 1},
 		"is no directory.":                               {DataDir: filepath.Join(dir, "precious")},
 		fmt.Sprintf("has mode 0755; only its owner may use it: chmod 0700 %s", filepath.Join(dir, "open")): {DataDir: filepath.Join(dir, "open")},
 	} {

@@ -29,7 +29,8 @@ const (
 	slowFsync = 10 * time.Millisecond
 )
 
-// Run looks at the disk and tells what it found. It fails with a Refusal that names all that is wrong.
+// Run looks at the disk and tells what it found. It fails with a Refusal that names all that is wrong. A member that has data here is
+// only warned: else a full disk would keep every host down after a power cut.
 func (s *Storage) Run() error {
 	var wrong []string
 	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
@@ -58,10 +59,16 @@ func (s *Storage) Run() error {
 	} else {
 		s.latency(latencies, bad)
 	}
-	if len(wrong) > 0 {
-		return &Refusal{strings.Join(wrong, "\n"), "Put this right before etcd starts here."}
+	if len(wrong) == 0 {
+		return nil
 	}
-	return nil
+	if _, err := os.Stat(filepath.Join(s.DataDir, "member", "snap", "db")); err == nil {
+		for _, what := range wrong {
+			s.say("warning     %s", what)
+		}
+		return nil
+	}
+	return &Refusal{strings.Join(wrong, "\n"), "Put this right before etcd starts here."}
 }
 
 func (s *Storage) say(format string, args ...any) { fmt.Fprintf(s.Out, format+"\n", args...) }
