@@ -408,7 +408,7 @@ func ways() []way {
 		{name: "merge patch of the evidence", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(forgery)},
 		{name: "merge patch annotations: null", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleKeepHook), send: merge(`{"metadata":{"annotations":null}}`)},
 		{name: "override set by automation, signed by a person", on: live, who: slices.Concat(automation(), []sandbox.Identity{sandbox.EtcdOperator}), want: warned(quorum.RuleOverride), send: merge(override)},
-		{name: "override set by a person", on: live, who: []sandbox.Identity{sandbox.Alice}, want: passes, send: merge(override), undo: merge(`{"metadata":{"annotations":{"holdfast.dev/override":null}}}`), note: "it lifts one rule for one Machine, under their own name"},
+		{name: "override set by a person", on: live, who: []sandbox.Identity{sandbox.Alice}, want: warned(quorum.RuleOverride), send: merge(override), undo: merge(`{"metadata":{"annotations":{"holdfast.dev/override":null}}}`), note: "it lifts one rule for one Machine, under their own name"},
 
 		// Copies and claims.
 		{name: "CREATE with another's evidence and override", on: live, who: slices.Concat(people(), automation()), want: warned(quorum.RuleClaim), dryOnly: true, note: "the Machine would get an instance", send: create(func(m, other *machinev1beta1.Machine) {
