@@ -55,13 +55,13 @@ func open(at *etcdflags.Flags) (*etcd.Client, error) {
 
 // membershipFlags are those of verify membership.
 type membershipFlags struct {
-	etcd        etcdflags.Flags
-	environment map[string]*string // what etcd is to start with, by the name of the variable
-	file, port  string             // or where that is read from, and the client port of the members in it
-	given       bool               // --endpoints is on the command line
-	peer, data  string
-	timeout     time.Duration
-	quorumWait  time.Duration
+	etcd            etcdflags.Flags
+	environment     map[string]*string // what etcd is to start with, by the name of the variable
+	file, port      string             // or where that is read from, and the client port of the members in it
+	given           bool               // --endpoints is on the command line
+	peer, data, wal string
+	timeout         time.Duration
+	quorumWait      time.Duration
 }
 
 func verifyMembershipCommand() *cobra.Command {
@@ -142,6 +142,7 @@ func (o *membershipFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.port, "client-port", clientPort, "port at which the members of --environment-file serve clients")
 	f.StringVar(&o.peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
 	f.StringVar(&o.data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
+	f.StringVar(&o.wal, "wal-dir", os.Getenv("ETCD_WAL_DIR"), "etcd's --wal-dir, where its write-ahead log is elsewhere (ETCD_WAL_DIR)")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long this may take, waiting until etcd may start included")
 	f.DurationVar(&o.quorumWait, "quorum-wait", 5*time.Second, "how long etcd must give no linearizable answer before a member starts on its own data without one")
 }
@@ -152,7 +153,7 @@ func (o *membershipFlags) run(cmd *cobra.Command) (hostenv.Environment, error) {
 		return hostenv.Environment{}, err
 	}
 	check := verify.Membership{
-		File: o.file, Connect: o.connect, PeerURL: o.peer, DataDir: o.data, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout(),
+		File: o.file, Connect: o.connect, PeerURL: o.peer, DataDir: o.data, WALDir: o.wal, Timeout: o.timeout, QuorumWait: o.quorumWait, Out: cmd.OutOrStdout(),
 	}
 	if o.file == "" {
 		var err error

@@ -85,7 +85,7 @@ var errBusy = errors.New("Another run of this command is at work on the data dir
 
 // lockData takes etcd's own locks and one on the directory, so that neither an etcd nor another run
 // of this command is at work there. The locks go with the process.
-func lockData(dir string) (unlock func(), err error) {
+func lockData(d data) (unlock func(), err error) {
 	var held []*os.File
 	release := func() {
 		for _, f := range held {
@@ -105,19 +105,19 @@ func lockData(dir string) (unlock func(), err error) {
 		held = append(held, f)
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
-	switch err := flock(dir); {
+	switch err := flock(d.dir); {
 	case errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist):
 		return nil, errBusy
 	case err != nil:
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+		return nil, fmt.Errorf("lock %s: %w", d.dir, err)
 	}
 	// bbolt's lock on its file.
-	db := filepath.Join(dir, "member", "snap", "db")
+	db := filepath.Join(d.dir, "member", "snap", "db")
 	if err := flock(db); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, inUse(db, err)
 	}
 	// The newest file of the log: etcd locks it, in another way, before it opens its database.
-	files, err := logFiles(dir)
+	files, err := logFiles(d)
 	if err != nil {
 		return nil, err
 	}
@@ -133,9 +133,9 @@ func lockData(dir string) (unlock func(), err error) {
 	// What is locked may have been put aside by another run before that.
 	locked, err := held[0].Stat()
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+		return nil, fmt.Errorf("lock %s: %w", d.dir, err)
 	}
-	if now, err := os.Stat(dir); err != nil || !os.SameFile(locked, now) {
+	if now, err := os.Stat(d.dir); err != nil || !os.SameFile(locked, now) {
 		return nil, errBusy
 	}
 	return release, nil

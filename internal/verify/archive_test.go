@@ -255,7 +255,7 @@ func TestReadDisk(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "[data]*")
 		c.write(dir)
-		got, err := readDisk(dir)
+		got, err := readDisk(dataIn(dir, ""))
 		if err != nil || got.Holding != c.want || (got.Holding == HoldingData) != (got.Member == 9) || (got.Holding == HoldingGarbled) != (got.Why != "") {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
@@ -288,11 +288,11 @@ func FuzzLog(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		dir := t.TempDir()
 		put(t, logFile(dir, 0), string(text))
-		disk, err := readDisk(dir)
+		disk, err := readDisk(dataIn(dir, ""))
 		if err != nil || disk.Holding != HoldingData && disk.Holding != HoldingGarbled {
 			t.Errorf("%+v, %v", disk, err)
 		}
-		_, _ = readLog(dir)
+		_, _ = readLog(dataIn(dir, ""))
 	})
 }
 

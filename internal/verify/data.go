@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,20 +55,30 @@ type Position struct {
 	Revision int64
 }
 
-// readDisk sees whose data a data directory holds. An error means that it could not be looked at.
-func readDisk(dir string) (Disk, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, "member"))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return Disk{Holding: HoldingNothing}, nil
-	}
-	if err != nil {
+// data is where a member's data are.
+type data struct {
+	dir string // etcd's data directory
+	wal string // its write-ahead log
+}
+
+// dataIn is a data directory with its log, which etcd's --wal-dir may have elsewhere; wal is "" if not.
+func dataIn(dir, wal string) data {
+	return data{dir, cmp.Or(wal, filepath.Join(dir, "member", "wal"))}
+}
+
+// readDisk sees whose data there are. An error means that it could not be looked at.
+func readDisk(d data) (Disk, error) {
+	entries, err := os.ReadDir(filepath.Join(d.dir, "member"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Disk{}, fmt.Errorf("the data directory: %w", err)
 	}
-	files, err := logFiles(dir)
-	if err != nil {
+	files, err := logFiles(d)
+	switch {
+	case err != nil:
 		return Disk{}, err
-	}
-	if len(files) == 0 {
+	case len(entries) == 0 && len(files) == 0:
+		return Disk{Holding: HoldingNothing}, nil
+	case len(files) == 0:
 		return Disk{Holding: HoldingNoLog}, nil
 	}
 	var wrong error
@@ -83,16 +94,16 @@ func readDisk(dir string) (Disk, error) {
 
 // logFiles are the files of etcd's write-ahead log, the oldest first. Like etcd it takes no other names
 // for those of a log.
-func logFiles(dir string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, "member", "wal"))
+func logFiles(d data) ([]string, error) {
+	entries, err := os.ReadDir(d.wal)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the write-ahead log in %s: %w", dir, err)
+		return nil, fmt.Errorf("the write-ahead log in %s: %w", d.wal, err)
 	}
 	named := regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
 	var files []string
 	for _, e := range entries { // os.ReadDir sorts them
 		if named.MatchString(e.Name()) {
-			files = append(files, filepath.Join(dir, "member", "wal", e.Name()))
+			files = append(files, filepath.Join(d.wal, e.Name()))
 		}
 	}
 	return files, nil
@@ -147,8 +158,8 @@ func logOwner(file string) (Disk, error) {
 
 // readLog reads from the log where a member's data stand. What cannot be read at its end was never
 // made to last, or keeps etcd from starting.
-func readLog(dir string) (Position, error) {
-	files, err := logFiles(dir)
+func readLog(d data) (Position, error) {
+	files, err := logFiles(d)
 	if err != nil {
 		return Position{}, err
 	}
@@ -260,12 +271,12 @@ func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.Key
 }
 
 // readPosition reads where a member's data stand, and the latest keys written up to each of the revisions.
-func readPosition(dir string, upTo []int64) (Position, [][]*mvccpb.KeyValue, error) {
-	p, err := readLog(dir)
+func readPosition(d data, upTo []int64) (Position, [][]*mvccpb.KeyValue, error) {
+	p, err := readLog(d)
 	if err != nil {
 		return p, nil, err
 	}
-	at, written, err := readDatabase(dir, upTo)
+	at, written, err := readDatabase(d.dir, upTo)
 	if err != nil {
 		return p, nil, err
 	}

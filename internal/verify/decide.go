@@ -250,7 +250,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	here := map[Holding]string{
 		HoldingNothing: "no data are here",
 		HoldingData:    fmt.Sprintf("the data here are those of member %x", f.Disk.Member),
-		HoldingNoLog:   "the data here hold no write-ahead log in member/wal, where alone it is looked for (not where etcd's --wal-dir may have it)",
+		HoldingNoLog:   "the data here hold no write-ahead log in member/wal; if etcd has its log elsewhere, say where (--wal-dir)",
 		HoldingGarbled: fmt.Sprintf("the data here do not say whose they are (%s)", f.Disk.Why),
 	}[f.Disk.Holding]
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.

@@ -40,6 +40,7 @@ type Membership struct {
 
 	PeerURL    string
 	DataDir    string
+	WALDir     string        // etcd's --wal-dir; "" for member/wal in DataDir
 	Timeout    time.Duration // for all of it
 	QuorumWait time.Duration
 	Out        io.Writer // progress, for people
@@ -208,7 +209,7 @@ func (m *run) observe(ctx context.Context) (f Facts, err error) {
 	}
 	f.Silent = time.Since(m.answered)
 	defer m.reading()()
-	f.Disk, err = readDisk(m.DataDir)
+	f.Disk, err = readDisk(m.data())
 	return f, err
 }
 
@@ -263,7 +264,7 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 		upTo[i] = f.Running[i].Revision
 	}
 	end := m.reading()
-	position, written, err := readPosition(m.DataDir, upTo)
+	position, written, err := readPosition(m.data(), upTo)
 	end()
 	switch {
 	case errors.Is(err, errLocked):
@@ -318,10 +319,18 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 	return d
 }
 
+func (m *run) data() data { return dataIn(m.DataDir, m.WALDir) }
+
 // archive puts the data here aside, if that is still what is to be done once nobody else can use them.
 func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
+	if m.WALDir != "" { // what stays there would start in the name of the old member
+		return Decision{
+			VerdictRefuse, fmt.Sprintf("Older data have to go, and their log is in %s.", m.WALDir),
+			fmt.Sprintf("Move %s and %s aside by hand.", m.DataDir, m.WALDir),
+		}, nil
+	}
 	defer m.reading()()
-	unlock, err := lockData(m.DataDir)
+	unlock, err := lockData(m.data())
 	if errors.Is(err, errBusy) {
 		return wait("%v.", err), nil
 	}

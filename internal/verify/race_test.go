@@ -95,7 +95,7 @@ func TestStartedMeanwhile(t *testing.T) {
 			if aside, err := filepath.Glob(dir + "-removed-*"); err != nil || len(aside) != 1 {
 				t.Errorf("archives: %q, %v", aside, err)
 			}
-			if disk, err := readDisk(dir); err != nil || disk.Member != 1 {
+			if disk, err := readDisk(dataIn(dir, "")); err != nil || disk.Member != 1 {
 				t.Errorf("the member's own data are not where they were: %+v, %v", disk, err)
 			}
 		})

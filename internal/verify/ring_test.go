@@ -131,12 +131,12 @@ func TestRing(t *testing.T) {
 
 	// etcd's own log says whose data these are.
 	for _, m := range r.Members {
-		disk, err := readDisk(m.Spec().DataDir())
+		disk, err := readDisk(dataIn(m.Spec().DataDir(), ""))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(disk).To(Equal(Disk{Holding: HoldingData, Member: quorum.MemberID(r.id(t, m.Spec())), Cluster: r.cluster(t)}))
 	}
 	// And an etcd that runs on them holds locks on them.
-	_, err := lockData(r.Members[0].Spec().DataDir())
+	_, err := lockData(dataIn(r.Members[0].Spec().DataDir(), ""))
 	g.Expect(err).To(MatchError(ContainSubstring("is in use")))
 
 	// A host that is not listed waits; with the environment of before it is refused when it is listed.
