@@ -23,6 +23,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -360,4 +361,26 @@ func early(t *testing.T, w custodian.Write) {
 	if w.Err != nil || !w.PutBack || len(w.Warnings) == 0 || !strings.HasPrefix(w.Warnings[0], want) {
 		t.Errorf("%s: want it put back by early-release, with a Warning and without an error", w)
 	}
+}
+
+func platformSet(t *testing.T) *machinev1.ControlPlaneMachineSet {
+	t.Helper()
+	set := &machinev1.ControlPlaneMachineSet{}
+	must(t, yaml.UnmarshalStrict([]byte(`
+metadata: {namespace: openshift-machine-api, name: cluster, labels: {machine.openshift.io/cluster-api-cluster: sandbox}}
+spec:
+  state: Active
+  replicas: 3
+  strategy: {type: RollingUpdate}
+  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+  template:
+    machineType: machines_v1beta1_machine_openshift_io
+    machines_v1beta1_machine_openshift_io:
+      metadata: {labels: {machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
+      spec:
+        lifecycleHooks: {}
+        metadata: {}
+        providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: `+sandbox.InstanceType+`}}
+`), set))
+	return set
 }

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -384,26 +383,4 @@ func kindOf(m *machinev1beta1.Machine) (string, error) {
 	var spec struct{ InstanceType string }
 	err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec)
 	return spec.InstanceType, err
-}
-
-func platformSet(t *testing.T) *machinev1.ControlPlaneMachineSet {
-	t.Helper()
-	set := &machinev1.ControlPlaneMachineSet{}
-	must(t, yaml.UnmarshalStrict([]byte(`
-metadata: {namespace: openshift-machine-api, name: cluster, labels: {machine.openshift.io/cluster-api-cluster: sandbox}}
-spec:
-  state: Active
-  replicas: 3
-  strategy: {type: RollingUpdate}
-  selector: {matchLabels: {machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
-  template:
-    machineType: machines_v1beta1_machine_openshift_io
-    machines_v1beta1_machine_openshift_io:
-      metadata: {labels: {machine.openshift.io/cluster-api-cluster: sandbox, machine.openshift.io/cluster-api-machine-role: master, machine.openshift.io/cluster-api-machine-type: master}}
-      spec:
-        lifecycleHooks: {}
-        metadata: {}
-        providerSpec: {value: {apiVersion: process.holdfast.dev/v1, kind: ProcessMachineProviderSpec, instanceType: `+sandbox.InstanceType+`}}
-`), set))
-	return set
 }

@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
+	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,6 +54,12 @@ var promises = []struct {
 		}
 		return nil
 	}, (*letting).isGone},
+	{regexp.MustCompile(`^ControlPlaneMachineSet cluster creates the replacement while its spec\.state is Active`), nil, func(l *letting) error {
+		if l.live < desired {
+			return fmt.Errorf("%d Machines are live", l.live)
+		}
+		return nil
+	}},
 	// What a person is told to do, and what is a fact: nothing is promised.
 	{regexp.MustCompile(`^(Follow it|If there is no replacement yet|It hosts etcd|See that its member leaves|Holdfast removes the dead member once|Healthy voters|Holdfast releases the Machine once|To let it go all the same|No etcd member runs on it|It has|etcd )`), nil, nil},
 }
@@ -63,6 +71,7 @@ type letting struct {
 	answering int      // of them
 	listed    bool     // its member
 	gone      bool     // the Machine
+	live      int      // Machines
 }
 
 func (l *letting) isGone() error {
@@ -176,6 +185,24 @@ func TestPromises(t *testing.T) {
 					c.kept(t, old, said, 1)
 					c.replace(t, c.voters(t)[1], "third")
 				}},
+				{"a Machine that a set keeps", func(t *testing.T) {
+					if mode == "guard" {
+						return // the platform's own set operator does it there: TestPlatformSets
+					}
+					set := platformSet(t)
+					set.Spec.Strategy.Type = machinev1.OnDelete
+					must(t, c.alice.Create(t.Context(), set))
+					old := c.voters(t)[0]
+					eventually(t, "the set to keep it", func(ctx context.Context) error {
+						m, err := c.machine(ctx, old)
+						if err == nil && metav1.GetControllerOf(m) == nil {
+							err = errors.New("it has no controller")
+						}
+						return err
+					})
+					said := c.asks(t, func(alice client.Client) error { return alice.Delete(t.Context(), named(old)) })
+					c.kept(t, old, said, 2)
+				}},
 			} {
 				eventually(t, "a control plane at rest", c.restless)
 				if !t.Run(part.name, part.run) {
@@ -265,6 +292,15 @@ func (c *cluster) kept(t *testing.T, name string, a answer, want int) {
 			return err
 		}
 		l := &letting{gone: m == nil}
+		var all machinev1beta1.MachineList
+		if err := c.admin.List(ctx, &all, client.InNamespace(sandbox.MachineNamespace)); err != nil {
+			return err
+		}
+		for i := range all.Items {
+			if all.Items[i].DeletionTimestamp == nil {
+				l.live++
+			}
+		}
 		for _, member := range members {
 			own := ids.Names(quorum.MemberID(member.GetID()))
 			switch {
