@@ -297,6 +297,9 @@ func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 func (r *Reconciler) done(a membership.Action) {
 	r.Metrics.actions.WithLabelValues(a.Kind().String(), "done").Inc()
 	r.Log.Info(a.Describe(), "step", a.Step, "why", a.Why)
+	if a.Kind() == membership.KindMarkIdle {
+		r.memory.Mark(a.UID)
+	}
 	if a.Machine == "" {
 		return
 	}

@@ -12,6 +12,8 @@ import (
 type Memory struct {
 	seen map[quorum.MemberID]sighting // by member ID
 	at   time.Time                    // of the last Snapshot with a known ring
+
+	marked map[string]bool // UIDs of Machines that had their mark: a tool that takes it off is not answered by another
 }
 
 // longestGap is the longest time between two looks, twice the longest pause between two rounds. After a longer one all is forgotten.
@@ -36,8 +38,24 @@ type sighting struct {
 	behindLag uint64
 }
 
+// Mark remembers that a Machine has its mark.
+func (r *Memory) Mark(uid string) {
+	if r.marked == nil {
+		r.marked = map[string]bool{}
+	}
+	r.marked[uid] = true
+}
+
 // Recall fills in since when each member is as it is, and remembers what the Snapshot shows.
 func (r *Memory) Recall(s *quorum.Snapshot) {
+	marked := map[string]bool{}
+	for i := range s.Machines {
+		m := &s.Machines[i]
+		if m.Marked = m.Marked || r.marked[m.UID]; m.Marked {
+			marked[m.UID] = true
+		}
+	}
+	r.marked = marked
 	if !s.Ring.Known {
 		return
 	}

@@ -145,3 +145,16 @@ func TestClockJump(t *testing.T) {
 		}
 	}
 }
+
+// TestMarkedOnce: a tool that takes the mark off a Machine does not have it put on again and again.
+func TestMarkedOnce(t *testing.T) {
+	memory := &Memory{}
+	look := func(marked bool, uid string) bool {
+		s := &quorum.Snapshot{Machines: []quorum.Machine{{UID: uid, Marked: marked}}}
+		memory.Recall(s)
+		return s.Machines[0].Marked
+	}
+	if look(false, "a") || !look(true, "a") || !look(false, "a") || look(false, "b") || look(false, "a") {
+		t.Error("a mark is forgotten while its Machine is there, or remembered for another")
+	}
+}

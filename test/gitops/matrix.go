@@ -143,6 +143,11 @@ func (r *run) cell(t *testing.T, tools []Tool, manifest Manifest, name string) {
 		t.Fatal(err)
 	}
 	r.history.wait(ctx, t, name, "deleting", phased("Deleting"))
+	if manifest != Voter { // Holdfast marks it once
+		r.history.wait(ctx, t, name, "marked", func(m *unstructured.Unstructured) bool {
+			return m.GetAnnotations()["holdfast.dev/hosts-no-member"] != ""
+		})
+	}
 	for _, tool := range tools {
 		r.judge(t, tool, r.sync(ctx, t, tool, manifest, target, deleting))
 	}
