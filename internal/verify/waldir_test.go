@@ -33,12 +33,16 @@ func TestWALDir(t *testing.T) {
 func TestWALDirStays(t *testing.T) {
 	dir := olderData(t)
 	check := newcomer(dir)
-	check.WALDir = filepath.Join(dir, "member", "wal")
+	check.WALDir = t.TempDir()
 	var refused *Refusal
 	if err := check.Run(t.Context()); !errors.As(err, &refused) || !strings.Contains(refused.Advice, "Move "+dir) {
 		t.Errorf("got %v, want a refusal that says what to move", err)
 	}
-	if aside, err := filepath.Glob(dir + ".*"); err != nil || len(aside) > 0 {
+	if aside, err := filepath.Glob(dir + "-removed-*"); err != nil || len(aside) > 0 {
 		t.Errorf("put aside: %q, %v", aside, err)
+	}
+	check.WALDir = filepath.Join(dir, "member", "wal") // goes with the rest
+	if err := check.Run(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -124,13 +124,7 @@ func TestPromises(t *testing.T) {
 						}
 						return err
 					})
-					eventually(t, "evidence of it", func(ctx context.Context) error {
-						m, err := c.machine(ctx, "learns")
-						if err == nil && (m == nil || !protected(m)) {
-							err = errors.New("it is not protected")
-						}
-						return err
-					})
+					c.hooked(t, "learns")
 					said := c.asks(t, func(alice client.Client) error { return alice.Delete(t.Context(), named("learns")) })
 					c.kept(t, "learns", said, 1)
 				}},
@@ -139,13 +133,7 @@ func TestPromises(t *testing.T) {
 						return // it has no hook there, so its deletion is nothing to tell of
 					}
 					must(t, c.alice.Create(t.Context(), broken("never")))
-					eventually(t, "hook and latch", func(ctx context.Context) error {
-						m, err := c.machine(ctx, "never")
-						if err == nil && (m == nil || !protected(m)) {
-							err = errors.New("it is not protected")
-						}
-						return err
-					})
+					c.hooked(t, "never")
 					said := c.asks(t, func(alice client.Client) error { return alice.Delete(t.Context(), named("never")) })
 					c.kept(t, "never", said, 1)
 				}},
@@ -212,6 +200,18 @@ func TestPromises(t *testing.T) {
 			eventually(t, "a control plane at rest", c.restless)
 		})
 	}
+}
+
+// hooked waits until a Machine has hook and latch.
+func (c *cluster) hooked(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, "hook and latch on "+name, func(ctx context.Context) error {
+		m, err := c.machine(ctx, name)
+		if err == nil && (m == nil || !protected(m)) {
+			err = errors.New("it is not protected")
+		}
+		return err
+	})
 }
 
 // answer is what a person was told.
