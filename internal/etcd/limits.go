@@ -84,8 +84,8 @@ func (v *vars) account(ring *quorum.Ring) {
 	}
 }
 
-// maxLearners is what a command line of etcd says of --max-learners (--experimental-max-learners before 3.6), 0 for nothing. The last
-// flag counts, as for etcd. Where there is a configuration file etcd ignores every flag.
+// maxLearners is what a command line of etcd says of --max-learners (--experimental-max-learners, too, in 3.6; 3.5 takes one in any
+// case), 0 for nothing. The last flag counts, as for etcd. Where there is a configuration file etcd ignores every flag.
 func maxLearners(args []string) (n int) {
 	for i, arg := range args {
 		name, value, given := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")

@@ -288,7 +288,7 @@ func misplaced(f Facts, me *quorum.Member) string {
 	// restored it does not, and who begins as new there never gets what the snapshot held.
 	if f.Environment.State == hostenv.StateNew {
 		if me.Name == "" {
-			return fmt.Sprintf("%s is new, and %s was added to a ring that runs.", hostenv.StateVariable, me)
+			return fmt.Sprintf("%s is new, and %s was added to a ring that runs, or etcd was restored from a snapshot.", hostenv.StateVariable, me)
 		}
 		if l := leader(f); l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {
 			return fmt.Sprintf("%s is new, and etcd, at revision %d by index %d, was restored from a snapshot.", hostenv.StateVariable, l.Revision, l.Commit)

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
@@ -43,6 +44,12 @@ func TestListedTwice(t *testing.T) {
 	lists := func() string {
 		ring := client.Read(t.Context())
 		return fmt.Sprintf("%d members, known %t %s", len(ring.Members), ring.Known, ring.Why)
+	}
+	if old, err := assets.Before("etcd", "3.6"); err != nil {
+		t.Fatal(err)
+	} else if old { // It goes by its log, and never by this table: the defect shows when it is upgraded.
+		g.Eventually(lists).Should(HavePrefix("5 members, known true"))
+		return
 	}
 	g.Eventually(lists).Should(HavePrefix("6 members, known true"))
 

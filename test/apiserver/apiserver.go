@@ -60,7 +60,7 @@ func WithMachineAPI(t testing.TB) func(*envtest.Environment) {
 // WithControlPlaneMachineSets has it serve ControlPlaneMachineSets.
 func WithControlPlaneMachineSets(t testing.TB) func(*envtest.Environment) {
 	t.Helper()
-	return withSet(t, assets.SetCRD)
+	return withSet(t, assets.CRD)
 }
 
 // WithScalableSets has it serve ControlPlaneMachineSets whose replicas can be changed.

@@ -1,36 +1,55 @@
 package assets
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"sigs.k8s.io/yaml"
 )
 
-// SetCRD is the CRD of ControlPlaneMachineSets (YAML or JSON), in JSON. An API server before Kubernetes 1.31 does not know the function in
-// one of its rules, and gets it without that rule.
-func SetCRD(crd []byte) ([]byte, error) {
-	crd, err := yaml.YAMLToJSON(crd)
-	if err != nil {
-		return nil, fmt.Errorf("the CRD of ControlPlaneMachineSets: %w", err)
+// CRD is a CustomResourceDefinition of openshift/api (YAML or JSON), in JSON. An API server before Kubernetes 1.31 does not know the functions
+// in some of its rules, and gets it without these rules.
+func CRD(crd []byte) ([]byte, error) {
+	var tree map[string]any
+	if err := yaml.Unmarshal(crd, &tree); err != nil {
+		return nil, fmt.Errorf("a CRD: %w", err)
 	}
 	old, err := Before("kube-apiserver", "1.31")
-	if err != nil || !old {
-		return crd, err
+	if err != nil {
+		return nil, err
 	}
-	out := rule.ReplaceAll(crd, nil)
-	if len(out) == len(crd) {
-		return nil, errors.New("the CRD of ControlPlaneMachineSets has no rule with format.dns1123Subdomain any more")
+	if old {
+		withoutRules(tree)
 	}
-	return out, nil
+	return json.Marshal(tree)
 }
 
-// rule is the list of that one rule.
-var rule = regexp.MustCompile(`,"x-kubernetes-validations":\[\{"message":"[^"]*","rule":"!format\.dns1123Subdomain[^"]*"\}\]`)
+// withoutRules removes the validation rules that an API server of Kubernetes 1.30 cannot compile.
+func withoutRules(node any) {
+	switch node := node.(type) {
+	case map[string]any:
+		if rules, ok := node[validations].([]any); ok {
+			node[validations] = slices.DeleteFunc(rules, func(r any) bool { return newer.MatchString(fmt.Sprint(r)) })
+		}
+		for _, child := range node {
+			withoutRules(child)
+		}
+	case []any:
+		for _, child := range node {
+			withoutRules(child)
+		}
+	}
+}
+
+const validations = "x-kubernetes-validations"
+
+// newer are the functions that came later: of names' formats and of addresses.
+var newer = regexp.MustCompile(`\b(format\.|isIP\(|ip\(|isCIDR\(|cidr\()`)
 
 // ScalableSet is the CRD of ControlPlaneMachineSets (YAML or JSON), in JSON, with the patch of deploy/components/scalable-set.
 func ScalableSet(crd []byte) ([]byte, error) {
@@ -46,7 +65,7 @@ func ScalableSet(crd []byte) ([]byte, error) {
 	if text, err = yaml.YAMLToJSON(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if crd, err = SetCRD(crd); err != nil {
+	if crd, err = CRD(crd); err != nil {
 		return nil, err
 	}
 	patch, err := jsonpatch.DecodePatch(text)

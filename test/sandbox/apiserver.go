@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -22,9 +23,34 @@ import (
 // Server is the API server's URL.
 func (s *Sandbox) Server() string { return "https://" + s.apiserverAddress }
 
-// apiserverSpec runs kube-apiserver on the ring that it helps to guard. It is
-// given the address of every host that the cloud could ever create, most of
-// them dead at first: etcd's client finds those that live.
+// doors are how many endpoints of etcd there are.
+const doors = 3
+
+// openDoors opens what the API server and the tests know as etcd's endpoints. A real API server is given the voters as they are published, and is
+// started again when they change. This one is not: each door leads to one of the voters as they are, and to the next one when a
+// connection ends. It never leads to a learner, which an API server before Kubernetes 1.31 would go on asking.
+func (s *Sandbox) openDoors() error {
+	for i := range doors {
+		listener, err := (&net.ListenConfig{}).Listen(s.background, "tcp", "127.0.0.1:0") // an address in each member's certificate
+		if err != nil {
+			return fmt.Errorf("an endpoint of etcd for kube-apiserver: %w", err)
+		}
+		s.closers = append(s.closers, listener.Close)
+		s.doors = append(s.doors, "https://"+listener.Addr().String())
+		var turn atomic.Int64
+		turn.Store(int64(i))
+		go lead(s.background, listener, s.cloud.log.With("part", "door"), func() (address string, ok bool) {
+			voters := s.cloud.members.client.Endpoints()
+			if len(voters) == 0 {
+				return "", false
+			}
+			return strings.CutPrefix(voters[int(turn.Add(1))%len(voters)], "https://")
+		})
+	}
+	return nil
+}
+
+// apiserverSpec runs kube-apiserver on the ring that it helps to guard.
 func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 	path, err := assets.Path("kube-apiserver")
 	if err != nil {
@@ -47,7 +73,7 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 	}
 	return process.Spec{
 		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"), Env: process.Roomy(),
-		Noise: "addrConn.createTransport failed", // the hosts that are not there
+		Noise: "addrConn.createTransport failed", // where a voter is down
 		Args: append([]string{
 			"--etcd-servers=" + strings.Join(s.Endpoints(), ","),
 			"--etcd-cafile=" + s.EtcdFiles.CA, "--etcd-certfile=" + s.EtcdFiles.Cert, "--etcd-keyfile=" + s.EtcdFiles.Key,

@@ -101,14 +101,12 @@ func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) 
 		if err != nil {
 			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
 		}
-		if strings.Contains(file, "controlplanemachinesets") {
-			form := assets.SetCRD
-			if scalable {
-				form = assets.ScalableSet
-			}
-			if text, err = form(text); err != nil {
-				return nil, err
-			}
+		form := assets.CRD
+		if scalable && strings.Contains(file, "controlplanemachinesets") {
+			form = assets.ScalableSet
+		}
+		if text, err = form(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		parsed, err := parse(file, text)
 		if err != nil {

@@ -138,6 +138,7 @@ type Sandbox struct {
 	block            *loopback.Block
 	pool             []string // the hosts' addresses
 	apiserverAddress string   // host:port
+	doors            []string // etcd's endpoints, as the API server knows them
 	holdfastHost     string
 	webhookPort      int // where Holdfast's webhooks are registered
 	holdfasts        []*replica
@@ -298,6 +299,9 @@ func (s *Sandbox) prepare() error {
 	if err := s.openCloud(etcdPorts, metrics, podIPs); err != nil {
 		return err
 	}
+	if err := s.openDoors(); err != nil {
+		return err
+	}
 	return s.startBalancer()
 }
 
@@ -439,15 +443,8 @@ func (s *Sandbox) startMachines(ctx context.Context) error {
 	})
 }
 
-// Endpoints are the client URLs of all hosts that could ever be, most of which
-// are dead at any time.
-func (s *Sandbox) Endpoints() []string {
-	var urls []string
-	for _, address := range s.pool {
-		urls = append(urls, s.cloud.ports.ClientURL(address))
-	}
-	return urls
-}
+// Endpoints are for clients that stay while all members are replaced: each leads to a voter as they are now.
+func (s *Sandbox) Endpoints() []string { return slices.Clone(s.doors) }
 
 // VoterEndpoints are the client URLs of the ring's voters as it is now.
 func (s *Sandbox) VoterEndpoints() []string {
