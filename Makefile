@@ -75,17 +75,18 @@ monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometh
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
 	cd test/certmanager && go test -timeout 10m ./...
 
-# What Holdfast does on its main paths, where versions matter: the demo in both modes, all that needs an API server or etcd, and install.
+# Each version is a folder of test/binaries. etcd is upgraded through those of ETCDS.
 VERSIONS ?= 1.30-3.5
-COMPAT   := ./test/install ./test/scenario ./test/custodian ./webhooks ./internal/verify ./internal/etcd ./internal/observe ./internal/controller \
-  ./internal/setcontroller ./internal/registrations ./internal/recorder ./test/ring ./test/sandbox
+ETCDS    := $(BIN)/1.30-3.5/etcd:$(BIN)/1.34-3.6/etcd:$(BIN)/etcd
 .PHONY: compat
-compat: export KUBEBUILDER_ASSETS := $(BIN)/$(VERSIONS)
-compat: parts compiled ## Run demo, main scenarios, webhooks, policies, install and verify on other versions of Kubernetes and etcd (VERSIONS=1.30-3.5; docs/install.md)
+compat: binaries parts compiled ## Run demo, main scenarios, webhooks, policies, install and verify on other versions of Kubernetes and etcd, and upgrade etcd (VERSIONS=1.30-3.5; docs/install.md)
 	VERSIONS=$(VERSIONS) test/binaries/build.sh $(BIN)/$(VERSIONS)
-	$(BIN)/demo
-	$(BIN)/demo --mode guard
-	go test -short -vet=off -count 1 -timeout 30m -p 6 $(COMPAT)
+	VERSIONS=1.30-3.5 test/binaries/build.sh $(BIN)/1.30-3.5 etcd
+	VERSIONS=1.34-3.6 test/binaries/build.sh $(BIN)/1.34-3.6 etcd
+	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo
+	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo --mode guard
+	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) go test -short -vet=off -count 1 -timeout 30m -p 6 ./test/install ./test/scenario ./test/custodian ./webhooks ./internal/verify ./internal/etcd
+	HOLDFAST_ETCDS=$(ETCDS) go test -tags compat -vet=off -count 1 -timeout 15m -run '^TestEtcdUpgrade$$' -v ./test/scenario
 
 SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator
 .PHONY: set-operator
@@ -186,7 +187,7 @@ format:
 
 .PHONY: verify
 verify: format ## Check formatting and go.mod files
-	@for m in . $(MODULES) test/binaries test/binaries/1.30-3.5 test/cpms .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
+	@for m in . $(MODULES) test/binaries test/binaries/1.30-3.5 test/binaries/1.34-3.6 test/cpms .ci/tools; do (set -x; cd $$m && go mod tidy -diff) || exit 1; done
 
 # What a release is made of is in bin/release. IMAGE is the image's name, TAG its tag.
 RELEASE  := $(BIN)/release

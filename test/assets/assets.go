@@ -47,15 +47,29 @@ func Before(name, version string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	return Older(path, version)
+}
+
+// Older says whether the binary there is of an earlier version than the one given, such as 3.6.
+func Older(path, version string) (bool, error) {
+	is, err := Version(path)
+	if err != nil {
+		return false, err
+	}
+	return utilversion.MustParseGeneric(is).LessThan(utilversion.MustParseGeneric(version)), nil
+}
+
+// Version is what the binary there says of itself, such as 3.6.16.
+func Version(path string) (string, error) {
 	out, err := exec.Command(path, "--version").Output() //nolint:gosec,noctx // a part that this repository builds, which prints a line
 	if err != nil {
-		return false, fmt.Errorf("%s --version: %w", path, err)
+		return "", fmt.Errorf("%s --version: %w", path, err)
 	}
 	is := number.Find(out)
 	if is == nil {
-		return false, fmt.Errorf("%s --version says %q", path, out)
+		return "", fmt.Errorf("%s --version says %q", path, out)
 	}
-	return utilversion.MustParseGeneric(string(is)).LessThan(utilversion.MustParseGeneric(version)), nil
+	return string(is), nil
 }
 
 var number = regexp.MustCompile(`\d+\.\d+\.\d+`)

@@ -195,9 +195,7 @@ func (f *fixture) startStaticPod(h sandbox.EtcdHost, pod *corev1.Pod) *process.P
 		code, exited := run.ExitCode()
 		f.Expect(exited && code == 0).To(gomega.BeTrue(), "%v", run.Err())
 	}
-	own, err := ring.OwnAddress()
-	f.Expect(err).NotTo(gomega.HaveOccurred())
-	return f.container(h, &pod.Spec.Containers[0], append(own, ring.Unsynced)...)
+	return f.container(h, &pod.Spec.Containers[0], ring.Unsynced)
 }
 
 func (f *fixture) container(h sandbox.EtcdHost, c *corev1.Container, more ...string) *process.Process {

@@ -3,8 +3,8 @@
 // as one process, for Holdfast's sandbox and tests. Only the provider is ours:
 // instead of a cloud's API it calls the sandbox's, over a unix socket.
 //
-// It is a module of its own because machine-api-operator pins Kubernetes 0.31
-// and controller-runtime 0.19. With --webhook-host it also serves and registers machine-api-operator's
+// It is a module of its own because machine-api-operator pins Kubernetes 0.34
+// and controller-runtime 0.22. With --webhook-host it also serves and registers machine-api-operator's
 // own webhooks for Machines and MachineSets.
 package main
 

@@ -67,11 +67,13 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 		return fmt.Errorf("setting up /readyz: %w", err)
 	}
 
-	// The machine controller asks for this gate and panics if it is unknown. Off,
-	// as in a cluster by default: it does not look at status.authoritativeAPI.
+	// The machine controller and the webhooks ask for these gates and panic if one is unknown. Off, as in
+	// a cluster by default: the controller does not look at status.authoritativeAPI.
 	gate := featuregate.NewFeatureGate()
 	if err := gate.Add(map[featuregate.Feature]featuregate.FeatureSpec{
-		featuregate.Feature(features.FeatureGateMachineAPIMigration): {PreRelease: featuregate.Alpha},
+		featuregate.Feature(features.FeatureGateMachineAPIMigration):     {PreRelease: featuregate.Alpha},
+		featuregate.Feature(features.FeatureGateVSphereHostVMGroupZonal): {PreRelease: featuregate.Alpha},
+		featuregate.Feature(features.FeatureGateVSphereMultiDisk):        {PreRelease: featuregate.Alpha},
 	}); err != nil {
 		return fmt.Errorf("setting up the feature gate: %w", err)
 	}
@@ -90,7 +92,7 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 		return fmt.Errorf("setting up the MachineHealthCheck controller: %w", err)
 	}
 	if opts.webhooks.host != "" {
-		if err := addWebhooks(mgr, config, opts); err != nil {
+		if err := addWebhooks(mgr, config, gate, opts); err != nil {
 			return fmt.Errorf("setting up the webhooks: %w", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	mapiwebhooks "github.com/openshift/machine-api-operator/pkg/webhooks"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -31,7 +32,7 @@ func (o webhookOptions) server() webhook.Server {
 // addWebhooks serves machine-api-operator's defaulters and validators for Machines and MachineSets,
 // and has them registered when the manager runs. They read the cluster's Infrastructure and DNS once,
 // here: on a platform that they do not know (None) nothing is asked of the providerSpec.
-func addWebhooks(mgr manager.Manager, config *rest.Config, opts options) error {
+func addWebhooks(mgr manager.Manager, config *rest.Config, gate featuregate.MutableFeatureGate, opts options) error {
 	// The library finds the API server in the environment only.
 	if err := os.Setenv("KUBECONFIG", opts.kubeconfig); err != nil {
 		return err
@@ -40,7 +41,7 @@ func addWebhooks(mgr manager.Manager, config *rest.Config, opts options) error {
 	if err != nil {
 		return fmt.Errorf("machine-api-operator's Machine defaulter: %w", err)
 	}
-	machineValidator, err := mapiwebhooks.NewMachineValidator(mgr.GetClient())
+	machineValidator, err := mapiwebhooks.NewMachineValidator(mgr.GetClient(), gate)
 	if err != nil {
 		return fmt.Errorf("machine-api-operator's Machine validator: %w", err)
 	}
@@ -48,7 +49,7 @@ func addWebhooks(mgr manager.Manager, config *rest.Config, opts options) error {
 	if err != nil {
 		return fmt.Errorf("machine-api-operator's MachineSet defaulter: %w", err)
 	}
-	setValidator, err := mapiwebhooks.NewMachineSetValidator(mgr.GetClient())
+	setValidator, err := mapiwebhooks.NewMachineSetValidator(mgr.GetClient(), gate)
 	if err != nil {
 		return fmt.Errorf("machine-api-operator's MachineSet validator: %w", err)
 	}

@@ -62,10 +62,10 @@ type Member struct {
 // computer, so whatever was written is there when etcd is started again.
 const Unsynced = "--unsafe-no-fsync"
 
-// OwnAddress are flags for etcd: it speaks to its peers from its own address, as from a host of its own. Who cuts off the one cuts
+// OwnAddress are flags for the etcd of that path: it speaks to its peers from its own address, as from a host of its own. Who cuts off the one cuts
 // off the other. Before 3.6 etcd cannot: it speaks from 127.0.0.1.
-func OwnAddress() ([]string, error) {
-	if old, err := assets.Before("etcd", "3.6"); err != nil || old {
+func OwnAddress(path string) ([]string, error) {
+	if old, err := assets.Older(path, "3.6"); err != nil || old {
 		return nil, err
 	}
 	return []string{"--feature-gates=SetMemberLocalAddr=true"}, nil
@@ -80,7 +80,7 @@ func StartMember(ca *pki.Authority, spec MemberSpec) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := OwnAddress()
+	own, err := OwnAddress(path)
 	if err != nil {
 		return nil, err
 	}

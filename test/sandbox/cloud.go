@@ -69,7 +69,8 @@ type cloud struct {
 	members *members
 	// pod is each host's static pod of etcd.
 	pod *corev1.Pod
-	// etcdArgs are more flags for it.
+	// etcd is its binary, and etcdArgs are more flags for it.
+	etcd     atomic.Pointer[string]
 	etcdArgs []string
 	// environments are what the hosts' etcds start with. The cloud renders them
 	// itself until it is relieved, by a Holdfast that drives the membership.

@@ -30,18 +30,27 @@ func (s *Sandbox) controllerManagerSpec() (process.Spec, error) {
 		return process.Spec{}, err
 	}
 	controllers := "disruption-controller,garbage-collector-controller"
+	var more []string
 	if s.options.ForInstall {
 		// What is installed is taken away again, and what a Node is tainted with ends the pods that do not tolerate it: for that controller the
 		// one of DaemonSets finds the pods of a Node.
 		controllers += ",deployment-controller,replicaset-controller,namespace-controller,taint-eviction-controller,daemonset-controller"
+		old, err := assets.Older(path, "1.34")
+		if err != nil {
+			return process.Spec{}, err
+		}
+		if old { // It is the one of Nodes that finds them. No kubelet here renews a lease, so it has no say about a Node.
+			controllers += ",node-lifecycle-controller"
+			more = []string{"--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"}
+		}
 	}
 	return process.Spec{
 		Name: "kube-controller-manager", Path: path, Log: s.logFile("kube-controller-manager"),
-		Args: []string{
+		Args: append([]string{
 			"--kubeconfig=" + s.Kubeconfig(controllerManager),
 			"--controllers=" + controllers,
 			"--leader-elect=false", "--secure-port=0", "--concurrent-gc-syncs=2",
-		},
+		}, more...),
 	}, nil
 }
 

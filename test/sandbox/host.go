@@ -178,12 +178,8 @@ func (h *host) dataDir() string { return filepath.Join(h.dir, "data") }
 // runMember runs etcd until it ends by itself (an error), the power goes (none)
 // or the host ends.
 func (h *host) runMember(ctx context.Context) error {
-	own, err := ring.OwnAddress()
-	if err != nil {
-		return err
-	}
 	container := &h.cloud.pod.Spec.Containers[0]
-	etcd, err := h.startContainer(container, append(own, h.cloud.etcdArgs...)...)
+	etcd, err := h.startContainer(container, h.cloud.etcdArgs...)
 	if err != nil {
 		return err
 	}

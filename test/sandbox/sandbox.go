@@ -69,7 +69,8 @@ type Options struct {
 	// equals sign; a repeated flag replaces the sandbox's. With --webhook-url
 	// among them Holdfast keeps its registrations, and the sandbox makes none.
 	HoldfastArgs []string
-	// EtcdArgs are more flags for the etcd of each host.
+	// Etcd is the binary of the hosts' etcd, "" for the one that is built, and EtcdArgs are more flags for it.
+	Etcd     string
 	EtcdArgs []string
 	// Bootstrap has the ring start with the installer's member, too: see StartBootstrap.
 	Bootstrap bool
@@ -329,6 +330,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, metrics map[string]string, podIPs 
 		ctx: ctx, stop: stop,
 		instances: map[string]*host{}, free: slices.Clone(s.pool), had: map[string]string{},
 	}
+	c.etcd.Store(&s.options.Etcd)
 	if c.members, err = newMembers(s.EtcdConfig, c.running); err != nil {
 		stop()
 		return fmt.Errorf("the hosts' etcd client: %w", err)
@@ -489,6 +491,9 @@ func (s *Sandbox) Power(name string, on bool) error {
 	h.power(on)
 	return nil
 }
+
+// SetEtcd has each host's etcd be another binary from its next start on.
+func (s *Sandbox) SetEtcd(path string) { s.cloud.etcd.Store(&path) }
 
 // Readdress gives a host without power another address, as DHCP may, and certificates for that. Its disk stays.
 func (s *Sandbox) Readdress(name string) error { return s.cloud.readdress(name) }

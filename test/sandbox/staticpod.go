@@ -89,6 +89,8 @@ type EtcdHost struct {
 	Loopback string
 	// Configuration and Data stand for the host's directories /etc/etcd and /var/lib/etcd.
 	Configuration, Data string
+	// Etcd is the binary, "" for the one that is built.
+	Etcd string
 }
 
 // Command is what a container of etcd's static pod runs there. Such hosts differ from real ones in this: their directories are
@@ -114,6 +116,16 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 	if err != nil {
 		return process.Spec{}, err
 	}
+	if name == "etcd" {
+		if h.Etcd != "" {
+			binary = h.Etcd
+		}
+		own, err := ring.OwnAddress(binary)
+		if err != nil {
+			return process.Spec{}, err
+		}
+		more = slices.Concat(own, more)
+	}
 	spec := process.Spec{
 		Name: c.Name + " on " + h.Node, Path: binary,
 		Env: append(process.Roomy(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH")),
@@ -135,7 +147,7 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 func (h *host) etcdHost() EtcdHost {
 	at := h.at()
 	return EtcdHost{
-		Node: h.name, Address: at, Ports: h.cloud.ports, Loopback: h.cloud.metrics[at], Configuration: h.configuration(), Data: h.dir,
+		Node: h.name, Address: at, Ports: h.cloud.ports, Loopback: h.cloud.metrics[at], Configuration: h.configuration(), Data: h.dir, Etcd: *h.cloud.etcd.Load(),
 	}
 }
 
