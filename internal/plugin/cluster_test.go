@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -341,16 +343,72 @@ func held(t *testing.T, c client.Client) {
 	}
 }
 
-// TestNextName: the same Machine gets the same name each time, and a name does not grow.
+// TestNextName: the same Machine gets the same name each time, with its index at the end, and a name neither grows nor is too long for a host.
 func TestNextName(t *testing.T) {
-	m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "master-0", UID: "a"}}
-	first := nextName(m)
-	if first != nextName(m) || len(first) != len("master-0-12345") {
-		t.Errorf("%s, then %s", first, nextName(m))
+	long := strings.Repeat("cluster-", 8)
+	for name, want := range map[string]string{
+		"master-0":                 `^master-[a-z0-9]{5}-0$`,
+		"ocp-7x2kd-master-12":      `^ocp-7x2kd-master-[a-z0-9]{5}-12$`,
+		"ocp-7x2kd-master-bcd24-1": `^ocp-7x2kd-master-[a-z0-9]{5}-1$`,
+		"m-nodes-0":                `^m-nodes-[a-z0-9]{5}-0$`,
+		"broken":                   `^broken-[a-z0-9]{5}$`,
+		"broken-bcd24":             `^broken-[a-z0-9]{5}$`,
+		long + "master-0":          `^(cluster-){6}cluste?r?-[a-z0-9]{5}-0$`,
+		long[:54] + ".e-0":         `^(cluster-){6}cluste-[a-z0-9]{5}-0$`,
+	} {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "a"}}
+		first := nextName(m, "")
+		if first != nextName(m, "") || !regexp.MustCompile(want).MatchString(first) || len(first) > 63 {
+			t.Errorf("%s becomes %s", name, first)
+		}
+		if other := nextName(m, "1"); other == first || len(other) != len(first) {
+			t.Errorf("%s becomes %s, and then %s", name, first, other)
+		}
+		m.Name, m.UID = first, "b"
+		if second := nextName(m, ""); second == first || len(second) != len(first) {
+			t.Errorf("%s becomes %s", first, second)
+		}
 	}
-	m = &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: first, UID: "b", Labels: map[string]string{replacesLabel: "a"}}}
-	if second := nextName(m); second == first || len(second) != len(first) {
-		t.Errorf("%s becomes %s", first, second)
+}
+
+// TestCopy: a copy is nobody's: it has no mark of a GitOps tool, and no address of the Machine that it is copied from.
+func TestCopy(t *testing.T) {
+	kept := map[string]string{"machine.openshift.io/cluster-api-machine-role": "master", "team": "etcd"}
+	marks := map[string]string{
+		"app.kubernetes.io/instance": "control-plane", "app.kubernetes.io/managed-by": "Helm", "argocd.argoproj.io/instance": "a", "argocd.argoproj.io/tracking-id": "a", "argocd.argoproj.io/sync-wave": "1",
+		"kustomize.toolkit.fluxcd.io/name": "a", "helm.toolkit.fluxcd.io/namespace": "a", "meta.helm.sh/release-name": "a", "config.k8s.io/owning-inventory": "a", "objectset.rio.cattle.io/id": "a",
+	}
+	old := func(spec string) *machinev1beta1.Machine {
+		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "master-0", UID: "a", Labels: maps.Clone(kept), Annotations: maps.Clone(kept)}}
+		maps.Copy(m.Labels, marks)
+		maps.Copy(m.Annotations, marks)
+		m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(spec)}
+		return m
+	}
+	for name, c := range map[string]struct{ spec, patch, at string }{
+		"none":                  {`{"network": {"devices": [{"networkName": "n", "gateway": "10.0.0.1", "nameservers": ["10.0.0.2"]}]}, "publicIP": true}`, "", ""},
+		"vSphere":               {`{"network": {"devices": [{"ipAddrs": ["10.0.0.9/24"]}]}}`, "", "/network/devices/0/ipAddrs/0"},
+		"vSphere, changed":      {`{"network": {"devices": [{"ipAddrs": ["10.0.0.9/24"]}]}}`, `[{op: replace, path: /network/devices/0/ipAddrs/0, value: 10.0.0.10/24}]`, ""},
+		"vSphere, half changed": {`{"network": {"devices": [{"ipAddrs": ["10.0.0.9/24", "fd00::9/64"]}]}}`, `[{op: remove, path: /network/devices/0/ipAddrs/0}]`, "/network/devices/0/ipAddrs/0"},
+		"OpenStack":             {`{"ports": [{"fixedIPs": [{"subnetID": "s", "ipAddress": "10.0.0.9"}]}]}`, "", "/ports/0/fixedIPs/0/ipAddress"},
+		"OpenStack, of all":     {`{"ports": [{"fixedIPs": [{"subnetID": "s"}], "allowedAddressPairs": [{"ipAddress": "10.0.0.5"}]}]}`, "", ""},
+		"OpenStack, by MAC":     {`{"ports": [{"macAddress": "fa:16:3e:00:00:09"}], "floatingIP": ""}`, "", "/ports/0/macAddress"},
+	} {
+		next, err := (&replaceOptions{patch: c.patch}).manifest(old(c.spec))
+		if c.at != "" {
+			if err == nil || !strings.Contains(err.Error(), "at "+c.at+",") {
+				t.Errorf("%s: %v, want a refusal that names %s", name, err, c.at)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		delete(next.Labels, replacesLabel)
+		if !maps.Equal(next.Labels, kept) || !maps.Equal(next.Annotations, kept) {
+			t.Errorf("%s: labels %v, annotations %v", name, next.Labels, next.Annotations)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -28,20 +29,25 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 	next := &machinev1beta1.Machine{
 		TypeMeta: metav1.TypeMeta{APIVersion: machinev1beta1.GroupVersion.String(), Kind: "Machine"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: old.Namespace, Name: cmp.Or(o.name, nextName(old)),
+			Namespace: old.Namespace, Name: cmp.Or(o.name, nextName(old, "")),
 			Labels: maps.Clone(old.Labels), Annotations: maps.Clone(old.Annotations),
 		},
 		Spec: *old.Spec.DeepCopy(),
 	}
-	if problems := validation.IsDNS1123Subdomain(next.Name); problems != nil {
+	problems := validation.IsDNS1123Subdomain(next.Name)
+	if len(next.Name) > longestName {
+		problems = append(problems, fmt.Sprintf("must be no more than %d characters, as a host's name", longestName))
+	}
+	if problems != nil {
 		return nil, usage("%q is no name for a Machine: %s", next.Name, strings.Join(problems, ", "))
 	}
 	if next.Name == old.Name {
 		return nil, usage("--name is the old Machine's own name; the new one needs another")
 	}
 	// What says where the old one runs, or what was written on it by those who look after it.
+	maps.DeleteFunc(next.Labels, func(key, _ string) bool { return tracks(key) })
 	maps.DeleteFunc(next.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, "holdfast.dev/") || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" || key == "machine.openshift.io/exclude-node-draining" ||
+		return tracks(key) || strings.HasPrefix(key, "holdfast.dev/") || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" || key == "machine.openshift.io/exclude-node-draining" ||
 			slices.ContainsFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
 	})
 	delete(next.Labels, "machine.openshift.io/instance-type")
@@ -57,9 +63,65 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 		if err != nil {
 			return nil, err
 		}
+		if err := ownAddresses(old, raw); err != nil {
+			return nil, err
+		}
 		next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
 	}
 	return next, nil
+}
+
+// tracks says whether a label or an annotation makes an object a GitOps tool's or a package's: the tool would delete a copy that is not in Git.
+func tracks(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	switch domain {
+	case "argocd.argoproj.io", "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io", "meta.helm.sh", "config.k8s.io", "configsync.gke.io", "objectset.rio.cattle.io":
+		return true
+	}
+	return key == "app.kubernetes.io/instance" || key == "app.kubernetes.io/managed-by" // Argo CD's and Helm's
+}
+
+// ownAddresses refuses a copy whose providerSpec has a fixed address of the old Machine: the voter's own.
+func ownAddresses(old *machinev1beta1.Machine, raw []byte) error {
+	if old.Spec.ProviderSpec.Value == nil {
+		return nil
+	}
+	var was, is any
+	if err := errors.Join(json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &was), json.Unmarshal(raw, &is)); err != nil {
+		return fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	}
+	theirs, copied := slices.Collect(maps.Values(fixed(was, "", false))), fixed(is, "", false)
+	for _, at := range slices.Sorted(maps.Keys(copied)) {
+		if slices.Contains(theirs, copied[at]) {
+			return usage(`the providerSpec of Machine %s has the fixed address %s at %s, and a copy would take it from the Machine; give the copy one of its own: --patch '[{op: replace, path: %s, value: <address>}]'`,
+				old.Name, copied[at], at, at)
+		}
+	}
+	return nil
+}
+
+// fixed are the addresses that a providerSpec gives one Machine alone, by their JSON pointer: vSphere's ipAddrs, OpenStack's floatingIP, and
+// ipAddress and macAddress of its ports. here says that the value is in such a field.
+func fixed(value any, at string, here bool) map[string]string {
+	out := map[string]string{}
+	switch v := value.(type) {
+	case map[string]any:
+		for key, below := range v {
+			if key == "allowedAddressPairs" { // shared addresses
+				continue
+			}
+			maps.Copy(out, fixed(below, at+"/"+key, slices.Contains([]string{"ipAddrs", "ipAddress", "floatingIP", "macAddress"}, key)))
+		}
+	case []any:
+		for i, below := range v {
+			maps.Copy(out, fixed(below, fmt.Sprintf("%s/%d", at, i), here))
+		}
+	case string:
+		if here && v != "" {
+			out[at] = v
+		}
+	}
+	return out
 }
 
 // changes says whether the flags change the providerSpec.
@@ -113,15 +175,19 @@ func placeholder(value string) bool {
 	return value == "..." || strings.HasPrefix(value, "<") && strings.HasSuffix(value, ">")
 }
 
-// nextName is the old name with five characters that follow from the old UID, so that the command makes
-// the same name each time. Those that it made before are cut off.
-func nextName(old *machinev1beta1.Machine) string {
-	base := old.Name
-	if _, ours := old.Labels[replacesLabel]; ours {
-		base = regexp.MustCompile(`-[0-9a-z]{5}$`).ReplaceAllString(base, "")
-	}
+// longestName is how long a Machine's name may be: it is the host's name and a label's value on many platforms.
+const longestName = validation.LabelValueMaxLength
+
+// generated is a name as the platform's set operator and this command make it: <prefix>-<5 characters>-<index>. The characters are those of
+// Kubernetes' generated names. One without an index, and one of a person's, lack the groups.
+var generated = regexp.MustCompile(`^(.*?)(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?(-[0-9]+)?$`)
+
+// nextName is the old name with other five characters before its index. They follow from the old UID and the salt, so that the command
+// makes the same name each time.
+func nextName(old *machinev1beta1.Machine, salt string) string {
+	parts := generated.FindStringSubmatch(old.Name)
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(old.UID)) // it never fails
-	tail := rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")
-	return base + "-" + tail[:5]
+	_, _ = h.Write([]byte(string(old.UID) + salt)) // it never fails
+	tail := "-" + rand.SafeEncodeString(strconv.FormatUint(h.Sum64(), 36) + "00000")[:5] + parts[2]
+	return strings.TrimRight(parts[1][:min(len(parts[1]), longestName-len(tail))], "-.") + tail
 }

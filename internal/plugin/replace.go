@@ -64,7 +64,7 @@ command tries the change first, and asks.`,
 	f := cmd.Flags()
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringVar(&o.patch, "patch", "", "what else to change in spec.providerSpec.value: a JSON patch, as for kubectl patch --type=json")
-	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with five more characters)")
+	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with other five characters before its index)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")

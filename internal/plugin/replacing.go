@@ -106,7 +106,7 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 		return m, nil
 	}
 	if slices.ContainsFunc(found.Items, func(m machinev1beta1.Machine) bool { return m.Name == next.Name }) {
-		next.Name += "-" + strconv.Itoa(len(found.Items)+1) // that one is taken by a copy that serves another Machine
+		next.Name = nextName(r.old, strconv.Itoa(len(found.Items))) // that one is taken by a copy that serves another Machine
 	}
 	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
