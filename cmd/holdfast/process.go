@@ -180,7 +180,10 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 	if name := os.Getenv("OPERATOR_CONDITION_NAME"); name != "" { // OLM sets it
 		r.OperatorCondition = &controller.OperatorCondition{Namespace: p.flags.electNamespace, Name: name, Client: p.mgr.GetClient()}
 	}
-	if p.mode == quorum.ModeFull && p.flags.guard {
+	switch {
+	case p.mode == quorum.ModeGuard:
+		r.QuorumGuard = controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{Namespace: p.flags.etcdNamespace, Platform: true})
+	case p.flags.guard:
 		guard, err := p.guardKeeper()
 		if err != nil {
 			return nil, err

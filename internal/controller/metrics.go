@@ -45,7 +45,7 @@ type gauges struct {
 	members, leads, learns, healthy, led      *prometheus.Desc
 	desired, readable, read                   *prometheus.Desc
 	lag, catchUp, unstarted, maintenance      *prometheus.Desc
-	waiting, promotable                       *prometheus.Desc
+	waiting, receiving                        *prometheus.Desc
 	machines, replacements, notes             *prometheus.Desc
 	guardAvailable, guardPods, guardPodsReady *prometheus.Desc
 	guardPodsWanted                           *prometheus.Desc
@@ -66,11 +66,11 @@ func newGauges() gauges {
 		readable: desc("etcd_readable", "1 if etcd answered a linearizable read at the last look and had a leader, else 0."),
 		read:     desc("etcd_last_read_timestamp_seconds", "Time of the last linearizable read of etcd's members."),
 
-		lag:        desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner."),
-		catchUp:    desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up."),
-		waiting:    desc("learners_waiting", "Learners for which there is a seat: a voter is missing or leaves. Whatever keeps them from voting."),
-		promotable: desc("learners_promotable", "Learners that have caught up and could vote: their Machine stays, and a voter is missing or leaves."),
-		unstarted:  desc("etcd_members_unstarted", "Listed etcd members that have not started."),
+		lag:       desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner."),
+		catchUp:   desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up."),
+		waiting:   desc("learners_waiting", "Learners for which there is a seat: a voter is missing or leaves. Whatever keeps them from voting."),
+		receiving: desc("learners_receiving", "Those of them that are being sent data: they grow, or etcd's leader says that it is sending them a snapshot."),
+		unstarted: desc("etcd_members_unstarted", "Listed etcd members that have not started, but for those that are being sent a snapshot."),
 
 		maintenance: desc("etcd_voters_in_maintenance", "Etcd voters that are unhealthy and whose Node has been cordoned since before that, as when an upgrade restarts it."),
 
@@ -80,7 +80,7 @@ func newGauges() gauges {
 		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget. No series where there is no budget."),
 		guardPods:      desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted."),
 
-		guardPodsWanted: desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member or is to host one."),
+		guardPodsWanted: desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member; and for each that is to host one, in guard mode once it has its pod."),
 		guardPodsReady:  desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy."),
 	}
 }
@@ -119,7 +119,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	g := &m.state
 	for _, d := range [...]*prometheus.Desc{
-		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.waiting, g.promotable, g.unstarted, g.maintenance,
+		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.waiting, g.receiving, g.unstarted, g.maintenance,
 		g.machines, g.replacements, g.notes, g.guardAvailable, g.guardPods, g.guardPodsReady, g.guardPodsWanted,
 	} {
 		out <- d
@@ -192,7 +192,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 	for reason, n := range reasons {
 		set(g.notes, float64(n), string(reason))
 	}
-	if s.QuorumGuard.Managed && s.QuorumGuard.Absent == "" {
+	if s.QuorumGuard.Stands() {
 		pods, ready := 0, 0
 		for _, pod := range s.QuorumGuard.Pods {
 			if !pod.Deleting && pod.Owner == quorum.PodOwnerGuard {
@@ -231,9 +231,10 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 		if member.Healthy {
 			health = "healthy"
 		}
-		if member.Started() {
+		switch {
+		case member.Started():
 			name = member.Name
-		} else {
+		case !member.Receiving:
 			unstarted++
 		}
 		counts[[2]string{role, health}]++
@@ -248,9 +249,9 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 	}
 	set(g.lag, float64(lag))
 	set(g.catchUp, catchUp.Seconds())
-	waiting, promotable := membership.Learners(s)
+	waiting, receiving := membership.Learners(s)
 	set(g.waiting, float64(waiting))
-	set(g.promotable, float64(promotable))
+	set(g.receiving, float64(receiving))
 	set(g.unstarted, float64(unstarted))
 	maintenance := 0
 	for k := range s.Ring.Members { // the ring may be read later than the Nodes

@@ -97,7 +97,7 @@ func TestMetrics(t *testing.T) {
 		"etcd_member_is_leader{1,master-0}": 1, "etcd_member_is_leader{2,master-1}": 0, "etcd_member_is_learner{1,master-0}": 0,
 		"etcd_member_healthy{3,master-2}": 1, "etcd_member_has_leader{3,master-2}": 1,
 		"desired_voters{}": 3, "etcd_readable{}": 1, "etcd_last_read_timestamp_seconds{}": float64(noon.Unix()),
-		"learner_lag_entries{}": 0, "learner_catch_up_seconds{}": 0, "learners_promotable{}": 0, "etcd_members_unstarted{}": 0,
+		"learner_lag_entries{}": 0, "learner_catch_up_seconds{}": 0, "learners_waiting{}": 0, "learners_receiving{}": 0, "etcd_members_unstarted{}": 0,
 		"control_plane_machines{member}": 3, "control_plane_machines{nothing}": 0, "control_plane_machines{unknown}": 0,
 		"replacements{node}": 0, "replacements{release}": 0,
 		"quorum_guard_min_available{}": 2, "quorum_guard_pods{}": 2, "quorum_guard_pods_ready{}": 1,
@@ -107,6 +107,10 @@ func TestMetrics(t *testing.T) {
 	if _, ok := scrape(t, registry)["quorum_guard_min_available{}"]; ok {
 		t.Error("there is a minAvailable without a budget")
 	}
+	look(0, func(s *quorum.Snapshot) {
+		s.Mode, s.QuorumGuard = quorum.ModeGuard, quorum.Guard{MinAvailable: new(1), Pods: []quorum.GuardPod{{Name: "a", Owner: quorum.PodOwnerGuard, Ready: true}}}
+	})
+	has("cluster-etcd-operator's", map[string]float64{"quorum_guard_min_available{}": 1, "quorum_guard_pods{}": 1, "quorum_guard_pods_ready{}": 1, "condition{QuorumGuardTooSmall}": 1})
 	deleting := func(s *quorum.Snapshot) { s.Machines[0].DeletedAt = noon }
 	learner := func(s *quorum.Snapshot, member quorum.Member) {
 		deleting(s)
@@ -119,15 +123,17 @@ func TestMetrics(t *testing.T) {
 	has("deleted", map[string]float64{"replacements{node}": 1, "condition{ReplacementWaits}": 1})
 	look(3*time.Second, func(s *quorum.Snapshot) { learner(s, quorum.Member{}) })
 	has("added", map[string]float64{
-		"replacements{start}": 1, "replacements{node}": 0, "replacement_phase_duration_seconds{node}": 1, "etcd_members_unstarted{}": 1,
+		"replacements{start}": 1, "replacements{node}": 0, "replacement_phase_duration_seconds{node}": 1, "etcd_members_unstarted{}": 1, "learners_waiting{}": 1, "learners_receiving{}": 0,
 		"etcd_member_is_learner{9,unstarted}": 1, "etcd_member_healthy{9,unstarted}": 0, "etcd_member_has_leader{9,unstarted}": 0, "etcd_members{unhealthy,learner}": 1,
 	})
+	look(3*time.Second, func(s *quorum.Snapshot) { learner(s, quorum.Member{Receiving: true}) })
+	has("sent a snapshot", map[string]float64{"etcd_members_unstarted{}": 0, "learners_waiting{}": 1, "learners_receiving{}": 1})
 	look(4*time.Second, func(s *quorum.Snapshot) {
-		learner(s, quorum.Member{Name: "new", Healthy: true, Applied: 500, CatchUp: 3 * time.Second})
+		learner(s, quorum.Member{Name: "new", Healthy: true, Applied: 500, ProgressAt: noon, CatchUp: 3 * time.Second})
 	})
 	has("started", map[string]float64{
 		"replacements{promote}": 1, "replacement_phase_duration_seconds{start}": 1, "etcd_members_unstarted{}": 0, "etcd_member_is_learner{9,new}": 1,
-		"learner_lag_entries{}": 1500, "learner_catch_up_seconds{}": 3, "learners_promotable{}": 0, "condition{LearnerBehind}": 1,
+		"learner_lag_entries{}": 1500, "learner_catch_up_seconds{}": 3, "learners_receiving{}": 1, "condition{LearnerBehind}": 1,
 	})
 	if _, still := scrape(t, registry)["etcd_member_is_learner{9,unstarted}"]; still {
 		t.Error("the series of the member without a name stays")
@@ -135,7 +141,7 @@ func TestMetrics(t *testing.T) {
 	look(5*time.Second, func(s *quorum.Snapshot) {
 		learner(s, quorum.Member{Name: "new", Healthy: true, Applied: 2000, CaughtUpAt: noon})
 	})
-	has("caught up", map[string]float64{"learners_promotable{}": 1})
+	has("caught up", map[string]float64{"learners_waiting{}": 1, "learners_receiving{}": 0})
 	look(6*time.Second, nil)
 	has("over", map[string]float64{"replacement_phase_duration_seconds{promote}": 1, "replacements{promote}": 0, "replacements{remove}": 0})
 	for name := range scrape(t, registry) {

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// QuorumGuard reads and writes the quorum guard's budget and pods. Make one with NewQuorumGuard.
+// QuorumGuard reads and writes the quorum guard's budget and pods; cluster-etcd-operator's it only reads. Make one with NewQuorumGuard.
 type QuorumGuard struct {
 	api    client.WithWatch // without a cache
 	form   machineapi.QuorumGuardForm
@@ -118,6 +118,9 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 	)
 	var group errgroup.Group
 	group.Go(func() error {
+		if k.form.Platform {
+			return nil // without its namespace there is no budget either
+		}
 		if err := k.api.Get(ctx, client.ObjectKey{Name: k.form.Namespace}, &namespace); err != nil {
 			return fmt.Errorf("read Namespace %s: %w", k.form.Namespace, err)
 		}
@@ -138,7 +141,7 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 	})
 	err := group.Wait()
 	absent := func(format string, args ...any) (quorum.Guard, error) {
-		return quorum.Guard{Managed: true, Absent: fmt.Sprintf(format, args...)}, nil
+		return quorum.Guard{Managed: !k.form.Platform, Absent: fmt.Sprintf(format, args...)}, nil
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -146,13 +149,15 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 	case apierrors.IsForbidden(err):
 		// Rights are bound in a namespace, so without the namespace this may be said first.
 		return absent("Holdfast has no rights in namespace %s, or there is none: %v", k.form.Namespace, err)
+	case err != nil && k.form.Platform:
+		return quorum.Guard{}, nil // nothing is decided by it, so the round goes on
 	case err != nil:
 		return quorum.Guard{}, err
 	case namespace.DeletionTimestamp != nil:
 		return absent("namespace %s is being deleted", k.form.Namespace)
 	}
 	g := k.form.Guard(budget, pods.Items)
-	if g.MinAvailable != nil {
+	if g.Managed && g.MinAvailable != nil {
 		would := budget.DeepCopy()
 		k.form.Budget(would, *g.MinAvailable)
 		g.Intact = k.intact(ctx, would)
@@ -162,12 +167,12 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 
 // read gets the budget, if there is one.
 func (k *QuorumGuard) read(ctx context.Context, budget *policyv1.PodDisruptionBudget) (there bool, err error) {
-	err = k.api.Get(ctx, client.ObjectKey{Namespace: k.form.Namespace, Name: machineapi.GuardName}, budget)
+	err = k.api.Get(ctx, client.ObjectKey{Namespace: k.form.Namespace, Name: k.form.BudgetName()}, budget)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read PodDisruptionBudget %s/%s: %w", k.form.Namespace, machineapi.GuardName, err)
+		return false, fmt.Errorf("read PodDisruptionBudget %s/%s: %w", k.form.Namespace, k.form.BudgetName(), err)
 	}
 	return true, nil
 }

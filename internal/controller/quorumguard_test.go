@@ -13,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -164,4 +165,61 @@ func TestQuorumGuard(t *testing.T) {
 	if !errors.As(err, new(notYet)) || !strings.Contains(err.Error(), "is somebody else changing") {
 		t.Errorf("a fight: %v", err)
 	}
+}
+
+// TestPlatformGuard reads cluster-etcd-operator's quorum guard in guard mode. That Holdfast may not, or that the API server does not answer,
+// does not stop a round.
+func TestPlatformGuard(t *testing.T) {
+	t.Parallel()
+	config := apiserver.Start(t).Config
+	api, err := client.NewWithWatch(config, client.Options{})
+	must(t, err)
+	form := machineapi.QuorumGuardForm{Namespace: "openshift-etcd", Platform: true}
+	as := func(who string) *QuorumGuard {
+		config := rest.CopyConfig(config)
+		config.Impersonate.UserName = who
+		api, err := client.NewWithWatch(config, client.Options{})
+		must(t, err)
+		return NewQuorumGuard(api, form)
+	}
+	is := func(when string, k *QuorumGuard, want quorum.Guard) {
+		t.Helper()
+		got, err := k.readGuard(t.Context())
+		must(t, err)
+		got.Version = ""
+		for i := range got.Pods {
+			got.Pods[i].UID = ""
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s: %s", when, diff)
+		}
+	}
+	k := NewQuorumGuard(api, form)
+	is("nobody keeps one", k, quorum.Guard{})
+	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: form.Namespace}}))
+	must(t, api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: "guard-sa"}}))
+	// As that operator writes them: the budget keeps all but one, and the pods have no owner.
+	must(t, api.Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: "etcd-guard-pdb"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guard"}}},
+	}))
+	var want []quorum.GuardPod
+	for _, node := range []string{"m-0", "m-1"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: form.Namespace, Name: "etcd-guard-" + node, Labels: map[string]string{"app": "guard"}}}
+		pod.Spec = corev1.PodSpec{NodeName: node, ServiceAccountName: "guard-sa", Containers: []corev1.Container{{Name: "guard", Image: "i"}}}
+		must(t, api.Create(t.Context(), pod))
+		pod.Status.Phase, pod.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		must(t, api.Status().Update(t.Context(), pod))
+		want = append(want, quorum.GuardPod{Name: pod.Name, Node: node, Owner: quorum.PodOwnerGuard, Ready: true})
+	}
+	is("it stands", k, quorum.Guard{MinAvailable: new(2), Pods: want})
+	got, err := as("stranger").readGuard(t.Context())
+	if err != nil || !strings.Contains(got.Absent, "no rights in namespace openshift-etcd") {
+		t.Errorf("without rights: %+v, %v", got, err)
+	}
+	away := rest.CopyConfig(config)
+	away.Host = "https://127.0.0.1:1"
+	nowhere, err := client.NewWithWatch(away, client.Options{Scheme: api.Scheme(), Mapper: api.RESTMapper()})
+	must(t, err)
+	is("the API server does not answer", NewQuorumGuard(nowhere, form), quorum.Guard{})
 }

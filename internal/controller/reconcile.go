@@ -91,7 +91,7 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
 	sources := []source.Source{source.Func(r.watch(api, wake))}
-	if r.QuorumGuard != nil {
+	if r.QuorumGuard != nil && r.Observer.Mode == quorum.ModeFull {
 		sources = append(sources, source.Func(r.QuorumGuard.watch(wake)))
 	}
 	for _, s := range sources {

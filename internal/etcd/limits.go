@@ -77,8 +77,8 @@ func (v *vars) account(ring *quorum.Ring) {
 		if !told {
 			continue
 		}
-		m.Match = p.Match
-		if p.Match < v.Raft.Commit && p.State != "StateSnapshot" {
+		m.Match, m.Receiving = p.Match, p.State == "StateSnapshot"
+		if p.Match < v.Raft.Commit && !m.Receiving {
 			m.Behind = v.Raft.Commit - p.Match
 		}
 	}

@@ -23,6 +23,8 @@ import (
 const (
 	GuardName  = "holdfast-quorum-guard"  // name of the quorum guard's PodDisruptionBudget, and what those of its pods begin with
 	GuardLabel = "app.kubernetes.io/name" // of its pods; the value is GuardName
+
+	PlatformGuardName = "etcd-guard-pdb" // name of the PodDisruptionBudget of cluster-etcd-operator's quorum guard
 )
 
 // Annotations of a guard pod.
@@ -34,17 +36,29 @@ const (
 // Where the pods of the quorum guard find their client certificate for etcd.
 const guardCerts = "/etc/holdfast/etcd"
 
-// QuorumGuardForm is the quorum guard as Holdfast writes it, but for its size.
+// QuorumGuardForm is the quorum guard as Holdfast writes it, but for its size; or where cluster-etcd-operator's is.
 type QuorumGuardForm struct {
 	Namespace string
+	Platform  bool    // it is cluster-etcd-operator's, and Holdfast only reads it: the fields below are not used
 	Image     string  // that has holdfast in its PATH
 	Secret    string  // with ca.crt, tls.crt and tls.key: a client certificate for etcd and the CA of its servers
 	ClientURL url.URL // of any member: the scheme and the port of them all
 }
 
 // Labels are those of the guard's pods, and what its budget selects.
-func (QuorumGuardForm) Labels() map[string]string {
+func (f QuorumGuardForm) Labels() map[string]string {
+	if f.Platform {
+		return map[string]string{"app": "guard"}
+	}
 	return map[string]string{GuardLabel: GuardName}
+}
+
+// BudgetName is the PodDisruptionBudget's.
+func (f QuorumGuardForm) BudgetName() string {
+	if f.Platform {
+		return PlatformGuardName
+	}
+	return GuardName
 }
 
 // Budget gives the PodDisruptionBudget its spec.
@@ -152,7 +166,7 @@ func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
 
 // Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
 func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
-	g := quorum.Guard{Managed: true}
+	g := quorum.Guard{Managed: !f.Platform}
 	if budget == nil {
 		budget = &policyv1.PodDisruptionBudget{}
 	} else {
@@ -170,7 +184,9 @@ func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []core
 				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			}),
 		}
-		if owner := metav1.GetControllerOf(p); owner != nil && owner.Kind == "PodDisruptionBudget" && owner.Name == GuardName {
+		if owner := metav1.GetControllerOf(p); f.Platform { // that operator's pods have no owner: their label makes them what they are
+			pod.Owner = quorum.PodOwnerGuard
+		} else if owner != nil && owner.Kind == "PodDisruptionBudget" && owner.Name == GuardName {
 			pod.Owner = quorum.PodOwnerOldGuard
 			if owner.UID == budget.UID {
 				pod.Owner = quorum.PodOwnerGuard
@@ -180,7 +196,7 @@ func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []core
 			// Of a pod that runs, nobody can change more than its image.
 			pod.Outdated = ended || p.Annotations[guardForm] != want.Annotations[guardForm] || len(p.Spec.Containers) != 1 || p.Spec.Containers[0].Image != f.Image
 		}
-		if ended && pod.Owner == quorum.PodOwnerOther {
+		if ended && (f.Platform || pod.Owner == quorum.PodOwnerOther) {
 			continue // the budget does not count it any more
 		}
 		g.Pods = append(g.Pods, pod)

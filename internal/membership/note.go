@@ -27,6 +27,7 @@ const (
 	ReasonMachineUnprotected      Reason = "MachineUnprotected"
 	ReasonDrainBlocked            Reason = "DrainBlocked"
 	ReasonQuorumGuardAbsent       Reason = "QuorumGuardAbsent"
+	ReasonQuorumGuardTooSmall     Reason = "QuorumGuardTooSmall"
 	ReasonQuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
 	ReasonQuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
 	ReasonEtcdOperatorPresent     Reason = "EtcdOperatorPresent"

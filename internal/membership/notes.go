@@ -146,22 +146,41 @@ func (p *planner) noteClaim(m *quorum.Machine, is string) {
 // noteDrains notes what keeps the quorum guard from doing its work.
 func (p *planner) noteDrains() {
 	g := &p.s.QuorumGuard
-	if g.Managed && g.Absent != "" {
-		p.note(ReasonQuorumGuardAbsent, "", "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members: %s", g.Absent)
+	none, missing := "the quorum guard is not kept, so nothing but Holdfast keeps drains from taking too many members",
+		"Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name"
+	if p.s.Mode == quorum.ModeGuard {
+		none, missing = "whether drains may take too many members is not known", "Node %s hosts an etcd member and has no pod of the quorum guard: see why cluster-etcd-operator makes none"
+		p.noteBudget()
 	}
-	if !g.Manageable() || g.MinAvailable == nil {
+	if g.Absent != "" {
+		p.note(ReasonQuorumGuardAbsent, "", "%s: %s", none, g.Absent)
+	}
+	if !g.Stands() || g.MinAvailable == nil {
 		return
 	}
 	for n := range p.s.Nodes {
-		node := &p.s.Nodes[n]
-		if p.nodeNeedsPod(node) && !node.Cordoned && !g.PodSatisfied(node.Name) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
-			p.note(ReasonQuorumGuardPodMissing, "", "Node %s has no pod of the quorum guard, so no drain may take a voter, and no member is added there: see Holdfast's log, which has the API server's reason, and whether a pod has taken the name", node.Name)
+		if node := &p.s.Nodes[n]; p.nodeLacksPod(node) && p.s.Now.Sub(node.CreatedAt) >= time.Minute {
+			p.note(ReasonQuorumGuardPodMissing, "", missing, node.Name)
 		}
 	}
 	for i := range g.Pods {
 		if pod := &g.Pods[i]; pod.Owner == quorum.PodOwnerOther && !pod.Deleting {
 			p.note(ReasonQuorumGuardOthersPod, "", "pod %s has the label of the quorum guard's pods and is none of them, so the budget asks for one more: delete it, or take the label off", pod.Name)
 		}
+	}
+}
+
+// noteBudget notes that the budget of cluster-etcd-operator's quorum guard lets drains take too many members.
+func (p *planner) noteBudget() {
+	g := &p.s.QuorumGuard
+	voters, _ := p.s.Ring.Voters()
+	const mend = "; cluster-etcd-operator puts it right: see whether it runs, and its log"
+	switch least := voters - 1; {
+	case !g.Stands():
+	case g.MinAvailable == nil:
+		p.note(ReasonQuorumGuardAbsent, "", "the quorum guard has pods and no PodDisruptionBudget, so drains may take too many members%s", mend)
+	case *g.MinAvailable < least:
+		p.note(ReasonQuorumGuardTooSmall, "", "the quorum guard's PodDisruptionBudget keeps %d ready pods, and etcd has %s, so drains may take too many members%s", *g.MinAvailable, quorum.NVoters(voters), mend)
 	}
 }
 

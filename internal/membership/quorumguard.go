@@ -87,15 +87,22 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
-// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, but for those that a drain has taken theirs.
+// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, but for those that a drain has taken theirs. In
+// guard mode a Node without a member may wait for its pod.
 func GuardPodsWanted(s *quorum.Snapshot) (n int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	for i := range s.Nodes {
-		if node := &s.Nodes[i]; p.nodeNeedsPod(node) && (!node.Cordoned || s.QuorumGuard.PodSatisfied(node.Name)) {
+		node := &s.Nodes[i]
+		if p.nodeNeedsPod(node) && (p.nodeLacksPod(node) || s.QuorumGuard.Pod(node.Name) != nil) {
 			n++
 		}
 	}
 	return n
+}
+
+// nodeLacksPod says whether a Node is without a guard pod that it should have by now.
+func (p *planner) nodeLacksPod(n *quorum.Node) bool {
+	return p.nodeNeedsPod(n) && !n.Cordoned && p.s.QuorumGuard.Pod(n.Name) == nil && (p.s.Mode == quorum.ModeFull || len(p.join.MembersOn(n)) > 0)
 }
 
 // podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.

@@ -3,6 +3,7 @@ package membership
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -110,9 +111,8 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 	return out
 }
 
-// Learners counts those for which there is a seat, whatever keeps them from voting, and of these those that could vote: steady, on a
-// live Machine. A learner without a seat is a warm spare.
-func Learners(s *quorum.Snapshot) (waiting, promotable int) {
+// Learners counts those for which there is a seat, and of these those that are being sent data. A learner without a seat is a warm spare.
+func Learners(s *quorum.Snapshot) (waiting, receiving int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	if !s.Ring.Known || s.Desired == 0 || !p.seatFree() {
 		return 0, 0
@@ -123,11 +123,19 @@ func Learners(s *quorum.Snapshot) (waiting, promotable int) {
 			continue
 		}
 		waiting++
-		if m := p.join.Host(member).Machine(); s.Steady(member) && m != nil && !m.Deleting() && !m.Mirrored {
-			promotable++
+		if p.receiving(member) {
+			receiving++
 		}
 	}
-	return waiting, promotable
+	return waiting, receiving
+}
+
+// receivedLately is how long ago a learner that is being sent data has grown at most, seen by looks that are ten seconds apart.
+const receivedLately = 15 * time.Second
+
+// receiving says whether a learner is being sent the data that it lacks.
+func (p *planner) receiving(m *quorum.Member) bool {
+	return m.Receiving || m.Healthy && !p.s.CaughtUp(m) && p.s.Now.Sub(m.ProgressAt) < receivedLately
 }
 
 // InMaintenance are the unhealthy voters whose Node is cordoned and whose Machine stays, as when an upgrade restarts the Node.

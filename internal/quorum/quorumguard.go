@@ -6,10 +6,10 @@ import (
 )
 
 // Guard is the quorum guard as it stands: a PodDisruptionBudget over pods that are ready while the etcd voter of their
-// Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is a
-// guard that Holdfast does not manage.
+// Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is that nobody
+// keeps one, as far as Holdfast knows. In guard mode it is cluster-etcd-operator's, which is compared with the members, and left alone.
 type Guard struct {
-	Managed      bool       `json:"-"`
+	Managed      bool       `json:"-"`                      // by Holdfast, in full mode
 	Absent       string     `json:"absent,omitzero"`        // why it cannot be managed now, for people: its namespace is missing; "" if it can
 	Version      string     `json:"version,omitzero"`       // of the budget, "" without one: it is sized only as it was read
 	MinAvailable *int       `json:"minAvailable,omitempty"` // of the budget, nil without one
@@ -52,6 +52,11 @@ func (g *Guard) Pod(node string) *GuardPod {
 		}
 	}
 	return nil
+}
+
+// Stands says whether somebody keeps one: Holdfast, or where there is a budget or a pod cluster-etcd-operator.
+func (g *Guard) Stands() bool {
+	return g.Absent == "" && (g.Managed || g.MinAvailable != nil || len(g.Pods) > 0)
 }
 
 // PodSatisfied says whether a Node has its guard pod, or needs none.

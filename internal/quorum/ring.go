@@ -32,6 +32,8 @@ type Member struct {
 	// if that is not known: the leader is asked only while a member does not answer.
 	Match  uint64 `json:"match,omitzero"`
 	Behind uint64 `json:"behind,omitzero"`
+	// Receiving: by that account, the leader is sending the member a snapshot. How much of it has arrived, etcd does not say.
+	Receiving bool `json:"receiving,omitzero"`
 	// LostSince is since when, by that account, the member has lacked entries and got none; zero if it gets on, or if that is not known.
 	LostSince time.Time `json:"lostSince,omitzero"`
 

@@ -47,7 +47,7 @@ type Snapshot struct {
 
 	Ledger Ledger `json:"releaseLedger,omitzero"` // final releases
 
-	QuorumGuard Guard `json:"quorumGuard,omitzero"` // full mode
+	QuorumGuard Guard `json:"quorumGuard,omitzero"` // in guard mode it is reported on, and nothing is decided by it
 
 	// Bootstrap is the address of the installer's temporary member, as the endpoints object is marked
 	// with it; the zero value without. A member named BootstrapName is that one, too.

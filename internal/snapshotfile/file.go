@@ -88,6 +88,7 @@ func (f *File) complete() error {
 	}
 	const missing = "it is missing"
 	wants(f.Mode != 0, missing+": full or guard", "mode")
+	f.QuorumGuard.Managed = f.QuorumGuard.Managed && f.Mode == quorum.ModeFull
 	wants(!f.Now.IsZero(), missing+": when the snapshot was taken", "now")
 	wants(f.Desired >= 0, "it is negative", "desired")
 	for i := range f.Ring.Members {

@@ -69,7 +69,8 @@ func generator() *rapid.Generator[q.Snapshot] {
 		for i := range s.Ledger.Entries {
 			s.Ledger.Entries[i].UID = "uid-" + s.Ledger.Entries[i].UID
 		}
-		if !s.QuorumGuard.Managed {
+		s.QuorumGuard.Managed = s.QuorumGuard.Managed && s.Mode == q.ModeFull
+		if s.Mode == q.ModeFull && !s.QuorumGuard.Managed {
 			s.QuorumGuard = q.Guard{}
 		}
 		return s

@@ -15,7 +15,7 @@ func TestConditionReasons(t *testing.T) {
 	told := transcripts(t, "condition")
 	for _, reason := range []membership.Reason{
 		membership.ReasonAsExpected, membership.ReasonEtcdUnknown, membership.ReasonEtcdNoLeader, membership.ReasonQuorumLost, membership.ReasonEtcdMembersUnhealthy, membership.ReasonEtcdMembersNotStarted, membership.ReasonEtcdVotersMissing,
-		membership.ReasonReplacementInProgress, membership.ReasonLearnerBehind, membership.ReasonLearnerOrphaned, membership.ReasonQuorumGuardAbsent, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
+		membership.ReasonReplacementInProgress, membership.ReasonLearnerBehind, membership.ReasonLearnerOrphaned, membership.ReasonQuorumGuardAbsent, membership.ReasonQuorumGuardTooSmall, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
 	} {
 		if !strings.Contains(told, " "+string(reason)) {
 			t.Errorf("no transcript in testdata/condition tells of %s", reason)
@@ -64,23 +64,27 @@ func TestSettle(t *testing.T) {
 	is("the first time", look(nil, 0), membership.StatusFalse)
 }
 
-// TestLearners: a learner waits where there is a seat, and could vote if it is steady and its Machine stays.
+// TestLearners: a learner waits where there is a seat, and is being sent data if it grew lately or etcd's leader says so.
 func TestLearners(t *testing.T) {
 	for _, c := range []struct {
-		name, lines         string
-		waiting, promotable int
+		name, lines        string
+		waiting, receiving int
 	}{
-		{"a voter leaves", "machine m-0 deleting", 1, 1},
-		{"a voter is missing", "gone member a0", 1, 1},
+		{"a voter leaves", "machine m-0 deleting", 1, 0},
+		{"a voter is missing", "gone member a0", 1, 0},
 		{"warm", "", 0, 0},
-		{"behind", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000", 1, 0},
-		{"its Machine leaves", "machine m-0 deleting\nmachine m-3 deleting", 1, 0},
+		{"behind", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000", 1, 1},
+		{"behind, and stands still", "machine m-0 deleting\nmember b0 10.0.0.4 learner lag=2000 idle=15s", 1, 0},
+		{"not started", "machine m-0 deleting\nmember b0 10.0.0.4 learner unstarted", 1, 0},
+		{"silent", "machine m-0 deleting\nmember b0 10.0.0.4 learner dead=1m", 1, 0},
+		{"silent, and sent a snapshot", "machine m-0 deleting\nmember b0 10.0.0.4 learner dead=1m receiving", 1, 1},
+		{"not started, and sent a snapshot", "machine m-0 deleting\nmember b0 10.0.0.4 learner unstarted receiving", 1, 1},
 		{"desired unknown", "machine m-0 deleting\ndesired unknown: no", 0, 0},
 		{"etcd unknown", "machine m-0 deleting\netcd unknown: no", 0, 0},
 	} {
 		w := witnessed(t, "member b0 10.0.0.4 learner\n"+c.lines)
-		if waiting, promotable := membership.Learners(&w.s); waiting != c.waiting || promotable != c.promotable {
-			t.Errorf("%s: %d wait and %d are promotable, want %d and %d", c.name, waiting, promotable, c.waiting, c.promotable)
+		if waiting, receiving := membership.Learners(&w.s); waiting != c.waiting || receiving != c.receiving {
+			t.Errorf("%s: %d wait and %d are sent data, want %d and %d", c.name, waiting, receiving, c.waiting, c.receiving)
 		}
 	}
 }
@@ -111,6 +115,8 @@ func TestGuardPodsWanted(t *testing.T) {
 		"guard 2":                                4,
 		"guard 2\npod m-0\nmachine m-0 cordoned": 4,
 		"guard 2\nmachine m-0 cordoned":          3,
+		"mode guard\nguard 2":                    3,
+		"mode guard\nguard 2\npod m-3":           4,
 	} {
 		if got := membership.GuardPodsWanted(&witnessed(t, lines).s); got != want {
 			t.Errorf("%q: %d pods are wanted, want %d", lines, got, want)

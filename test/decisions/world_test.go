@@ -432,6 +432,7 @@ func (w *world) set(line string) error {
 	switch f[0] {
 	case "mode":
 		w.s.Mode = map[string]q.Mode{"full": q.ModeFull, "guard": q.ModeGuard}[f[1]]
+		w.s.QuorumGuard.Managed = w.s.Mode == q.ModeFull && w.s.QuorumGuard.Stands()
 	case "desired":
 		n, err := strconv.Atoi(f[1])
 		w.s.Desired, w.s.DesiredWhy = n, ""
@@ -534,7 +535,7 @@ func (w *world) set(line string) error {
 			w.s.Ring.Leader = hex(f[1])
 		}
 	case "guard": // minAvailable of the quorum guard, or none
-		g := q.Guard{Managed: true, Intact: true, Pods: w.s.QuorumGuard.Pods}
+		g := q.Guard{Managed: w.s.Mode == q.ModeFull, Intact: true, Pods: w.s.QuorumGuard.Pods}
 		if f[1] != "none" {
 			n, _ := strconv.Atoi(f[1])
 			g.MinAvailable = &n
@@ -595,6 +596,8 @@ func (w *world) set(line string) error {
 			w.s.Nodes = slices.DeleteFunc(w.s.Nodes, func(n q.Node) bool { return n.Name == name })
 		case "member":
 			w.s.Ring.Members = slices.DeleteFunc(w.s.Ring.Members, func(m q.Member) bool { return m.ID == hex(name) })
+		case "pod": // of the quorum guard
+			w.s.QuorumGuard.Pods = slices.DeleteFunc(w.s.QuorumGuard.Pods, func(p q.GuardPod) bool { return p.Node == name })
 		case "host": // Machine, Node and instance
 			w.terminate(name)
 			w.elect()
@@ -845,6 +848,8 @@ func (w *world) setMember(id string, opts []string) error {
 		case "unstarted":
 			m.Name, m.Healthy, m.Since, m.Applied, m.Why = "", false, w.s.Now, 0, "it has not started"
 			m.CaughtUpAt = time.Time{}
+		case "receiving": // etcd's leader sends it a snapshot
+			m.Receiving, m.Applied = true, 0
 		case "lag":
 			n, err := strconv.ParseUint(value, 10, 64)
 			if err != nil {

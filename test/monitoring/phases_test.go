@@ -124,6 +124,47 @@ func (c *cluster) losesGuardPod(t *testing.T) {
 	c.over(t, "HoldfastNeedsAttention")
 }
 
+// operatorGuard is cluster-etcd-operator's quorum guard, as that operator writes it.
+const operatorGuard = `apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: etcd-guard-pdb, namespace: openshift-etcd}
+spec: {minAvailable: 2, selector: {matchLabels: {app: guard}}}
+`
+
+func operatorGuardPod(node string) string {
+	return `---
+apiVersion: v1
+kind: Pod
+metadata: {name: etcd-guard-` + node + `, namespace: openshift-etcd, labels: {app: guard}}
+spec: {nodeName: ` + node + `, containers: [{name: guard, image: guard}]}
+`
+}
+
+// TestGuardMode: beside cluster-etcd-operator its quorum guard is compared with etcd's members.
+func TestGuardMode(t *testing.T) {
+	const etcd, alert = "--namespace=openshift-etcd", "HoldfastQuorumGuardMismatch"
+	c := startCluster(t, "--mode=guard")
+	eventually(t, "three vote", func() error {
+		return c.nonempty(`sum(holdfast_etcd_members{role="voter"}) == 3 and absent(holdfast_quorum_guard_pods)`)
+	})
+	c.must(t, admin, operatorGuard+operatorGuardPod("master-0")+operatorGuardPod("master-1")+operatorGuardPod("master-2"), "create", etcd, "-f", "-")
+	atRest := `holdfast_quorum_guard_pods == 3 and holdfast_quorum_guard_pods_wanted == 3 and holdfast_quorum_guard_min_available == 2`
+	eventually(t, "three guard pods, and a budget for them", func() error { return c.nonempty(atRest) })
+	c.must(t, admin, "", "delete", "pod", "etcd-guard-master-1", etcd, "--force", "--grace-period=0", "--wait=false")
+	c.fires(t, alert)
+	if err := c.nonempty(`holdfast_quorum_guard_pods == 2 and holdfast_quorum_guard_pods_wanted == 3`); err != nil {
+		t.Errorf("the alert fires, and not because one of three guard pods is missing: %v", err)
+	}
+	c.needs(t, "QuorumGuardPodMissing")
+	c.must(t, admin, operatorGuardPod("master-1"), "create", etcd, "-f", "-")
+	c.over(t, alert)
+	c.must(t, admin, "", "patch", "poddisruptionbudget", "etcd-guard-pdb", etcd, "--type=merge", "-p", `{"spec":{"minAvailable":1}}`)
+	c.fires(t, alert)
+	c.needs(t, "QuorumGuardTooSmall")
+	c.must(t, admin, "", "delete", "poddisruptionbudget", "etcd-guard-pdb", etcd)
+	c.needs(t, "QuorumGuardAbsent")
+}
+
 // needsPerson has HoldfastNeedsAttention fire for reasons that are made and undone in seconds, one after the other, while nothing else is
 // done. Other parts of the test have it fire for others.
 func (c *cluster) needsPerson(t *testing.T) {

@@ -165,7 +165,7 @@ func plan() []mutant {
 		{"step 8: outdated ones in turn", "membership/quorumguard.go", "!renewed && p.outdated(pod)", "(!renewed || renewed) && p.outdated(pod)"},
 		{"step 8: outdated and others not ready", "membership/quorumguard.go", "return !pod.Ready || !p.podMissing()", "return true"},
 		{"step 8: outdated and not ready", "membership/quorumguard.go", "return !pod.Ready || !p.podMissing()", "return !p.podMissing()"},
-		{"report: guard pod missing", "membership/notes.go", "if p.nodeNeedsPod(node) && !node.Cordoned &&", "if false &&"},
+		{"report: guard pod missing", "membership/notes.go", "p.nodeLacksPod(node) && p.s.Now", "p.nodeLacksPod(node) && false && p.s.Now"},
 		{"report: another's guard pod", "membership/notes.go", "pod.Owner == quorum.PodOwnerOther && !pod.Deleting {", "false {"},
 		{"report: one failure domain", "membership/notes.go", "	if voters < 3 || len(zones) != 1 || zones[\"\"] {", "	if true {"},
 		{"report: several failure domains", "membership/notes.go", "len(zones) != 1 || ", ""},
@@ -193,7 +193,13 @@ func plan() []mutant {
 		{"report: Machine without a finalizer", "membership/notes.go", "	if !m.Finalizer {", "	if false {"},
 		{"report: unprotected Machine, Machine API not functional", "membership/notes.go", "p.join.Voter(m) == nil || !p.s.MachineAPIFunctional() {", "p.join.Voter(m) == nil {"},
 		{"report: failed Machine, Machine API not functional", "membership/notes.go", "if failed && p.s.MachineAPIFunctional() {", "if failed {"},
-		{"guard pods wanted: one that was drained", "membership/quorumguard.go", " && (!node.Cordoned || s.QuorumGuard.PodSatisfied(node.Name)) {", " {"},
+		{"guard pods wanted: one that was drained", "membership/quorumguard.go", "!n.Cordoned && p.s.QuorumGuard.Pod(n.Name)", "p.s.QuorumGuard.Pod(n.Name)"},
+		{"guard pods wanted: in guard mode a new Node may wait for one", "membership/quorumguard.go", " && (p.s.Mode == quorum.ModeFull || len(p.join.MembersOn(n)) > 0)", ""},
+		{"report: cluster-etcd-operator's guard without a budget", "membership/notes.go", "	case g.MinAvailable == nil:\n", "	case false:\n"},
+		{"report: cluster-etcd-operator's guard is too small", "membership/notes.go", "	case *g.MinAvailable < least:", "	case *g.MinAvailable < least && false:"},
+		{"learners: without a seat", "membership/replacement.go", " || !p.seatFree() {", " {"},
+		{"learners: one that is sent a snapshot", "membership/replacement.go", "return m.Receiving || ", "return "},
+		{"learners: one that grew lately", "membership/replacement.go", " && p.s.Now.Sub(m.ProgressAt) < receivedLately", ""},
 		{"in maintenance: a Node that is up", "membership/replacement.go", "node != nil && node.Cordoned {\n\t\t\t\tids", "node != nil {\n\t\t\t\tids"},
 		{"in maintenance: a Machine that leaves", "membership/replacement.go", "m != nil && !m.Deleting() {\n\t\t\tif node := join", "m != nil {\n\t\t\tif node := join"},
 		{"in maintenance: a voter that is well", "membership/replacement.go", "if member.Learner || member.Healthy {", "if member.Learner {"},
@@ -269,9 +275,6 @@ func told() []mutant {
 		{"phases: a learner's Machine", "membership/replacement.go", "		case len(join.Members(m)) > 0: // a learner", "		case false: // a learner"},
 		{"phases: a deleting learner is no replacement", "membership/replacement.go", "case !member.Learner || m == nil || m.Deleting():", "case !member.Learner || m == nil:"},
 		{"phases: released", "membership/replacement.go", "\t\t\tif m.Hook != quorum.EntryAbsent || m.Latch == quorum.EntryOurs {", "			if true {"},
-		{"promotable: seat", "membership/replacement.go", " || !p.seatFree() {", " {"},
-		{"promotable: steady", "membership/replacement.go", "s.Steady(member) && m != nil && !m.Del", "m != nil && !m.Del"},
-		{"promotable: its Machine stays", "membership/replacement.go", " && !m.Deleting() && !m.Mirrored {\n\t\t\tpromotable++", " && !m.Mirrored {\n\t\t\tpromotable++"},
 	}
 }
 
