@@ -74,6 +74,7 @@ releases Machines the way that it expects.`,
 	c.bind(root.PersistentFlags())
 	root.AddCommand(checkCommand(t, &c), statusCommand(t, &c), explainCommand(t, &c), simulateCommand(t), replaceCommand(t, &c), releaseCommand(t, &c),
 		auditCommand(t, &c), reportCommand(t, &c), offCommand(t, &c), uninstallCommand(t, &c), versionCommand())
+	fold(root, widthOf(t.out))
 	root.SetArgs(args)
 	root.SetOut(t.out)
 	root.SetErr(t.err)

@@ -37,7 +37,7 @@ func printEntries(out io.Writer, format string, entries []audit.Entry) error {
 	for i := range entries {
 		rows = append(rows, entryRow(&entries[i]))
 	}
-	return printRows(out, rows)
+	return printRows(out, widthOf(out), rows, "OPERATION", "RULE")
 }
 
 // entryRow is a record in cells.
@@ -71,9 +71,12 @@ func reason(e *audit.Entry) string {
 	return said[0]
 }
 
-// printRows aligns rows, the head first. Nothing in them is trusted: users choose names.
-func printRows(out io.Writer, rows [][]string) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+// gap is between two columns.
+const gap = "   "
+
+// printRows aligns rows, the head first. Nothing in them is trusted: users choose names. width is the terminal's, 0 for none; spare are the columns that can be
+// done without there.
+func printRows(out io.Writer, width int, rows [][]string, spare ...string) error {
 	for _, row := range rows {
 		for i := range row {
 			if row[i] = plain(row[i]); row[i] == "" {
@@ -83,6 +86,16 @@ func printRows(out io.Writer, rows [][]string) error {
 		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
 			return err
 		}
+	}
+	if width > 0 && wide(rows) > width {
+		return narrow(out, rows, width, spare...)
+	}
+	return align(out, rows)
+}
+
+func align(out io.Writer, rows [][]string) error {
+	w := tabwriter.NewWriter(out, 0, 0, len(gap), ' ', 0)
+	for _, row := range rows {
 	}
 	return w.Flush()
 }

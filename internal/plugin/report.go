@@ -162,7 +162,7 @@ func printReport(t terminal, r *report.Report) error {
 			}
 			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, cmp.Or(p.By, "nobody yet"), p.Took(), strings.Join(phases, ", ")})
 		}
-		if err := printRows(t.out, rows); err != nil {
+		if err := printRows(t.out, widthOf(t.out), rows, "AT"); err != nil {
 			return err
 		}
 		fmt.Fprintln(t.out)
@@ -179,5 +179,5 @@ func printReport(t terminal, r *report.Report) error {
 		}
 		rows = append(rows, []string{at(item.At), item.Machine, kind, what, item.User, shorten(strings.Join(item.Said, " "), 100)})
 	}
-	return printRows(t.out, rows)
+	return printRows(t.out, widthOf(t.out), rows, "KIND")
 }

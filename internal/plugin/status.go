@@ -63,7 +63,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 		if err != nil {
 			return err
 		}
-		return o.print(t.out, v)
+		return o.print(t.out, widthOf(t.out), v)
 	}
 	if o.file != "" || o.output == "json" || o.output == "yaml" {
 		return usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
@@ -76,7 +76,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	return o.follow(ctx, t, c)
 }
 
-func (o *statusOptions) print(out io.Writer, v *view) error {
+func (o *statusOptions) print(out io.Writer, width int, v *view) error {
 	if o.output != "table" {
 		return printData(out, o.output, snapshotfile.Of(v.Snapshot, v.namespace))
 	}
@@ -90,7 +90,7 @@ func (o *statusOptions) print(out io.Writer, v *view) error {
 	fmt.Fprintf(out, "Mode: %s\n", v.modeLine())
 	v.setLines(out)
 	fmt.Fprintln(out)
-	if err := printRows(out, v.rows()); err != nil {
+	if err := printRows(out, width, v.rows(), "ID", "NODE", "HOOK", "LATCH"); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)

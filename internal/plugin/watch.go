@@ -23,7 +23,7 @@ func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) erro
 		var seen bytes.Buffer
 		if v, err := c.look(ctx); err != nil {
 			fmt.Fprintf(&seen, "Not seen: %s\n", plain(err.Error())) // it may well answer the next time
-		} else if err := o.print(&seen, v); err != nil {
+		} else if err := o.print(&seen, widthOf(t.out), v); err != nil {
 			return err
 		}
 		text := seen.String()
