@@ -298,9 +298,11 @@ func (u *uninstalling) traces(m *machinev1beta1.Machine) []string {
 	if seen.Latch == quorum.EntryOurs {
 		out = append(out, "latch "+quorum.LatchName)
 	}
-	for key := range m.Annotations {
-		if strings.HasPrefix(key, "holdfast.dev/") {
-			out = append(out, key)
+	for _, keys := range []map[string]string{m.Annotations, m.Labels} {
+		for key := range keys {
+			if strings.HasPrefix(key, "holdfast.dev/") {
+				out = append(out, key)
+			}
 		}
 	}
 	slices.Sort(out)
@@ -314,7 +316,9 @@ func (u *uninstalling) strip(m *machinev1beta1.Machine) error {
 	}
 	seen := machineapi.Machine(m)
 	machineapi.Release(m, u.full && seen.Hook == quorum.EntryOurs, seen.Latch == quorum.EntryOurs)
-	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "holdfast.dev/") })
+	for _, keys := range []map[string]string{m.Annotations, m.Labels} {
+		maps.DeleteFunc(keys, func(key, _ string) bool { return strings.HasPrefix(key, "holdfast.dev/") })
+	}
 	return nil
 }
 

@@ -93,6 +93,7 @@ func TestUninstall(t *testing.T) {
 			for i := range objects {
 				switch o := objects[i].(type) {
 				case *machinev1beta1.Machine:
+					o.Labels[replacesLabel] = "uid-of-another"
 					if o.DeletionTimestamp != nil && c.deleting != nil {
 						c.deleting(o)
 					}
@@ -196,8 +197,8 @@ func deleteMaster0(ctx context.Context, t *testing.T, c client.Client) {
 func unlatched(t *testing.T, c client.Client) {
 	for _, name := range []string{"master-0", "master-1", "master-2"} {
 		m := machine(t, c, name)
-		if seen := machineapi.Machine(m); seen.Hook != quorum.EntryOurs || seen.Latch != quorum.EntryAbsent || seen.Override != "" || m.Annotations["team"] == "" {
-			t.Errorf("%s: %+v, %v", name, m.Spec.LifecycleHooks, m.Annotations)
+		if seen := machineapi.Machine(m); seen.Hook != quorum.EntryOurs || seen.Latch != quorum.EntryAbsent || seen.Override != "" || m.Annotations["team"] == "" || m.Labels[replacesLabel] != "" {
+			t.Errorf("%s: %+v, %v, %v", name, m.Spec.LifecycleHooks, m.Annotations, m.Labels)
 		}
 	}
 }
