@@ -236,9 +236,21 @@ sbom: ## Write the software bill of materials of holdfast into bin/release (Cycl
 	@mkdir -p $(RELEASE)
 	cd deploy/image && go tool cyclonedx-gomod app -json -noserial -main cmd/holdfast -output $(RELEASE)/holdfast.cdx.json $(CURDIR)
 
+# A private key of OpenSSH that signs SHA256SUMS, and with it all that the file lists.
+SIGN_KEY ?=
 .PHONY: release
-release: manifests bundle image plugins sbom ## Make all that a release is made of: manifests, bundle for OLM, image, plugin, bill of materials
+release: manifests bundle image plugins sbom ## Make all that a release is made of: manifests, bundle for OLM, image, plugin, bill of materials (SIGN_KEY=)
 	set -o pipefail; cd $(RELEASE) && sha256sum *.yaml *.json *.tar.gz bundle/Containerfile bundle/*/* image/holdfast-image.tar | tee SHA256SUMS
+	@rm -f $(RELEASE)/SHA256SUMS.sig
+	$(if $(SIGN_KEY),ssh-keygen -Y sign -f '$(SIGN_KEY)' -n holdfast-release $(RELEASE)/SHA256SUMS)
+
+# Where the known vulnerabilities are: https://vuln.go.dev, or a copy of it (file:///...).
+VULNDB ?= https://vuln.go.dev
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what is shipped (needs vuln.go.dev, or VULNDB=file:///a-copy)
+	@mkdir -p $(BIN)
+	@cd .ci/tools && $(PROGRESS) govulncheck go build -v -o $(BIN)/govulncheck golang.org/x/vuln/cmd/govulncheck
+	$(BIN)/govulncheck -db '$(VULNDB)' -tags $(TAGS) ./cmd/...
 
 .PHONY: clean
 clean: ## Remove what was built, and the sandbox
