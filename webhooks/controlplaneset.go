@@ -30,7 +30,7 @@ const trialTimeout = 2 * time.Second
 // Holdfast reconciles in full mode. api is without a cache; the Machines that the set would create are tried with it in a dry run, so that the
 // platform's own checks of a provider spec have their say.
 func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
-	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(controlPlaneSet, req.Operation, received)
 		scale := req.SubResource == "scale" && req.Operation == admissionv1.Update

@@ -18,7 +18,7 @@ import (
 // Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD, and the rule keep-host about
 // BareMetalHosts.
 func (g *Handlers) Home() ctrladmission.Handler {
-	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(home, req.Operation, received)
 		if req.Kind.Group == "metal3.io" && req.Kind.Kind == "BareMetalHost" {

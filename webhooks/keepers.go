@@ -24,7 +24,7 @@ import (
 // and MachineHealthChecks (rule health-check). It refuses neither, because the Machines are guarded
 // one by one, and warns. So it is not served by Handler: what is too large to be read passes.
 func (g *Handlers) Keepers() ctrladmission.Handler {
-	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(keepers, req.Operation, received)
 		operation := admission.OperationUpdate

@@ -22,6 +22,8 @@ const (
 
 // Metrics count the decisions and time the answers. Make them with NewMetrics.
 type Metrics struct {
+	Enforcement *prometheus.GaugeVec // by enforcement: 1 for the one in force
+
 	decisions *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
 }
@@ -29,6 +31,9 @@ type Metrics struct {
 // NewMetrics registers the metrics. It fails if they are registered already.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
+		Enforcement: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_enforcement", Help: "1, labelled with --enforcement: enforce, warn or audit. But for the first, requests that the rules deny or repair pass as they are.",
+		}, []string{"enforcement"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_admission_decisions_total",
 			Help: "Findings of the admission rules, dry runs left out. A request without a finding touched nothing guarded and is not counted.",
@@ -43,7 +48,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		// An alert on a counter that is not there yet misses its first step.
 		m.decisions.WithLabelValues(string(quorum.RuleEscapeHatch), admission.OperationUpdate.String(), verdict.String())
 	}
-	for _, c := range []prometheus.Collector{m.decisions, m.seconds} {
+	for _, c := range []prometheus.Collector{m.decisions, m.seconds, m.Enforcement} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("admission metrics: %w", err)
 		}

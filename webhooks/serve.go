@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 )
 
@@ -29,7 +30,8 @@ import (
 // once (controller-runtime reads each twice, for its version first); a refusal bears the UID that
 // stands at the front of the body, where the API server writes it.
 func Handler(h ctrladmission.Handler) http.Handler {
-	return &handler{webhook: ctrladmission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *ctrladmission.Request) logr.Logger { return base }}}
+	of, _ := h.(enforcing)
+	return &handler{enforcement: of.enforcement, webhook: ctrladmission.Webhook{Handler: h, LogConstructor: func(base logr.Logger, _ *ctrladmission.Request) logr.Logger { return base }}}
 }
 
 // logger names the request in what is logged. Made only where something is: it costs as much as a decision.
@@ -38,8 +40,9 @@ func logger(ctx context.Context, req *ctrladmission.Request) logr.Logger {
 }
 
 type handler struct {
-	webhook ctrladmission.Webhook
-	buffers sync.Pool // *bytes.Buffer, for bodies
+	enforcement admission.Enforcement // what becomes of what cannot be read
+	webhook     ctrladmission.Webhook
+	buffers     sync.Pool // *bytes.Buffer, for bodies
 }
 
 const (
@@ -66,7 +69,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var answer ctrladmission.Response
 	switch {
 	case err != nil:
-		answer = refusal(buffer.Bytes(), code, err)
+		answer = enforced(h.enforcement, refusal(buffer.Bytes(), code, err))
 		log.FromContext(r.Context()).WithName("admission").Error(err, "refusing what cannot be read", "path", r.URL.Path, "requestID", answer.UID)
 	case review.Request == nil:
 		answer = h.webhook.Handle(r.Context(), ctrladmission.Request{}) // about nothing, and refused as that

@@ -80,9 +80,10 @@ func (r *Record) FieldManager() string {
 
 func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
 
-// Handlers is what both handlers need. All exported fields are required.
+// Handlers is what both handlers need. All exported fields are required, but for Enforcement.
 type Handlers struct {
 	Identities       admission.Identities
+	Enforcement      admission.Enforcement
 	MachineNamespace string // requests for other namespaces pass without a look
 	Observer         Observer
 	Recorder         Recorder
@@ -96,7 +97,7 @@ type Handlers struct {
 
 // Mutating is the handler for MutatePath.
 func (g *Handlers) Mutating() ctrladmission.Handler {
-	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(mutating, req.Operation, time.Now())
 		return g.answer(ctx, &req, g.mutate)
 	})
@@ -104,7 +105,7 @@ func (g *Handlers) Mutating() ctrladmission.Handler {
 
 // Validating is the handler for ValidatePath.
 func (g *Handlers) Validating() ctrladmission.Handler {
-	return ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		defer g.Metrics.timed(validating, req.Operation, time.Now())
 		return g.answer(ctx, &req, g.validate)
 	})
@@ -279,6 +280,9 @@ func (g *Handlers) withSets(ctx context.Context, r *admission.Request, s *quorum
 // mutate denies, or patches and warns of the repairs.
 func (g *Handlers) mutate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
+		if g.Enforcement != admission.Enforce {
+			return ctrladmission.Allowed("") // the request goes on to validate, which tells
+		}
 		return g.deny(ctx, r, denial)
 	}
 	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
@@ -296,7 +300,7 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 	if answer := g.selfCall(r); answer != nil {
 		return *answer
 	}
-	if r.next != nil && len(r.due()) > 0 {
+	if g.Enforcement == admission.Enforce && r.next != nil && len(r.due()) > 0 {
 		return g.undone(ctx, r)
 	}
 	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
@@ -305,7 +309,7 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 
 // claim writes down what a decision claims, the last thing before it is allowed. If it cannot, the decision denies.
 func (g *Handlers) claim(ctx context.Context, req *ctrladmission.Request, d *admission.Decision, s *quorum.Snapshot) {
-	if d.Claims.Until.IsZero() || d.Denial() != nil || dryRun(&req.AdmissionRequest) {
+	if d.Claims.Until.IsZero() || d.Denial() != nil || dryRun(&req.AdmissionRequest) || g.Enforcement != admission.Enforce {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)

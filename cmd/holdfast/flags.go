@@ -19,13 +19,33 @@ const defaultSelf = "system:serviceaccount:holdfast-system:holdfast"
 
 // policy is what the webhooks and their registrations must agree on.
 type policy struct {
-	namespace  string
-	identities admission.Identities
+	namespace   string
+	enforcement enforcement
+	identities  admission.Identities
+}
+
+// enforcement is the value of --enforcement.
+type enforcement struct{ admission.Enforcement }
+
+// Set is pflag.Value's.
+func (v *enforcement) Set(text string) (err error) {
+	v.Enforcement, err = admission.ParseEnforcement(text)
+	return err
+}
+
+// Type is pflag.Value's.
+func (*enforcement) Type() string { return "string" }
+
+// enforces says why the rules must be enforced and are not, nil if that is in order.
+func (p *policy) enforces(full bool) error {
+	return wrong(full && p.enforcement.Enforcement != admission.Enforce,
+		"--enforcement=%s is for guard mode: in full mode Holdfast moves etcd's members, and decides by what only its rules protect", p.enforcement)
 }
 
 func (p *policy) bind(f *pflag.FlagSet) {
 	d := admission.DefaultIdentities(defaultSelf)
 	f.StringVar(&p.namespace, "machine-namespace", "openshift-machine-api", "namespace of the Machines")
+	f.Var(&p.enforcement, "enforcement", "enforce: refuse and repair what the rules deny and repair; in guard mode also warn: let it pass, record it and warn of it; audit: let it pass and record it. The reconciler then only reports")
 	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")

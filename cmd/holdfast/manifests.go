@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -19,17 +20,17 @@ func manifestsCommand() *cobra.Command {
 		Short: "Print the webhooks' registrations and the policies for kubectl apply",
 		Long: `Print the webhooks' registrations, and the policies that the API server evaluates itself, so that the
 gate holds while no Holdfast answers. They hold the same lists of identities as the manager, so give
-both the same --machine-namespace, --custodians, --automation-users and --escape-hatch-users. A manager
+both the same --machine-namespace, --enforcement, --custodians, --automation-users and --escape-hatch-users. A manager
 that is told --webhook-service or --webhook-url keeps them itself, and needs this command for nothing.`,
 		Example: `  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -
   holdfast manifests --webhook-service holdfast-system/holdfast-webhook \
     --registration-annotations service.beta.openshift.io/inject-cabundle=true | kubectl apply -f -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := p.check(); err != nil {
+			if err := cmp.Or(p.check(), p.enforces(o.EtcdNamespace != "")); err != nil {
 				return err
 			}
-			o.MachineNamespace, o.Identities, o.QuorumGuard = p.namespace, p.identities, o.EtcdNamespace != ""
+			o.MachineNamespace, o.Identities, o.Enforcement, o.QuorumGuard = p.namespace, p.identities, p.enforcement.Enforcement, o.EtcdNamespace != ""
 			if err := r.place(&o); err != nil {
 				return err
 			}

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
@@ -109,7 +110,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	}
 	ctx, stop := p.flags.drain.context(ctx)
 	defer stop()
-	p.log.Info("starting", "version", version(), "mode", p.flags.mode, "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
+	p.log.Info("starting", "version", version(), "mode", p.flags.mode, "enforcement", p.flags.enforcement.String(), "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
 	if err := p.mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
@@ -169,7 +170,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 // reconciler is made anew each time that this replica is elected: it knows nothing of the time between.
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
-		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, StandDown: !p.flags.besideOperator,
+		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement.Enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
 		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Log: p.log.WithName("reconciler"),
 		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
 		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
@@ -226,9 +227,11 @@ func (p *process) answer() error {
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	enforcement := p.flags.enforcement.Enforcement
+	meters.Enforcement.WithLabelValues(enforcement.String()).Set(1)
 	handlers := webhooks.Handlers{
-		Identities: p.flags.identities, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
-		Recorder: &recorder.Recorder{Events: p.tell, Audit: p.records, Log: p.log.WithName("webhooks")},
+		Identities: p.flags.identities, Enforcement: enforcement, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
+		Recorder: &recorder.Recorder{Enforcement: enforcement, Events: p.tell, Audit: p.records, Log: p.log.WithName("webhooks")},
 		Claim: func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error {
 			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
 		},

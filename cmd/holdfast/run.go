@@ -127,6 +127,7 @@ func (o *runOptions) check() (quorum.Mode, error) {
 			"full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum"),
 		typed(o.audit.Validate()),
 		o.policy.check(),
+		o.enforces(mode == quorum.ModeFull),
 		o.etcdFiles.check(),
 		o.webhooks.check(),
 		o.drain.check(),

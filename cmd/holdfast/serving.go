@@ -217,7 +217,7 @@ func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
 	if !w.given() {
 		return s, nil
 	}
-	s.options = &registrations.Options{MachineNamespace: p.namespace, Identities: p.identities}
+	s.options = &registrations.Options{MachineNamespace: p.namespace, Identities: p.identities, Enforcement: p.enforcement.Enforcement}
 	err := w.place(s.options)
 	if err == nil {
 		s.hosts, err = s.options.Hosts()

@@ -156,13 +156,15 @@ func TestEvent(t *testing.T) {
 	late := record("abandoned") // by the API server, which did not wait any more
 	late.Abandoned = true
 	late.ReleaseReason = "the host burnt down"
+	passed := record("not enforced")
+	passed.Enforcement = admission.Warn
 
 	synctest.Test(t, func(t *testing.T) { // for the clock
 		var out bytes.Buffer
 		o := options("-")
 		o.Stdout = &out
 		s := sink(t, o)
-		for _, r := range []Record{down, lifted, put, late} {
+		for _, r := range []Record{down, lifted, put, late, passed} {
 			s.Write(r)
 		}
 		var got bytes.Buffer

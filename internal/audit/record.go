@@ -27,8 +27,9 @@ type Record struct {
 	Abandoned    bool // the API server no longer waited for the answer: what became of the request is not known
 
 	Decision             admission.Decision
-	Override, OverrideBy string // the object's override as it stood before the request, and the user who set it, without the time
-	ReleaseReason        string // why a person releases it, in that person's words, as the request has it; "" without
+	Enforcement          admission.Enforcement // what became of the verdicts
+	Override, OverrideBy string                // the object's override as it stood before the request, and the user who set it, without the time
+	ReleaseReason        string                // why a person releases it, in that person's words, as the request has it; "" without
 
 	Snapshot *quorum.Snapshot // what was decided on; nil where the request was enough
 }
@@ -44,8 +45,10 @@ const (
 	// ReleaseReasonAnnotation is why a person released the Machine: on the Machine itself, where kubectl
 	// holdfast release writes it, and on the record of that release.
 	ReleaseReasonAnnotation = "holdfast.dev/release-reason"
-	OverrideAnnotation      = quorum.OverrideAnnotation
-	OverrideByAnnotation    = quorum.OverrideByAnnotation
+	// EnforcementAnnotation is warn or audit on a decision that was not enforced: the request passed as it was.
+	EnforcementAnnotation = "holdfast.dev/enforcement"
+	OverrideAnnotation    = quorum.OverrideAnnotation
+	OverrideByAnnotation  = quorum.OverrideByAnnotation
 	// EvidenceAnnotation is the JSON of Evidence.
 	EvidenceAnnotation = "holdfast.dev/evidence"
 	// RepeatedAnnotation, on a record that stands for several, is how many; the Event is the last of them.
@@ -115,7 +118,9 @@ func (r *Record) event(now time.Time) *auditapi.Event {
 	e := newEvent(r.RequestUID, r.Operation.String(), strings.Join(said, "\n"), r.Received, now, r.Snapshot)
 	e.User, e.ObjectRef = r.User, &object
 	e.Annotations[RuleAnnotation], e.Annotations[VerdictAnnotation] = strings.Join(rules, ","), strings.Join(verdicts, ",")
-	if r.Decision.Denial() != nil {
+	if r.Enforcement != admission.Enforce {
+		e.Annotations[EnforcementAnnotation] = r.Enforcement.String()
+	} else if r.Decision.Denial() != nil {
 		e.ResponseStatus.Status, e.ResponseStatus.Code = metav1.StatusFailure, http.StatusForbidden
 		e.ResponseStatus.Reason = metav1.StatusReasonForbidden
 	}

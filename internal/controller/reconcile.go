@@ -30,7 +30,9 @@ type Reconciler struct {
 	Client      client.Client
 	Etcd        Etcd
 	Observer    *observe.Observer
-	QuorumGuard *QuorumGuard // nil where the quorum guard is not kept
+	QuorumGuard *QuorumGuard // in guard mode cluster-etcd-operator's, which is only read; nil where none is kept
+	// ReportOnly has it carry out nothing, and report. Where the rules are not enforced anybody may write what a release is decided by.
+	ReportOnly bool
 	// StandDown has full mode leave etcd's members alone where cluster-etcd-operator is here.
 	StandDown bool
 	Events    events.EventRecorder
@@ -168,6 +170,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	r.tellNews(s)
 	plan := membership.Decide(s)
+	if r.ReportOnly {
+		plan.Actions, plan.Ledger, plan.Records = nil, nil, nil
+	}
 	r.reportAmbiguous(s)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)

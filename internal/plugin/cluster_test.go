@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
@@ -201,8 +202,10 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 }
 
 // registered are Holdfast's registrations and policies as they are to be.
-func registered() []client.Object {
-	o := registrations.Options{URL: "https://127.0.0.1:9443", CABundle: caUntil(noon().AddDate(0, 3, 0)), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
+func registered() []client.Object { return registeredTo(admission.Enforce) }
+
+func registeredTo(e admission.Enforcement) []client.Object {
+	o := registrations.Options{Enforcement: e, URL: "https://127.0.0.1:9443", CABundle: caUntil(noon().AddDate(0, 3, 0)), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
 	mutating, validating := registrations.Registrations(o)
 	objects := []client.Object{mutating, validating}
 	for _, policy := range registrations.Policies(o) {

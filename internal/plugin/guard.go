@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
@@ -191,7 +192,17 @@ func (c *cluster) etcdOperatorSays(ctx context.Context) string {
 	return ""
 }
 
+// enforcement is what becomes of Holdfast's verdicts, by its policies' bindings.
+func (c *cluster) enforcement(ctx context.Context) (admission.Enforcement, error) {
+	var b admissionregistrationv1.ValidatingAdmissionPolicyBinding
+	if err := c.Get(ctx, client.ObjectKey{Name: registrations.MachinePolicy}, &b); err != nil {
+		return 0, fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", registrations.MachinePolicy, err)
+	}
+	return registrations.EnforcementOf(&b), nil
+}
+
 func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
+	enforcement, _ := c.enforcement(ctx) // checkPolicies says what is wrong with it
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
 	var validating admissionregistrationv1.ValidatingWebhookConfiguration
 	for _, o := range []client.Object{&mutating, &validating} {
@@ -203,7 +214,7 @@ func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("read %s %s: %w", kind, registrations.Name, err)
 		}
 	}
-	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(registrations.Options{MachineNamespace: c.namespace}))
+	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(registrations.Options{MachineNamespace: c.namespace, Enforcement: enforcement}))
 	var until time.Time
 	for _, name := range []string{registrations.RepairWebhook, registrations.ClosedWebhook, registrations.OpenWebhook, registrations.HomeWebhook} {
 		w, found := there[name]
@@ -222,7 +233,11 @@ func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
 		}
 		until = ends
 	}
-	return "the webhooks are registered, and what must not be missed fails closed; their CA ends on " + until.UTC().Format(time.DateOnly), nil
+	closed := "and what must not be missed fails closed"
+	if enforcement != admission.Enforce {
+		closed = "and all fail open"
+	}
+	return "the webhooks are registered, " + closed + "; their CA ends on " + until.UTC().Format(time.DateOnly), nil
 }
 
 func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
@@ -234,7 +249,13 @@ func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("read %s: %w", p, err)
 		}
 	}
-	return "the admission policies are installed", nil
+	switch e, err := c.enforcement(ctx); {
+	case err != nil:
+		return "", err
+	case e != admission.Enforce:
+		return "", isWrong("Holdfast runs with --enforcement=%s: it records what it would refuse or repair, and lets it pass", e)
+	}
+	return "the admission policies are installed and enforced (--enforcement=enforce)", nil
 }
 
 func (c *cluster) checkReplicas(ctx context.Context) (string, error) {
@@ -314,6 +335,9 @@ func (c *cluster) checkReached(ctx context.Context) (string, error) {
 		return "", isWrong("the trial deletion of %s failed: %w", m.Name, err)
 	case slices.ContainsFunc(said, answers):
 		return fmt.Sprintf("Holdfast answered the trial deletion of %s: it would be held", m.Name), nil
+	}
+	if e, err := c.enforcement(ctx); err == nil && e == admission.Audit {
+		return "", errors.New("with --enforcement=audit Holdfast answers nothing that a requester sees; metric holdfast_registration_reached says whether it is asked")
 	}
 	return "", isWrong("the trial deletion of %s passed without a word of Holdfast's: the API server does not reach it", m.Name)
 }

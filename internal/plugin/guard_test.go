@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -115,6 +116,9 @@ func TestCheck(t *testing.T) {
 		"check-object":       {args: "check", objects: []client.Object{byObject}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-rule":         {args: "check", objects: []client.Object{byRule}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
+		"check-warn":         {args: "check", objects: registeredTo(admission.Warn), funcs: interceptor.Funcs{Delete: silent}, status: 1},
+		"check-audit":        {args: "check", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},
+		"guard-audit":        {args: "status", objects: registeredTo(admission.Audit)},
 		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}},
 		"check-none-ready":   {args: "check", objects: []client.Object{deployment(0)}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"guard-off":          {args: "status", objects: []client.Object{switchedOff()}, funcs: without("ValidatingWebhookConfiguration", "holdfast")},

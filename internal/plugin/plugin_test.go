@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -224,4 +226,13 @@ func FuzzAudit(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNotEnforced: of a request that passed although it was denied the table says so.
+func TestNotEnforced(t *testing.T) {
+	var e audit.Entry
+	e.Annotations = map[string]string{audit.RuleAnnotation: "one-too-many", audit.VerdictAnnotation: "denied", audit.EnforcementAnnotation: "warn"}
+	if row := entryRow(&e); row[1] != "denied (warn)" {
+		t.Errorf("%q", row)
+	}
 }

@@ -46,6 +46,9 @@ func entryRow(e *audit.Entry) []string {
 	if _, repeated := e.Annotations[audit.RepeatedAnnotation]; repeated {
 		verdict += fmt.Sprintf(" x%d", e.Count())
 	}
+	if enforcement := e.Annotations[audit.EnforcementAnnotation]; enforcement != "" {
+		verdict += " (" + enforcement + ")" // it passed all the same
+	}
 	if e.Abandoned() {
 		verdict += " (abandoned)"
 	}
@@ -83,9 +86,6 @@ func printRows(out io.Writer, width int, rows [][]string, spare ...string) error
 				row[i] = "-"
 			}
 		}
-		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
-			return err
-		}
 	}
 	if width > 0 && wide(rows) > width {
 		return narrow(out, rows, width, spare...)
@@ -96,6 +96,9 @@ func printRows(out io.Writer, width int, rows [][]string, spare ...string) error
 func align(out io.Writer, rows [][]string) error {
 	w := tabwriter.NewWriter(out, 0, 0, len(gap), ' ', 0)
 	for _, row := range rows {
+		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+			return err
+		}
 	}
 	return w.Flush()
 }

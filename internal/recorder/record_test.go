@@ -249,3 +249,17 @@ func TestAbandoned(t *testing.T) {
 		t.Errorf("records %+v", *kept)
 	}
 }
+
+// TestNotEnforced: what passed although a rule denies or repairs it is recorded as that.
+func TestNotEnforced(t *testing.T) {
+	seen, kept := events.NewFakeRecorder(3), &records{}
+	r := &Recorder{Enforcement: admission.Warn, Events: seen, Audit: kept, Log: logr.Discard()}
+	r.Decided(t.Context(), decided(person, "master-0", quorum.RuleOneTooMany, admission.VerdictDenied, "no"))
+	r.Decided(t.Context(), decided(person, "master-0", quorum.RuleHeld, admission.VerdictAllowed, "held"))
+	if first, second := <-seen.Events, <-seen.Events; !strings.HasPrefix(first, "Warning NotEnforced ") || !strings.Contains(first, "--enforcement=warn") || !strings.HasPrefix(second, "Normal DeletionHeld ") {
+		t.Errorf("Events %q and %q", first, second)
+	}
+	if len(*kept) != 2 || (*kept)[0].Enforcement != admission.Warn {
+		t.Errorf("records %+v", *kept)
+	}
+}

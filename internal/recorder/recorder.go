@@ -32,6 +32,8 @@ import (
 // what comes after that is another Event. The reporter is part of the key, so each replica that is asked
 // has an Event of its own. The audit records have every count (package audit).
 type Recorder struct {
+	Enforcement admission.Enforcement // what becomes of the verdicts
+
 	Events events.EventRecorder
 	Audit  Audit
 	Log    logr.Logger
@@ -109,16 +111,19 @@ func (r *Recorder) Decided(ctx context.Context, d webhooks.Record) {
 	r.Audit.Write(audit.Record{
 		RequestUID: d.Admission.UID, Received: d.Received, User: d.Admission.UserInfo, Operation: d.Request.Operation,
 		Object: object, FieldManager: d.FieldManager(), Decision: d.Decision,
-		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot, Abandoned: ctx.Err() != nil, ReleaseReason: releaseReason(&d),
+		Override: override, OverrideBy: overrideBy, Snapshot: d.Snapshot, Abandoned: ctx.Err() != nil, ReleaseReason: releaseReason(&d), Enforcement: r.Enforcement,
 	})
 	if ctx.Err() != nil {
 		return
 	}
 	for _, f := range d.Decision.Findings {
 		said := strings.Join(f.Lines, " ")
-		r.Log.Info("admission", "rule", f.Rule, "verdict", f.Verdict.String(), "operation", d.Request.Operation.String(),
+		r.Log.Info("admission", "rule", f.Rule, "verdict", f.Verdict.String(), "enforcement", r.Enforcement.String(), "operation", d.Request.Operation.String(),
 			"resource", object.Resource, "name", object.Name, "user", d.Request.User.Name, "said", said)
 		reason := eventReason(f)
+		if reason != "" && r.Enforcement != admission.Enforce && (f.Verdict == admission.VerdictDenied || f.Verdict == admission.VerdictRepaired) {
+			reason, said = "NotEnforced", fmt.Sprintf("not enforced (--enforcement=%s), it passed as it was: %s", r.Enforcement, said)
+		}
 		if reason == "" || object.UID == "" {
 			continue // what is being created has no UID for an Event to hang on
 		}

@@ -40,13 +40,13 @@ func PolicyNames() []string {
 func Policies(o Options) []any {
 	return []any{
 		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), annotates()))), machineVariables(&o.Identities), o.machineValidations()),
-		binding(MachinePolicy),
+		o.binding(MachinePolicy),
 		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
-		binding(StatusPolicy),
+		o.binding(StatusPolicy),
 		o.instancePolicy(),
-		binding(InstancePolicy),
+		o.binding(InstancePolicy),
 		o.recordsPolicy(),
-		binding(RecordsPolicy),
+		o.binding(RecordsPolicy),
 	}
 }
 
@@ -310,14 +310,27 @@ func (o *Options) policy(name, resource string, conditions []admissionregistrati
 	}
 }
 
-// binding puts a policy to work: it denies, and the API server's audit log says so.
-func binding(policy string) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+// binding puts a policy to work: what the policy denies is refused, or only warned of, and the API server's audit log says so.
+func (o *Options) binding(policy string) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+	actions := map[admission.Enforcement][]admissionregistrationv1.ValidationAction{
+		admission.Enforce: {admissionregistrationv1.Deny, admissionregistrationv1.Audit},
+		admission.Warn:    {admissionregistrationv1.Warn, admissionregistrationv1.Audit},
+		admission.Audit:   {admissionregistrationv1.Audit},
+	}[o.Enforcement]
 	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicyBinding"},
 		ObjectMeta: metav1.ObjectMeta{Name: policy},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName:        policy,
-			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny, admissionregistrationv1.Audit},
-		},
+		Spec:       admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy, ValidationActions: actions},
 	}
+}
+
+// EnforcementOf is the enforcement that a policy's binding is written for.
+func EnforcementOf(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) admission.Enforcement {
+	switch actions := b.Spec.ValidationActions; {
+	case slices.Contains(actions, admissionregistrationv1.Deny):
+		return admission.Enforce
+	case slices.Contains(actions, admissionregistrationv1.Warn):
+		return admission.Warn
+	}
+	return admission.Audit
 }

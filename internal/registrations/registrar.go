@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
@@ -338,7 +339,7 @@ func (k *Registrar) tell(o *object, there, correct bool) {
 	for _, name := range names {
 		w, registered := live[name]
 		present("webhook", name, registered)
-		if name == ClosedWebhook || name == HomeWebhook {
+		if (name == ClosedWebhook || name == HomeWebhook) && (k.Options == nil || k.Options.Enforcement == admission.Enforce) {
 			k.Metrics.enforced.WithLabelValues(name).Set(one(registered && w.failsClosed()))
 		}
 	}

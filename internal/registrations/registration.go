@@ -63,6 +63,7 @@ type Options struct {
 	MachineNamespace string
 	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
 	Identities       admission.Identities
+	Enforcement      admission.Enforcement
 
 	HoldfastNamespace string // where Holdfast tells the ring, "" if nowhere
 	EtcdNamespace     string // full mode: where Holdfast publishes etcd's membership; "" in guard mode
@@ -101,6 +102,9 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
 	}
 	add := func(name string, policy admissionregistrationv1.FailurePolicyType, path string, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
+		if o.Enforcement != admission.Enforce {
+			policy = admissionregistrationv1.Ignore // who refuses nothing does not do so while down either
+		}
 		validating.Webhooks = append(validating.Webhooks, admissionregistrationv1.ValidatingWebhook{
 			Name:                    name,
 			ClientConfig:            o.client(path),

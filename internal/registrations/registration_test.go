@@ -578,6 +578,21 @@ func TestRegistrations(t *testing.T) {
 		fmt.Sprint(scale.Rules[0].Resources) != "[controlplanemachinesets controlplanemachinesets/scale]" {
 		t.Errorf("the rule scale-in's: %+v", scale)
 	}
+	for e, want := range map[admission.Enforcement]string{admission.Enforce: "[Deny Audit]", admission.Warn: "[Warn Audit]", admission.Audit: "[Audit]"} {
+		o := registrations.Options{URL: "https://127.0.0.1:9443", MachineNamespace: "machines", Identities: identities(), Enforcement: e}
+		_, validating = registrations.Registrations(o)
+		closed := slices.ContainsFunc(validating.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
+			return *w.FailurePolicy == admissionregistrationv1.Fail
+		})
+		if closed != (e == admission.Enforce) {
+			t.Errorf("%s: a webhook fails closed: %t", e, closed)
+		}
+		for _, p := range registrations.Policies(o) {
+			if b, ok := p.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok && (fmt.Sprint(b.Spec.ValidationActions) != want || registrations.EnforcementOf(b) != e) {
+				t.Errorf("%s: binding %s has %v", e, b.Name, b.Spec.ValidationActions)
+			}
+		}
+	}
 	if strings.Contains(out.String(), "creationTimestamp") {
 		t.Error("the YAML holds a creationTimestamp")
 	}

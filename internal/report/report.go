@@ -33,7 +33,7 @@ type Item struct {
 	User    string    `json:"user"`              // who asked, or the component that did it
 	What    string    `json:"what"`              // the request's verb, or the reason of step or Event
 	Rule    string    `json:"rule,omitempty"`    // rules, by comma
-	Verdict string    `json:"verdict,omitempty"` // theirs, by comma
+	Verdict string    `json:"verdict,omitempty"` // theirs, by comma; one word where they were not enforced
 	Warning bool      `json:"warning,omitempty"`
 	Said    []string  `json:"said,omitempty"` // lines
 }
@@ -127,6 +127,10 @@ func fromEntry(e *audit.Entry) Item {
 		return i
 	}
 	i.Rule, i.Verdict = strings.Join(e.Rules(), ","), strings.Join(e.Verdicts(), ",")
+	if enforcement := e.Annotations[audit.EnforcementAnnotation]; enforcement != "" {
+		i.Verdict = "not enforced: " + strings.Join(e.Verdicts(), "/")
+		i.Said = append([]string{"Not enforced (--enforcement=" + enforcement + "): the request passed as it was."}, i.Said...)
+	}
 	return i
 }
 

@@ -171,6 +171,17 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// TestNotEnforced: the deletion that a rule denied, and that passed all the same, is the one that took the Machine.
+func TestNotEnforced(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	r := New([]audit.Entry{entry(at, "delete", "master-1", "alice", map[string]string{
+		audit.RuleAnnotation: "one-too-many", audit.VerdictAnnotation: "denied", audit.EnforcementAnnotation: "warn",
+	}, "Refused (one-too-many): it is one too many.")}, Wanted{})
+	if i := r.Items[0]; i.Class() != "allowed" || i.Verdict != "not enforced: denied" || !strings.Contains(i.Said[0], "--enforcement=warn") {
+		t.Errorf("%+v", i)
+	}
+}
+
 // TestEvents: what the records tell of already is not told twice, and what an Event of whole seconds tells of comes after its cause.
 func TestEvents(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, int(300*time.Millisecond), time.UTC)

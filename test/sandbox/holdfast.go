@@ -161,9 +161,9 @@ func (s *Sandbox) holdfastManifests(ctx context.Context) ([]object, error) {
 		args = append(args, "--etcd-namespace="+EtcdNamespace)
 	}
 	for _, arg := range s.options.HoldfastArgs {
-		// Both commands must be told of the same identities.
+		// Both commands must be told of the same identities, and what becomes of a verdict.
 		switch flag, _, _ := strings.Cut(arg, "="); flag {
-		case "--custodians", "--automation-users", "--escape-hatch-users":
+		case "--enforcement", "--custodians", "--automation-users", "--escape-hatch-users":
 			args = append(args, arg)
 		}
 	}

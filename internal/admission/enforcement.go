@@ -1,0 +1,26 @@
+package admission
+
+import "fmt"
+
+// Enforcement is what becomes of a verdict, in the terms of Pod Security admission. The zero value enforces.
+type Enforcement uint8
+
+const (
+	Enforce Enforcement = iota // what is denied is refused, and what is repaired is put right
+	Warn                       // both pass as they are; they are recorded, and the requester is warned
+	Audit                      // both pass as they are; they are recorded
+)
+
+func (e Enforcement) String() string {
+	return [...]string{Enforce: "enforce", Warn: "warn", Audit: "audit"}[e]
+}
+
+// ParseEnforcement reads what String writes.
+func ParseEnforcement(text string) (Enforcement, error) {
+	for _, e := range [...]Enforcement{Enforce, Warn, Audit} {
+		if e.String() == text {
+			return e, nil
+		}
+	}
+	return Enforce, fmt.Errorf("%q is not enforce, warn or audit", text)
+}
