@@ -137,7 +137,8 @@ func begin(ctx context.Context, n *narrator, o sandbox.Options, hooks string) (d
 // fullMode replaces a Machine, then all by one edit of their set.
 func fullMode(ctx context.Context, n *narrator, dir, drawing string) (err error) {
 	n.line(n.paint(bold, "Holdfast: Machines of a real control plane are replaced, and quorum never shakes"))
-	n.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer; no part is a mock. It takes a minute or two.")
+	n.line("etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer, as they are;")
+	n.line("the sandbox plays the kubelets, and the cloud: an instance is a process. It takes a minute or two.")
 	n.line("")
 	d, end, err := begin(ctx, n, sandbox.Options{Dir: dir, Replicas: 3, Mode: "full", WithoutHoldfast: true, HoldfastReplicas: 2}, holdfast)
 	if err != nil {
