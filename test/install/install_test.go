@@ -387,6 +387,7 @@ func spareFull() map[string]string {
 		"create endpointslices.discovery.k8s.io in openshift-etcd":                                        slices,
 		"update endpointslices.discovery.k8s.io/etcd-ipv4 in openshift-etcd":                              slices,
 		"update endpointslices.discovery.k8s.io/etcd-ipv6 in openshift-etcd":                              slices,
+		"get poddisruptionbudgets.policy/etcd-guard-pdb in openshift-etcd":                                "guard mode's, which the component adds to",
 		"list poddisruptionbudgets.policy/holdfast-quorum-guard in openshift-etcd":                        streams,
 		"delete pods in openshift-etcd":                                                                   "the guard pod of a cordoned Node, when several Machines are deleted",
 		"delete configmaps/etcd-membership in openshift-etcd":                                             "one that was made immutable",
