@@ -107,17 +107,24 @@ const (
 	serviceBase = 224
 )
 
-// APIAuditLog is the API server's own audit log of what Holdfast's service account asked for, a JSON
-// Event per line, where Holdfast is installed by its manifests.
+// APIAuditLog is the API server's own audit log, a JSON Event per line: what Holdfast's service account asked for, where Holdfast is
+// installed by its manifests; what was asked to be written to Machines and what was stored, with AuditMachines.
 func (s *Sandbox) APIAuditLog() string { return s.logFile("kube-apiserver-audit") }
 
 // auditFlags have the API server write that log.
 func (s *Sandbox) auditFlags() ([]string, error) {
-	if !s.options.ForInstall {
+	rules := ""
+	if s.options.ForInstall {
+		rules = fmt.Sprintf("{level: Metadata, users: [%q]}, ", Holdfast)
+	}
+	if s.options.AuditMachines {
+		rules += "{level: RequestResponse, verbs: [create, update, patch, delete], resources: [{group: machine.openshift.io, resources: [machines, machines/status]}]}, "
+	}
+	if rules == "" {
 		return nil, nil
 	}
 	policy := filepath.Join(s.Dir, "kubeconfig", "kube-apiserver.audit")
-	text := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata, users: [%q]}, {level: None}]\n", Holdfast)
+	text := "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [" + rules + "{level: None}]\n"
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("kube-apiserver's audit policy: %w", err)
 	}
