@@ -46,13 +46,16 @@ type cluster struct {
 	*sandbox.Sandbox
 	admin, alice, gitops, machineAPI, operator client.WithWatch
 	etcd                                       *clientv3.Client
+	size                                       int // voters wanted
 }
 
 func start(t *testing.T, options sandbox.Options) *cluster {
 	t.Helper()
-	options.Replicas = desired
+	if options.Replicas == 0 {
+		options.Replicas = desired
+	}
 	s := sandboxtest.Start(t, options)
-	c := &cluster{Sandbox: s, etcd: dial(t, s)}
+	c := &cluster{Sandbox: s, etcd: dial(t, s), size: options.Replicas}
 	for who, its := range map[sandbox.Identity]*client.WithWatch{
 		sandbox.Admin: &c.admin, sandbox.Alice: &c.alice, sandbox.GitOps: &c.gitops, sandbox.MachineAPI: &c.machineAPI, sandbox.EtcdOperator: &c.operator,
 	} {
@@ -83,7 +86,7 @@ func dial(t *testing.T, s *sandbox.Sandbox) *clientv3.Client {
 // custodian is a stand-in for cluster-etcd-operator under its service account.
 func (c *cluster) custodian(t *testing.T, etcd custodian.Etcd, options custodian.Options) *custodian.Operator {
 	t.Helper()
-	options.Desired = desired
+	options.Desired = c.size
 	o, err := custodian.New(c.Config(sandbox.EtcdOperator), etcd, options)
 	must(t, err)
 	return o
@@ -261,7 +264,7 @@ func (c *cluster) restless(ctx context.Context) error {
 	if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
 		return err
 	}
-	if len(members) != desired || len(machines.Items) != desired {
+	if len(members) != c.size || len(machines.Items) != c.size {
 		return fmt.Errorf("%d members and %d Machines", len(members), len(machines.Items))
 	}
 	for i := range machines.Items {

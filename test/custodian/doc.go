@@ -3,29 +3,42 @@
 // acts under whatever identity it is given, with a client of etcd of its own, and knows nothing of
 // Holdfast.
 //
-// What it does in a round, in this order; a step that fails does not stop those after it:
+// It has four controllers. Run has them work side by side; Round has each look once, in this order:
 //
-//   - it puts the hook on every live control-plane Machine, also on one that hosts nothing;
-//   - it releases the hook of a deleting Machine none of whose addresses a listed member has, also of
-//     one without addresses, and ends that step at the first Machine whose update fails;
-//   - it publishes the voters' addresses; if they are others than before, a revision begins;
-//   - while every member answers, learners that have not started among them, it adds the member of a
-//     ready control-plane Node as a learner, if its Machine is live and hooked, and promotes learners
-//     whose Machine is live and hooked;
-//   - while no revision is under way and what is published is what etcd has, it removes voters that
-//     have neither a Machine nor a Node and do not answer, the learners of deleting Machines, and the
-//     voter of one deleting Machine once there are more voters than desired, or one is ill. Where the
+//   - hooks: the hook goes on every live control-plane Machine, also on one that hosts nothing, and off
+//     a deleting Machine none of whose addresses a listed member has, also one without addresses. The
+//     first Machine whose release fails ends that step.
+//   - endpoints: the voters' addresses are published; if they are others than before, a revision begins.
+//   - additions: while every member answers, learners that have not started among them, the member of a
+//     ready control-plane Node is added as a learner, if its Machine is live and hooked, and learners
+//     whose Machine is live and hooked are promoted.
+//   - removals: while no revision is under way and what is published is what etcd has, voters that
+//     have neither a Machine nor a Node and do not answer are removed, the learners of deleting Machines, and
+//     the voter of one deleting Machine once there are more voters than desired, or one is ill. Where the
 //     answer says that a removal failed, it goes on to the next deleting Machine.
 //
 // Members are joined to Machines by the InternalIPs in the Machine's status alone. In Run it looks at
 // hooks when a Machine has changed, and else once in Options.Resync, as the operator does once a minute.
-// The other Options are ways of that operator that are known to be wrong, or that Holdfast has another
-// opinion on.
+// Options.Revision and Options.Health are its pace, too. The others are ways of that operator that are
+// known to be wrong, or that Holdfast has another opinion on.
 //
 // The facts are read off cluster-etcd-operator's controllers machinedeletionhooks,
 // clustermembercontroller, clustermemberremovalcontroller and etcdendpointscontroller, as its public
-// repository had them in June 2026 (b4786ae33). Left out is what the sandbox does in its place:
-// revisions of static pods, which are only timed here, and the guard pods. Other than the operator it
-// asks a member for its status, for a second, where that one reads a key, for half a minute, and it
-// writes Machines as it has just read them, where that one writes them as its cache has them.
+// repository had them in June 2026 (b4786ae33). TestRecorded holds the order and the kind of its writes
+// against recordings of these on the sandbox, in testdata/recordings; package recording says what counts
+// as the same. What remains different, and why:
+//
+//   - It writes no ConfigMap etcd-endpoints, budget, guard pods, status and Events. Guard mode reads none of them
+//     but the operator's conditions. So no drain waits for the operator's budget here.
+//   - Revisions are timed, and an addition waits for a ready Node, not for a pod of etcd that is not ready:
+//     the sandbox has no static pods as objects.
+//   - A member is asked for its status and its leader, where the operator reads a key: that needs a client of
+//     its own for each member.
+//   - A Machine is written as it was just read, by name, where the operator writes it as its cache has it,
+//     in the cache's order. So fewer writes lose to other writers, and a hook comes sooner to a new Machine.
+//   - It pauses for ten seconds at most between tries, where the operator's pause grows to a quarter of an
+//     hour. In the recording a release came 15 s after Holdfast was back.
+//   - Endpoints are published at once, where the operator took up to 8 s. In the recording of five voters the
+//     first removal was decided before the second promotion and made after it; here a removal that was not
+//     decided by then waits for the revision.
 package custodian

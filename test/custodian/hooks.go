@@ -30,6 +30,9 @@ func unhook(m *machinev1beta1.Machine) {
 	})
 }
 
+// hooks puts hooks on and takes them off.
+func (o *Operator) hooks(ctx context.Context) error { return errors.Join(o.hook(ctx), o.release(ctx)) }
+
 // hook puts the hook on every live Machine; one that fails does not stop the others.
 func (o *Operator) hook(ctx context.Context) error {
 	machines, err := o.machines(ctx)
@@ -85,6 +88,8 @@ func (o *Operator) write(ctx context.Context, m *machinev1beta1.Machine, release
 	w := Write{Machine: m.Name, Release: release, Err: err, Warnings: o.heard.take(), Took: time.Since(began)}
 	// The client has read the stored Machine out of the answer.
 	w.PutBack = err == nil && hooked(m) == release
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.writes = append(o.writes, w)
 	if err != nil {
 		return fmt.Errorf("updating Machine %s: %w", m.Name, err)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -62,11 +63,16 @@ func (o *Operator) publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if now := voterIPs(members); !slices.Equal(now, o.endpoints) {
 		o.endpoints, o.stableAt = now, time.Now().Add(o.options.Revision)
 	}
 	return nil
 }
+
+// stable says whether no revision is under way.
+func (o *Operator) stable() bool { return !time.Now().Before(o.stableAt) }
 
 func voterIPs(members []*etcdserverpb.Member) []string {
 	var ips []string
@@ -155,7 +161,10 @@ func (o *Operator) shrink(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if time.Now().Before(o.stableAt) || !slices.Equal(voterIPs(members), o.endpoints) {
+	o.mu.Lock()
+	may := o.stable() && slices.Equal(voterIPs(members), o.endpoints)
+	o.mu.Unlock()
+	if !may {
 		return nil
 	}
 	return errors.Join(o.removeOrphans(ctx), o.removeLearners(ctx), o.removeVoter(ctx))
@@ -205,7 +214,8 @@ func (o *Operator) removeLearners(ctx context.Context) error {
 
 // removeVoter removes the voter of one deleting Machine, once there are more voters than desired, or one is ill. Those that are ill are
 // tried first, then those of the failure domains that have most voters. One whose removal fails, by the answer at least, is
-// followed by the next, by the list from before.
+// followed by the next, by the list from before. The voters are asked how they are, and then all members are: the list is as old as
+// both take.
 func (o *Operator) removeVoter(ctx context.Context) error {
 	machines, members, err := o.look(ctx)
 	if err != nil {
@@ -222,12 +232,16 @@ func (o *Operator) removeVoter(ctx context.Context) error {
 		return nil
 	}
 	slices.SortStableFunc(machines, func(a, b *machinev1beta1.Machine) int { return inDomain[domain(b)] - inDomain[domain(a)] })
-	ill := o.unhealthy(ctx, members)
-	isIll := func(m *machinev1beta1.Machine) bool { return slices.Contains(ill, memberOf(m, voters)) }
-	illVoters := len(slices.DeleteFunc(slices.Clone(ill), (*etcdserverpb.Member).GetIsLearner))
-	switch {
-	case len(voters)-illVoters < o.options.Desired/2+1:
+	illVoters := len(o.unhealthy(ctx, voters))
+	if len(voters)-illVoters < o.options.Desired/2+1 {
 		return nil
+	}
+	if members, err = o.members(ctx); err != nil {
+		return err
+	}
+	ill := o.unhealthy(ctx, members)
+	isIll := func(m *machinev1beta1.Machine) bool { return memberOf(m, ill) != nil }
+	switch {
 	case len(ill) > 0 && !slices.ContainsFunc(machines, isIll):
 		return fmt.Errorf("no voter is removed while others do not answer: %v", ill)
 	case illVoters == 0 && len(voters) <= o.options.Desired:
@@ -268,6 +282,8 @@ func (o *Operator) remove(ctx context.Context, member *etcdserverpb.Member) erro
 		return nil
 	}
 	if lost(err) && o.options.DoneIfLost {
+		o.mu.Lock()
+		defer o.mu.Unlock()
 		o.gone[member.GetID()] = true
 	}
 	return fmt.Errorf("removing member %s (%x): %w", member.GetName(), member.GetID(), err)
@@ -283,17 +299,41 @@ func (o *Operator) look(ctx context.Context) ([]*machinev1beta1.Machine, []*etcd
 	return machines, members, err
 }
 
-// unhealthy are the members that do not answer, learners that have not started among them.
+// unhealthy are the members that do not answer, learners that have not started among them. They are asked side by side.
 func (o *Operator) unhealthy(ctx context.Context, members []*etcdserverpb.Member) []*etcdserverpb.Member {
-	return slices.DeleteFunc(slices.Clone(members), func(m *etcdserverpb.Member) bool { return o.answers(ctx, m) == nil })
+	errs := make([]error, len(members))
+	var work sync.WaitGroup
+	for i, m := range members {
+		work.Go(func() { errs[i] = o.answers(ctx, m) })
+	}
+	work.Wait()
+	var ill []*etcdserverpb.Member
+	for i, m := range members {
+		if errs[i] != nil {
+			ill = append(ill, m)
+		}
+	}
+	return ill
 }
 
+// answers asks a member again and again until it answers and knows a leader, or may be called ill.
 func (o *Operator) answers(ctx context.Context, m *etcdserverpb.Member) error {
 	if len(m.GetClientURLs()) == 0 {
 		return fmt.Errorf("member %x has not started", m.GetID())
 	}
-	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	ctx, cancel := context.WithTimeout(ctx, o.options.Health)
 	defer cancel()
-	_, err := o.etcd.Status(ctx, m.GetClientURLs()[0])
-	return err
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, err := o.etcd.Status(ctx, m.GetClientURLs()[0])
+		if err == nil && status.Leader != 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("member %s does not answer, or knows no leader", m.GetName()), err)
+		case <-tick.C:
+		}
+	}
 }

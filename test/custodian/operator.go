@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +24,7 @@ const (
 	roleLabel = "machine.openshift.io/cluster-api-machine-role"
 	nodeLabel = "node-role.kubernetes.io/master"
 
-	callLimit   = 3 * time.Second // of a call to etcd
-	healthLimit = time.Second     // of asking one member how it is
+	callLimit = 3 * time.Second // of a call to etcd
 )
 
 // Etcd is what the operator asks of etcd. A *clientv3.Client is one.
@@ -46,6 +44,8 @@ type Options struct {
 	Resync time.Duration
 	// Revision is for how long a revision of the static pods is under way, once other endpoints are published: no member is removed then.
 	Revision time.Duration
+	// Health is for how long a member may not answer before it is ill; zero is a second.
+	Health time.Duration
 	// LearnersHoldNothing releases a deleting Machine whose member is a learner.
 	LearnersHoldNothing bool
 	// DoneIfLost takes a removal whose answer was lost for one that was made: the member is gone for it
@@ -89,13 +89,11 @@ type Operator struct {
 	options Options
 	heard   *warnings
 
-	mu        sync.Mutex // one round at a time
+	mu        sync.Mutex // of what follows
 	writes    []Write
-	gone      map[uint64]bool   // members that it takes for removed, with DoneIfLost
-	versions  map[string]string // of the Machines, as the hooks were looked at last
-	lookedAt  time.Time         // and when
-	endpoints []string          // addresses of the voters, as they were published last
-	stableAt  time.Time         // when the revision since then is done
+	gone      map[uint64]bool // members that it takes for removed, with DoneIfLost
+	endpoints []string        // addresses of the voters, as they were published last
+	stableAt  time.Time       // when the revision since then is done
 }
 
 // New makes an Operator that acts at the API server as the configuration says. The client of etcd
@@ -104,6 +102,9 @@ func New(config *rest.Config, etcd Etcd, options Options) (*Operator, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
 		return nil, err
+	}
+	if options.Health == 0 {
+		options.Health = time.Second
 	}
 	o := &Operator{etcd: etcd, options: options, heard: &warnings{}, gone: map[uint64]bool{}}
 	config = rest.CopyConfig(config)
@@ -119,50 +120,28 @@ func New(config *rest.Config, etcd Etcd, options Options) (*Operator, error) {
 	return o, nil
 }
 
-// Round looks at everything once and does what is to be done. It returns its writes to Machines, in order.
-func (o *Operator) Round(ctx context.Context) ([]Write, error) { return o.round(ctx, 0) }
-
-// round looks at the hooks if a Machine has changed, or resync has passed.
-func (o *Operator) round(ctx context.Context, resync time.Duration) ([]Write, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	began := len(o.writes)
-	machines, err := o.machines(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.ContainsFunc(machines, running) {
-		return nil, errors.New("the Machine API is not functional: no control-plane Machine is Running")
-	}
+// Round has each controller look at everything once, one after the other, and do what is to be done. It returns the writes to
+// Machines, in order. It does not go with Run.
+func (o *Operator) Round(ctx context.Context) ([]Write, error) {
+	began := len(o.Writes())
 	var errs []error
-	versions := map[string]string{}
-	for _, m := range machines {
-		versions[m.Name] = m.ResourceVersion
+	for _, c := range o.controllers() {
+		errs = append(errs, c.sync(ctx))
 	}
-	if !maps.Equal(versions, o.versions) || time.Since(o.lookedAt) >= resync {
-		o.versions, o.lookedAt = versions, time.Now()
-		if err := errors.Join(o.hook(ctx), o.release(ctx)); err != nil {
-			o.versions, errs = nil, append(errs, err) // it is tried again
-		}
-	}
-	return slices.Clone(o.writes[began:]), errors.Join(append(errs, o.publish(ctx), o.grow(ctx), o.shrink(ctx))...)
+	return o.Writes()[began:], errors.Join(errs...)
 }
 
-// Run does rounds until the context ends, and returns the last round's error before that.
+// Run has the controllers work side by side until the context ends, and returns their last errors before that. Every so often each
+// finds out whether it has to look.
 func (o *Operator) Run(ctx context.Context, every time.Duration) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	var last error
-	for {
-		if _, err := o.round(ctx, o.options.Resync); ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return last
-		case <-tick.C:
-		}
+	controllers := o.controllers()
+	last := make([]error, len(controllers))
+	var work sync.WaitGroup
+	for i, c := range controllers {
+		work.Go(func() { last[i] = c.run(ctx, every) })
 	}
+	work.Wait()
+	return errors.Join(last...)
 }
 
 // Writes are all writes so far, in order.
@@ -172,7 +151,8 @@ func (o *Operator) Writes() []Write {
 	return slices.Clone(o.writes)
 }
 
-// machines are those of the control plane, by name: the order in which the operator goes through them.
+// machines are those of the control plane, by name: the order in which the operator goes through them. It is an error where none is
+// Running: the Machine API is not functional then, and nothing is done.
 func (o *Operator) machines(ctx context.Context) ([]*machinev1beta1.Machine, error) {
 	var list machinev1beta1.MachineList
 	if err := o.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{roleLabel: "master"}); err != nil {
@@ -181,6 +161,9 @@ func (o *Operator) machines(ctx context.Context) ([]*machinev1beta1.Machine, err
 	var out []*machinev1beta1.Machine
 	for i := range list.Items {
 		out = append(out, &list.Items[i])
+	}
+	if !slices.ContainsFunc(out, running) {
+		return nil, errors.New("the Machine API is not functional: no control-plane Machine is Running")
 	}
 	slices.SortFunc(out, func(a, b *machinev1beta1.Machine) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -198,6 +181,8 @@ func (o *Operator) members(ctx context.Context) ([]*etcdserverpb.Member, error) 
 	if err != nil {
 		return nil, fmt.Errorf("listing etcd's members: %w", err)
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(list.Members), func(m *etcdserverpb.Member) bool { return o.gone[m.GetID()] }), nil
 }
 
