@@ -22,8 +22,8 @@ type controller struct {
 // After an error a controller looks again, each time later.
 const firstPause, longestPause = 5 * time.Millisecond, 10 * time.Second
 
-// controllers are those of hooks, endpoints, additions and removals. The last is no sooner told that a member is well again, or that
-// there is another.
+// controllers are those of hooks, endpoints, additions and removals. No event tells the operator that a member has come, gone or is well
+// again, so hooks and removals wait for another one.
 func (o *Operator) controllers() []controller {
 	return []controller{
 		{o.hooks, o.versions, o.options.Resync},

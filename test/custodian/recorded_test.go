@@ -256,6 +256,8 @@ func (o *operated) machineWrites(t *testing.T, cause time.Time) []recording.Writ
 			switch {
 			case code == http.StatusConflict:
 				w.Answer = "conflict"
+			case strings.Contains(event.ResponseStatus.Message, "etcdserver: "):
+				w.Answer = "failed"
 			case code != http.StatusOK:
 				w.Answer = "refused"
 			case hooked(stored) != putOn:

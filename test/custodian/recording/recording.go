@@ -4,7 +4,7 @@
 // Compared are the writes to hooks and to etcd's membership that did something, or that Holdfast answered:
 //
 //   - A run of the same write to the same Machine, with the same answer, is one. A write that another writer of the Machine
-//     was faster than, or that etcd refused, is none: nothing has changed, and the operator sends it again.
+//     was faster than, or that etcd refused or failed to take, is none: nothing has changed, and the operator sends it again.
 //   - A removal whose answer was lost, and that etcd made, is done.
 //   - The writes to a Machine and its member come in the same order.
 //   - Changes of the membership come in the same order, and so do the removals and the hooks that are put on.
@@ -30,7 +30,7 @@ type Write struct {
 	Call  string
 	On    string // the Machine, or the Machine of the member
 	// Answer is done; put-back: there was no error, and the hook is as it was; refused; conflict: another writer was faster;
-	// lost: an error, and it was done; absent: there is no such object.
+	// failed: etcd did not take it; lost: an error, and it was done; absent: there is no such object.
 	Answer string
 }
 
@@ -107,7 +107,7 @@ func steps(writes []Write) []step {
 	for _, w := range writes {
 		s := step{w.Call, w.On, w.Answer}
 		switch {
-		case w.Kind == Machine && w.Answer != "conflict":
+		case w.Kind == Machine && w.Answer != "conflict" && w.Answer != "failed":
 		case w.Kind == Member && w.Answer != "refused":
 			s.answer = "done"
 		default:
