@@ -11,7 +11,8 @@
 //   - An addition waits for its own Machine's hook alone, and a release for its own member: the operator looks at hooks once a
 //     minute or when a Machine changes, whatever it does to other members meanwhile.
 //
-// Of times one thing is compared, by Unprompted: no release comes of a removal alone.
+// Of times two things are compared: by Unprompted, that no release comes of a removal alone, and by Hasty, that a member which does
+// not answer is asked twice for long before it is removed.
 package recording
 
 import (
@@ -206,6 +207,22 @@ func Unprompted(writes []Write, resync time.Duration) []string {
 		if w.Kind == Changed || w.Kind == Machine && w.Answer == "done" {
 			clear(removed)
 			changed = w.At
+		}
+	}
+	return out
+}
+
+// Hasty says which member was removed sooner after the deletion of its Machine than two waits for an answer take, of members that do not
+// answer. The recorded one waited for half a minute, twice.
+func Hasty(writes []Write, wait time.Duration) []string {
+	var out []string
+	deleted := map[string]time.Duration{}
+	for _, w := range writes {
+		switch at, is := deleted[w.On]; {
+		case w.Kind == Changed && w.Call == "delete":
+			deleted[w.On] = w.At
+		case w.Kind == Member && w.Call == Remove && (!is || w.At < at+2*wait):
+			out = append(out, fmt.Sprintf("%s at %.1f s, sooner than 2 x %s after the deletion of its Machine", step{w.Call, w.On, "done"}, w.At.Seconds(), wait))
 		}
 	}
 	return out

@@ -19,9 +19,10 @@ const dir = "../testdata/recordings"
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			var name, resync string
+			var name, resync, wait string
 			d.MaybeScanArgs(t, "recording", &name)
 			d.MaybeScanArgs(t, "resync", &resync)
+			d.MaybeScanArgs(t, "wait", &wait)
 			writes := parse(t, d.Input)
 			switch d.Cmd {
 			case "steps":
@@ -29,16 +30,23 @@ func TestTranscripts(t *testing.T) {
 			case "differences":
 				return said(recording.Differences(read(t, name), writes))
 			case "unprompted":
-				every, err := time.ParseDuration(resync)
-				if err != nil {
-					d.Fatalf(t, "%v", err)
-				}
-				return said(recording.Unprompted(writes, every))
+				return said(recording.Unprompted(writes, duration(t, resync)))
+			case "hasty":
+				return said(recording.Hasty(writes, duration(t, wait)))
 			}
 			d.Fatalf(t, "no such command")
 			return ""
 		})
 	})
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	out, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func said(lines []string) string {
