@@ -11,7 +11,8 @@
 //
 // Before them, a set that is Active and that no other operator reconciles is taken; it is let go where the platform's operator is there.
 //
-// All but the first two wait until the gate (gate.go) is open. At most one Machine is created or deleted in a round, and every plan is
+// All but the first two wait until the gate (gate.go) is open. What a person must mend first (a Machine that cannot be compared, say) stops
+// shrink and rollout, and never the successor of a Machine that is deleted or lost. At most one Machine is created or deleted in a round, and every plan is
 // checked against the invariants (invariant.go) before it is returned. Nothing here removes an etcd member or a hook: that is
 // internal/membership's, and the guard judges the deletions that are planned here like anybody's.
 package machineset

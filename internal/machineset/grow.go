@@ -18,12 +18,16 @@ func (p *planner) grow() []Action {
 			coming++
 		}
 	}
+	gone := p.unreplaced()
+	if gone == nil {
+		coming += p.strangers
+	}
 	if coming >= p.set.Replicas {
 		return nil
 	}
 	create := Create{Index: p.freeIndex(nil), Domain: p.emptiest(nil)}
 	why := fmt.Sprintf("%d of %d Machines are there or coming", coming, p.set.Replicas)
-	if gone := p.unreplaced(); gone != nil {
+	if gone != nil {
 		place := p.set.place(gone)
 		create.Index = *place.Index
 		if slices.Contains(p.set.Domains, place.Domain) {

@@ -46,6 +46,8 @@ type planner struct {
 	// live and deleting are the Machines that the set owns, the oldest first.
 	live, deleting []*quorum.Machine
 	waits          bool // a step has something to do, and waits
+	stopped        bool // no Machine is deleted or rolled out until a person has mended something
+	strangers      int  // live Machines that may be the set's, and that it does not own
 	plan           Plan
 }
 
@@ -93,7 +95,8 @@ func (p *planner) decide() {
 		p.plan.Actions = []Action{{Change: TakeSet{}, Why: "it is Active, and no other operator reconciles it"}}
 		return
 	}
-	if p.hindered() {
+	p.hindered()
+	if p.set.Unusable != "" {
 		return
 	}
 	if c := p.counts(); p.set.Nothing != "" && (c.Unavailable > 0 || c.Updated < p.set.Replicas) {
@@ -106,8 +109,8 @@ func (p *planner) decide() {
 	}
 }
 
-// hindered notes all that a person must mend before anything is done.
-func (p *planner) hindered() bool {
+// hindered notes all that a person must mend before a Machine is deleted or rolled out. What is lost has its successor all the same.
+func (p *planner) hindered() {
 	if p.set.Unusable != "" {
 		p.note(ReasonSetUnusable, "", "nothing is done: %s", p.set.Unusable)
 	}
@@ -118,24 +121,28 @@ func (p *planner) hindered() bool {
 	}
 	p.noteStrays()
 	p.noteIndexes()
-	return slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Reason.hinders() })
+	p.stopped = slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Reason.hinders() })
 }
 
 // hinders notes why the set cannot act by a live control-plane Machine.
 func (p *planner) hinders(m *quorum.Machine) {
-	place, owned := p.set.place(m), p.set.owns(m)
+	place, owned, notes := p.set.place(m), p.set.owns(m), len(p.plan.Notes)
+	const only = "only lost Machines are replaced: "
 	switch c := m.Controller(); {
 	case !owned && !place.Selected && place.Unclear == "": // none of the set's
 	case !owned && c != nil && place.Selected:
-		p.note(ReasonMachineForeign, m.Name, "nothing is done: %s %s controls Machine %s, which the set's selector selects; take that owner reference off, or change the Machine's labels", c.Kind, c.Name, m.Name)
+		p.note(ReasonMachineForeign, m.Name, only+"%s %s controls Machine %s, which the set's selector selects; take that owner reference off, or change the Machine's labels", c.Kind, c.Name, m.Name)
 	case m.Mirrored:
-		p.note(ReasonMachineUnclear, m.Name, "nothing is done: Machine %s is mirrored from another API", m.Name)
+		p.note(ReasonMachineUnclear, m.Name, only+"Machine %s is mirrored from another API", m.Name)
 	case m.Unread != "":
-		p.note(ReasonMachineUnclear, m.Name, "nothing is done: Machine %s cannot be read: %s", m.Name, m.Unread)
+		p.note(ReasonMachineUnclear, m.Name, only+"Machine %s cannot be read: %s", m.Name, m.Unread)
 	case place.Unclear != "":
-		p.note(ReasonMachineUnclear, m.Name, "nothing is done: how Machine %s compares with the template is not known: %s", m.Name, place.Unclear)
+		p.note(ReasonMachineUnclear, m.Name, only+"how Machine %s compares with the template is not known: %s", m.Name, place.Unclear)
 	case place.Fresh && place.Outdated != "":
-		p.note(ReasonTemplateUnfit, m.Name, "nothing is done: the set created Machine %s from the template as it is, and something changed it: %s; have the template say the same", m.Name, place.Outdated)
+		p.note(ReasonTemplateUnfit, m.Name, only+"the set created Machine %s from the template as it is, and something changed it: %s; have the template say the same", m.Name, place.Outdated)
+	}
+	if !owned && len(p.plan.Notes) > notes {
+		p.strangers++
 	}
 }
 
@@ -147,7 +154,7 @@ func (p *planner) noteStrays() {
 		if m := host.Machine(); !member.Healthy || host.Bootstrap || m != nil && (m.Deleting() || p.set.owns(m) || p.set.place(m).Selected) {
 			continue
 		}
-		p.note(ReasonMemberOutside, "", "nothing is done: etcd member %s%s runs on no Machine of the set; remove it, or have the set's selector select its Machine", member, p.where(member))
+		p.note(ReasonMemberOutside, "", "only lost Machines are replaced: etcd member %s%s runs on no Machine of the set; remove it, or have the set's selector select its Machine", member, p.where(member))
 	}
 }
 

@@ -15,7 +15,7 @@ func (p *planner) rollout() []Action {
 		p.noteNeedsDelete()
 		return nil
 	}
-	if len(p.live) != p.set.Replicas {
+	if p.stopped || len(p.live) != p.set.Replicas {
 		return nil // another is on its way in or out
 	}
 	m, why := p.nextOutdated()

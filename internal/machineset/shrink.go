@@ -10,7 +10,7 @@ import (
 
 // shrink deletes a Machine where there are more than wanted.
 func (p *planner) shrink() []Action {
-	if len(p.live) <= p.set.Replicas {
+	if p.stopped || len(p.live) <= p.set.Replicas {
 		return nil
 	}
 	m := slices.MinFunc(p.live, p.deletionOrder)
