@@ -6,8 +6,6 @@ import (
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-
-	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -33,18 +31,5 @@ func Check(old, set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 	if n := len(now) + rest; now != was && n > longest {
 		return nil, fmt.Errorf("new Machines would be called %s-<5 random>-<index>, which is up to %d characters, and a host's name has at most %d: set spec.machineNamePrefix to at most %d characters", now, n, longest, longest-rest)
 	}
-	var machines []*machinev1beta1.Machine
-	for i := range max(1, len(t.domains)) {
-		create := machineset.Create{Index: i}
-		if len(t.domains) > 0 {
-			create.Domain = t.domains[i].String()
-		}
-		m, err := NewMachine(set, infra, create, "check")
-		if err != nil {
-			return nil, err
-		}
-		m.OwnerReferences = nil // the set is not stored yet
-		machines = append(machines, m)
-	}
-	return machines, nil
+	return Trials(set, infra)
 }

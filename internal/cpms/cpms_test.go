@@ -158,6 +158,36 @@ spec:
 	return s
 }
 
+// tried is what an API server without webhooks makes of a set's Machines; with those of edits, what it makes of each provider spec.
+func tried(t *testing.T, s *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure, edits ...func(spec map[string]any)) Trial {
+	t.Helper()
+	machines, err := Trials(s, infra)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range machines {
+		edited(t, m, edits...)
+	}
+	return Trial{Machines: machines}
+}
+
+// edited changes a Machine's provider spec.
+func edited(t *testing.T, m *machinev1beta1.Machine, edits ...func(spec map[string]any)) {
+	t.Helper()
+	spec := map[string]any{}
+	if err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, edit := range edits {
+		edit(spec)
+	}
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+}
+
 // TestRoundTrip: on every platform, the set reads a Machine that it has created as what it created: as the template says, with that index,
 // in that failure domain. Nothing of the template is lost.
 func TestRoundTrip(t *testing.T) {
@@ -166,13 +196,13 @@ func TestRoundTrip(t *testing.T) {
 			s := set(t, platform)
 			domains := []string{""}
 			if platforms()[platform][0] != "" {
-				if domains = Read(s, nil, cluster(t)).Domains; len(domains) != 2 {
+				if domains = Read(s, nil, cluster(t), Trial{}).Domains; len(domains) != 2 {
 					t.Fatalf("failure domains: %v", domains)
 				}
 			}
 			seen := map[string]bool{}
 			for i, domain := range domains {
-				m, err := NewMachine(s, cluster(t), machineset.Create{Index: i, Domain: domain}, "x4k2p")
+				m, err := NewMachine(s, cluster(t), tried(t, s, cluster(t)), machineset.Create{Index: i, Domain: domain}, "x4k2p")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +215,7 @@ func TestRoundTrip(t *testing.T) {
 					t.Errorf("two failure domains have one provider spec: %s", raw)
 				}
 				seen[raw] = true
-				got := Read(s, []machinev1beta1.Machine{*m}, cluster(t))
+				got := Read(s, []machinev1beta1.Machine{*m}, cluster(t), tried(t, s, cluster(t)))
 				if got.Unusable != "" {
 					t.Fatal(got.Unusable)
 				}
@@ -213,19 +243,12 @@ func TestOutdated(t *testing.T) {
 		"another platform":       {func(spec map[string]any) { spec["kind"] = "GCPMachineProviderSpec" }, "its platform is GCP, not AWS"},
 	} {
 		s := set(t, "AWS")
-		m, err := NewMachine(s, nil, machineset.Create{Index: 0, Domain: Read(s, nil, nil).Domains[0]}, "x4k2p")
+		m, err := NewMachine(s, nil, tried(t, s, nil), machineset.Create{Index: 0, Domain: Read(s, nil, nil, Trial{}).Domains[0]}, "x4k2p")
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec := map[string]any{}
-		if err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
-			t.Fatal(err)
-		}
-		c.edit(spec)
-		if m.Spec.ProviderSpec.Value.Raw, err = json.Marshal(spec); err != nil {
-			t.Fatal(err)
-		}
-		if p := Read(s, []machinev1beta1.Machine{*m}, nil).Places[""]; p.Outdated != c.want || p.Unclear != "" {
+		edited(t, m, c.edit)
+		if p := Read(s, []machinev1beta1.Machine{*m}, nil, tried(t, s, nil)).Places[""]; p.Outdated != c.want || p.Unclear != "" {
 			t.Errorf("%s: outdated %q, unclear %q; want %q", name, p.Outdated, p.Unclear, c.want)
 		}
 	}
@@ -264,21 +287,19 @@ func TestUnusable(t *testing.T) {
 	} {
 		s := set(t, "AWS")
 		edit(s)
-		if got := Read(s, nil, nil).Unusable; want == "" && got != "" || !strings.Contains(got, want) {
+		if got := Read(s, nil, nil, Trial{}).Unusable; want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("it says %q, want %q", got, want)
 		}
 	}
-	if got := Read(set(t, "VSphere"), nil, nil).Unusable; !strings.Contains(got, "not defined in the infrastructure resource") {
+	if got := Read(set(t, "VSphere"), nil, nil, Trial{}).Unusable; !strings.Contains(got, "not defined in the infrastructure resource") {
 		t.Errorf("without the Infrastructure it says %q", got)
 	}
 	bad := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-0", UID: "bad"}}
-	panics := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-1", UID: "panics"}}
-	panics.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(`{"kind":"VSphereMachineProviderSpec"}`)} // without its workspace
-	if got := Read(set(t, "VSphere"), []machinev1beta1.Machine{panics}, cluster(t)); got.Unusable != "" || got.Places["panics"].Unclear == "" {
-		t.Errorf("%+v", got)
+	if got := Read(set(t, "Nutanix"), nil, nil, Trial{}).Unusable; !strings.Contains(got, "the platform's library cannot read it") {
+		t.Errorf("where the library panics it says %q", got)
 	}
 	good := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-x", UID: "good"}, Spec: set(t, "AWS").Spec.Template.OpenShiftMachineV1Beta1Machine.Spec}
-	got := Read(set(t, "AWS"), []machinev1beta1.Machine{bad, good}, nil)
+	got := Read(set(t, "AWS"), []machinev1beta1.Machine{bad, good}, nil, tried(t, set(t, "AWS"), nil))
 	if got.Unusable != "" || got.Places["bad"].Unclear == "" || got.Places["good"].Unclear != "" || got.Places["good"].Index != nil {
 		t.Errorf("%+v", got)
 	}
@@ -287,13 +308,13 @@ func TestUnusable(t *testing.T) {
 // TestUnknownPlatform: on a platform that the library does not know, the fields that differ are named as well.
 func TestUnknownPlatform(t *testing.T) {
 	s := set(t, "none that the library knows")
-	m, err := NewMachine(s, nil, machineset.Create{}, "x4k2p")
+	m, err := NewMachine(s, nil, tried(t, s, nil), machineset.Create{}, "x4k2p")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.Spec.ProviderSpec.Value.Raw = []byte(`{"kind":"ProcessProviderSpec","apiVersion":"example.com/v1","size":"large","new":{"other":[1]}}`)
 	const want = "new.field: none != kept; new.other: [1] != none; size: large != small"
-	if p := Read(s, []machinev1beta1.Machine{*m}, nil).Places[""]; p.Outdated != want {
+	if p := Read(s, []machinev1beta1.Machine{*m}, nil, tried(t, s, nil)).Places[""]; p.Outdated != want {
 		t.Errorf("outdated %q, want %q", p.Outdated, want)
 	}
 }
@@ -344,7 +365,7 @@ func TestAutoRepair(t *testing.T) {
 		if value != "" {
 			s.Annotations = map[string]string{AutoRepairAnnotation: value}
 		}
-		if got := Read(s, nil, nil).AutoRepair; got != want {
+		if got := Read(s, nil, nil, Trial{}).AutoRepair; got != want {
 			t.Errorf("with %q a health check is kept: %t", value, got)
 		}
 	}
@@ -359,7 +380,7 @@ func TestSaid(t *testing.T) {
 		"InvalidConfiguration: no such type": {ErrorReason: new(machinev1beta1.InvalidConfigurationMachineError), ErrorMessage: new("no such type")},
 	} {
 		m := machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m-0", UID: "uid"}, Status: status}
-		if got := Read(set(t, "AWS"), []machinev1beta1.Machine{m}, nil).Places["uid"].Error; got != strings.ReplaceAll(want, "\n", " ") {
+		if got := Read(set(t, "AWS"), []machinev1beta1.Machine{m}, nil, Trial{}).Places["uid"].Error; got != strings.ReplaceAll(want, "\n", " ") {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -15,15 +15,57 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 )
 
-// TemplateAnnotation on a Machine is the fingerprint of the template that the set created it from.
+// TemplateAnnotation on a Machine is the fingerprint of the provider spec that the API server made of the template when the set created it.
 const TemplateAnnotation = "holdfast.dev/template-hash"
 
-// NewMachine is the Machine that a set is to create. random makes its name unlike any other.
-func NewMachine(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure, create machineset.Create, random string) (*machinev1beta1.Machine, error) {
+// Trial is what the API server answered to a dry run of Trials, in their order.
+type Trial struct {
+	Machines []*machinev1beta1.Machine
+	Why      string // why it is not known what it makes of them, for people; "" if it is
+}
+
+// Trials are the Machines that a set would create: one for each of its failure domains, or one.
+func Trials(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure) ([]*machinev1beta1.Machine, error) {
 	_, t, err := parts(set, infra)
 	if err != nil {
 		return nil, err
 	}
+	var machines []*machinev1beta1.Machine
+	for i := range max(1, len(t.domains)) {
+		create := machineset.Create{Index: i}
+		if len(t.domains) > 0 {
+			create.Domain = t.domains[i].String()
+		}
+		m, err := t.newMachine(set, create, "check")
+		if err != nil {
+			return nil, err
+		}
+		m.OwnerReferences = nil // the set may not be stored yet
+		machines = append(machines, m)
+	}
+	return machines, nil
+}
+
+// NewMachine is the Machine that a set is to create. random makes its name unlike any other.
+func NewMachine(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure, trial Trial, create machineset.Create, random string) (*machinev1beta1.Machine, error) {
+	_, t, err := parts(set, infra)
+	if err != nil {
+		return nil, err
+	}
+	t.try(trial)
+	m, err := t.newMachine(set, create, random)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range t.stored {
+		if s.domain == create.Domain {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, TemplateAnnotation, s.hash)
+		}
+	}
+	return m, nil
+}
+
+func (t *template) newMachine(set *machinev1.ControlPlaneMachineSet, create machineset.Create, random string) (*machinev1beta1.Machine, error) {
 	m := &machinev1beta1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       set.Namespace,
@@ -34,7 +76,6 @@ func NewMachine(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastru
 		},
 		Spec: *t.machine.Spec.DeepCopy(),
 	}
-	metav1.SetMetaDataAnnotation(&m.ObjectMeta, TemplateAnnotation, t.hash())
 	if create.Domain == "" {
 		return m, nil
 	}

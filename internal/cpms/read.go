@@ -33,9 +33,10 @@ const AutoRepairAnnotation = "holdfast.dev/auto-repair"
 // mostReplicas is the largest etcd cluster that is of use.
 const mostReplicas = 7
 
-// Read makes a set's facts of the object, of all Machines in its namespace that may be control-plane Machines, and of the cluster's
-// Infrastructure (nil without one). What cannot be read is in the facts, of the set or of one Machine.
-func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machine, infra *configv1.Infrastructure) *machineset.Set {
+// Read makes a set's facts of the object, of all Machines in its namespace that may be control-plane Machines, of the cluster's
+// Infrastructure (nil without one), and of what the API server makes of the set's Machines. What cannot be read is in the facts, of the set or
+// of one Machine.
+func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machine, infra *configv1.Infrastructure, trial Trial) *machineset.Set {
 	s := &machineset.Set{
 		Name: set.Name, UID: string(set.UID), Active: set.Spec.State == machinev1.ControlPlaneMachineSetStateActive,
 		Deleting: set.DeletionTimestamp != nil, Replicas: Replicas(set), Strategy: machineset.StrategyRollingUpdate,
@@ -50,6 +51,7 @@ func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machi
 		s.Unusable = err.Error()
 		return s
 	}
+	t.try(trial)
 	s.Prefix = prefix(set, t.machine.ObjectMeta.Labels)
 	for _, d := range t.domains {
 		s.Domains = append(s.Domains, d.String())
@@ -149,14 +151,14 @@ func prefix(set *machinev1.ControlPlaneMachineSet, of map[string]string) string 
 // place is what a set makes of a Machine.
 func place(m *machinev1beta1.Machine, selector labels.Selector, t *template) machineset.Place {
 	p := machineset.Place{Selected: selector.Matches(labels.Set(m.Labels)), Index: Index(m.Name), Error: said(m)}
-	domain, differs, err := t.compare(m.Spec)
+	domain, differs, hash, err := t.compare(m.Spec)
+	p.Domain = domain
 	if err != nil {
 		p.Unclear = err.Error()
 		return p
 	}
-	p.Domain = domain
 	p.Outdated = quorum.Clip(strings.Join(differs, "; "), 300)
-	p.Fresh = m.Annotations[TemplateAnnotation] == t.hash()
+	p.Fresh = hash != "" && m.Annotations[TemplateAnnotation] == hash
 	return p
 }
 

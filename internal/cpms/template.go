@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/go-logr/logr"
 	configv1 "github.com/openshift/api/config/v1"
@@ -23,6 +22,18 @@ type template struct {
 	config  providerconfig.ProviderConfig
 	domains []failuredomain.FailureDomain // each complete: what it leaves open is as the provider spec says
 	infra   *configv1.Infrastructure
+
+	// What the API server stores of the Machines that the set creates: one for each failure domain, or one. nil where that is not known.
+	stored []stored
+	why    string // why it is not known
+}
+
+// stored is what the API server makes of the template in one failure domain: webhooks fill in what it leaves out.
+type stored struct {
+	domain string // in the words of the set's, "" where it has none
+	found  string // what the library calls the failure domain that it finds in the stored provider spec
+	config providerconfig.ProviderConfig
+	hash   string
 }
 
 // readTemplate reads a template. infra is the cluster's Infrastructure, where vSphere and Nutanix keep what a failure domain's name stands for.
@@ -70,7 +81,7 @@ func (t *template) read(spec machinev1beta1.MachineSpec) (_ providerconfig.Provi
 	if spec.ProviderSpec.Value == nil {
 		return nil, errors.New("there is none")
 	}
-	ordered, err := inOrder(spec.ProviderSpec.Value.Raw)
+	ordered, err := normal(spec.ProviderSpec.Value.Raw)
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +89,15 @@ func (t *template) read(spec machinev1beta1.MachineSpec) (_ providerconfig.Provi
 	return providerconfig.NewProviderConfigFromMachineSpec(logr.Discard(), spec, t.infra) //nolint:wrapcheck // says what it reads
 }
 
-// inOrder writes a JSON object anew, its keys in the alphabet's order.
-func inOrder(raw []byte) ([]byte, error) {
+// normal writes a provider spec anew, its keys in the alphabet's order. vSphere's has a workspace: the library reads what is in it, and a
+// template may leave it out, since the failure domains say it.
+func normal(raw []byte) ([]byte, error) {
 	var object map[string]any
 	if err := json.Unmarshal(raw, &object); err != nil {
 		return nil, fmt.Errorf("is no JSON object: %w", err)
+	}
+	if object["kind"] == "VSphereMachineProviderSpec" && object["workspace"] == nil {
+		object["workspace"] = map[string]any{}
 	}
 	return json.Marshal(object)
 }
@@ -111,35 +126,92 @@ func (t *template) inDomain(d failuredomain.FailureDomain) (before []byte, moved
 	return before, moved, nil
 }
 
-// compare says in which failure domain a Machine is, in the words of the set's ("" where the set has none), and how it differs from the
-// template otherwise; nil if it does not.
-func (t *template) compare(spec machinev1beta1.MachineSpec) (domain string, differs []string, err error) {
+// try takes what the API server answered to a dry run.
+func (t *template) try(trial Trial) {
+	if t.why = trial.Why; t.why != "" {
+		return
+	}
+	var err error
+	if t.stored, err = t.readStored(trial.Machines); err != nil {
+		t.stored, t.why = nil, err.Error()
+	}
+}
+
+func (t *template) readStored(machines []*machinev1beta1.Machine) (all []stored, err error) {
+	defer rescue(&err)
+	if len(machines) != max(1, len(t.domains)) {
+		return nil, errors.New("nobody has tried what the API server makes of the template")
+	}
+	for i, m := range machines {
+		var s stored
+		if s.config, err = t.read(m.Spec); err != nil {
+			return nil, fmt.Errorf("read what the API server makes of the template: %w", err)
+		}
+		raw, err := normal(m.Spec.ProviderSpec.Value.Raw)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(raw)
+		s.hash = hex.EncodeToString(sum[:8])
+		if len(t.domains) > 0 {
+			s.domain, s.found = t.domains[i].String(), s.config.ExtractFailureDomain().String()
+		}
+		for _, other := range all {
+			if d, err := differences(s.config, other.config); err == nil && len(d) == 0 {
+				return nil, fmt.Errorf("the API server makes one of failure domains %s and %s", other.domain, s.domain)
+			}
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// compare says in which failure domain a Machine is, in the words of the set's where it has it ("" where the set has none), how it differs
+// from what the set would create there, nil if it does not, and the fingerprint of that. A Machine in no failure domain of the set's is compared
+// with nothing: it is in the wrong place.
+func (t *template) compare(spec machinev1beta1.MachineSpec) (domain string, differs []string, hash string, err error) {
 	defer rescue(&err)
 	config, err := t.read(spec)
 	if err != nil {
-		return "", nil, err
+		return "", nil, "", err
 	}
 	if config.Type() != t.config.Type() {
-		return "", []string{fmt.Sprintf("its platform is %s, not %s", config.Type(), t.config.Type())}, nil
+		return "", []string{fmt.Sprintf("its platform is %s, not %s", config.Type(), t.config.Type())}, "", nil
 	}
-	want := t.config
 	if len(t.domains) > 0 {
-		own := config.ExtractFailureDomain()
-		domain = own.String()
-		if i := slices.IndexFunc(t.domains, own.Equal); i >= 0 {
-			domain = t.domains[i].String()
-		}
-		if _, want, err = t.inDomain(own); err != nil {
-			return "", nil, err
+		domain = t.called(config.ExtractFailureDomain().String())
+	}
+	if t.why != "" {
+		return domain, nil, "", errors.New(t.why)
+	}
+	for _, s := range t.stored {
+		d, err := differences(config, s.config)
+		switch {
+		case err != nil:
+			return "", nil, "", err
+		case len(d) == 0:
+			return s.domain, nil, s.hash, nil
+		case s.domain == domain:
+			differs, hash = d, s.hash
 		}
 	}
-	differs, err = differences(config, want)
-	return domain, differs, err
+	return domain, differs, hash, nil
 }
 
-// hash is a fingerprint of what a Machine is created from.
-func (t *template) hash() string {
-	raw, _ := json.Marshal(t.machine.Spec) // its provider spec has been read, so it is JSON
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:8])
+// called is what the set calls a failure domain that was found in a provider spec: by itself, or by what the API server fills in. What is
+// found in several (vSphere's without a resource pool) says nothing.
+func (t *template) called(found string) string {
+	name, n := found, 0
+	for i, d := range t.domains {
+		switch {
+		case d.String() == found:
+			return found
+		case t.stored != nil && t.stored[i].found == found:
+			name, n = d.String(), n+1
+		}
+	}
+	if n > 1 {
+		return found
+	}
+	return name
 }

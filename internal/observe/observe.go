@@ -39,8 +39,10 @@ type Ring interface {
 
 // Observer makes Snapshots. All its reads are live: a cache may not have seen what just happened.
 type Observer struct {
-	API       client.Reader
-	Etcd      Ring
+	API  client.Reader
+	Etcd Ring
+	// Tries creates Machines of the control plane's set in a dry run.
+	Tries     client.Writer
 	Namespace string // of the Machines
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config

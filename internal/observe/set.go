@@ -22,6 +22,7 @@ import (
 type Set struct {
 	Object         *machinev1.ControlPlaneMachineSet
 	Infrastructure *configv1.Infrastructure // nil without one
+	Trial          cpms.Trial
 	Facts          *machineset.Set
 	// MachineVersions are the resourceVersions of the Machines that it was compared with, by UID.
 	MachineVersions map[types.UID]string
@@ -50,7 +51,8 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 	if err != nil {
 		return nil, nil, err
 	}
-	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure)
+	set.Trial = o.try(ctx, set)
+	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure, set.Trial)
 	set.MachineVersions = make(map[types.UID]string, len(objects))
 	for i := range objects {
 		set.MachineVersions[objects[i].UID] = objects[i].ResourceVersion
@@ -59,6 +61,21 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 		set.Facts.OperatorWhy = err.Error()
 	}
 	return s, set, nil
+}
+
+// try finds out what the API server makes of the Machines that a set would create: webhooks fill in what the template leaves out. A set that
+// cannot be read has none.
+func (o *Observer) try(ctx context.Context, set *Set) cpms.Trial {
+	machines, err := cpms.Trials(set.Object, set.Infrastructure)
+	if err != nil {
+		return cpms.Trial{}
+	}
+	for _, m := range machines {
+		if err := o.Tries.Create(ctx, m, client.DryRunAll); err != nil {
+			return cpms.Trial{Why: fmt.Sprintf("a Machine of the set's template was refused in a trial: %v", err)}
+		}
+	}
+	return cpms.Trial{Machines: machines}
 }
 
 func (o *Observer) setKey() client.ObjectKey {

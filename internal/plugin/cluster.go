@@ -174,7 +174,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 	case len(machines.Items) == 0 && out.namespace != defaultNamespace:
 		return nil, usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
 	}
-	out.observer = &observe.Observer{API: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
+	out.observer = &observe.Observer{API: out.Client, Tries: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil
 }
 

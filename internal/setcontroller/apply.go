@@ -28,7 +28,7 @@ func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.A
 	case machineset.LeaveSet:
 		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.RemoveFinalizer(o, cpms.Finalizer) })
 	case machineset.Create:
-		m, err := cpms.NewMachine(set.Object, set.Infrastructure, change, random(set.Object, change.Index))
+		m, err := cpms.NewMachine(set.Object, set.Infrastructure, set.Trial, change, random(set.Object, change.Index))
 		if err != nil {
 			return fmt.Errorf("make a Machine from the set's template: %w", err)
 		}

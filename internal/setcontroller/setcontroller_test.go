@@ -80,7 +80,10 @@ func look(t *testing.T, c *Controller) *observe.Set {
 	for i := range machines {
 		set.MachineVersions[machines[i].UID] = machines[i].ResourceVersion
 	}
-	set.Facts = cpms.Read(set.Object, machines, nil)
+	trials, err := cpms.Trials(set.Object, nil)
+	must(t, err)
+	set.Trial = cpms.Trial{Machines: trials}
+	set.Facts = cpms.Read(set.Object, machines, nil, set.Trial)
 	if set.Facts.Unusable != "" {
 		t.Fatal(set.Facts.Unusable)
 	}
