@@ -24,6 +24,10 @@ const Name = "cluster"
 // Finalizer on a set says that Holdfast reconciles it.
 const Finalizer = "holdfast.dev/control-plane-machine-set"
 
+// PlatformFinalizer on a set says that the platform's operator reconciles it. Where both are gone before Machines are let go of, the garbage
+// collector deletes them with the set.
+const PlatformFinalizer = "controlplanemachineset.machine.openshift.io"
+
 // HealthCheckName is that of the MachineHealthCheck that Holdfast keeps for its set.
 const HealthCheckName = "holdfast-control-plane"
 
@@ -40,7 +44,7 @@ func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machi
 	s := &machineset.Set{
 		Name: set.Name, UID: string(set.UID), Active: set.Spec.State == machinev1.ControlPlaneMachineSetStateActive,
 		Deleting: set.DeletionTimestamp != nil, Replicas: Replicas(set), Strategy: machineset.StrategyRollingUpdate,
-		Taken: taken(set), AutoRepair: set.Annotations[AutoRepairAnnotation] != "false",
+		Taken: taken(set), PlatformFinalizer: slices.Contains(set.Finalizers, PlatformFinalizer), AutoRepair: set.Annotations[AutoRepairAnnotation] != "false",
 		Places: make(map[string]machineset.Place, len(machines)),
 	}
 	if set.Spec.Strategy.Type == machinev1.OnDelete {

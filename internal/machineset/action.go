@@ -51,9 +51,10 @@ type (
 	Delete struct{}
 	// Disown takes the set's owner reference off the Machine.
 	Disown struct{}
-	// TakeSet puts Holdfast's finalizer on the set: from then on its replicas say how many voters are wanted.
+	// TakeSet puts Holdfast's finalizer on the set, in place of that of the platform's operator: from then on its replicas say how many voters
+	// are wanted.
 	TakeSet struct{}
-	// LeaveSet takes the finalizer off again.
+	// LeaveSet takes the finalizer off again, and puts the other's in its place unless the set is being deleted.
 	LeaveSet struct{}
 )
 

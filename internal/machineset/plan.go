@@ -79,14 +79,14 @@ func (p *planner) decide() {
 	case p.set.OperatorWhy != "":
 		p.note(ReasonOperatorUnknown, "", "nothing is done: whether the platform's operator reconciles the set is not known: %s", p.set.OperatorWhy)
 		return
+	case p.set.Deleting && (p.set.Taken || p.set.OtherOperator == ""):
+		p.plan.Actions = p.dissolve()
+		return
 	case p.set.OtherOperator != "":
 		p.note(ReasonOperatorPresent, "", "the set is left alone: the platform's operator reconciles it (%s)", p.set.OtherOperator)
 		if p.set.Taken {
 			p.plan.Actions = []Action{{Change: LeaveSet{}, Why: "the platform's operator reconciles it: " + p.set.OtherOperator}}
 		}
-		return
-	case p.set.Deleting:
-		p.plan.Actions = p.dissolve()
 		return
 	case !p.set.Active:
 		p.note(ReasonSetInactive, "", "nothing is done while the set is Inactive; set spec.state to Active to have it keep its Machines")

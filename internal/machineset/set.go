@@ -11,8 +11,11 @@ type Set struct {
 	Name string `json:"name"`
 	UID  string `json:"uid"`
 
-	Active   bool     `json:"active,omitzero"`   // spec.state: nothing is done while it is Inactive
-	Taken    bool     `json:"taken,omitzero"`    // it has Holdfast's finalizer: Holdfast reconciles it
+	Active bool `json:"active,omitzero"` // spec.state: nothing is done while it is Inactive
+	Taken  bool `json:"taken,omitzero"`  // it has Holdfast's finalizer: Holdfast reconciles it
+	// PlatformFinalizer: it has the finalizer of the platform's operator, which Holdfast's replaces and makes room for again.
+	PlatformFinalizer bool `json:"platformFinalizer,omitzero"`
+
 	Deleting bool     `json:"deleting,omitzero"` // it has a deletionTimestamp
 	Replicas int      `json:"replicas"`
 	Strategy Strategy `json:"strategy"`

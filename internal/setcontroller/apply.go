@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,9 +26,19 @@ import (
 func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.Action) error {
 	switch change := a.Change.(type) {
 	case machineset.TakeSet:
-		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.AddFinalizer(o, cpms.Finalizer) })
+		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) {
+			controllerutil.AddFinalizer(o, cpms.Finalizer)
+			controllerutil.RemoveFinalizer(o, cpms.PlatformFinalizer)
+		})
 	case machineset.LeaveSet:
-		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) { controllerutil.RemoveFinalizer(o, cpms.Finalizer) })
+		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) {
+			controllerutil.RemoveFinalizer(o, cpms.Finalizer)
+			if o.DeletionTimestamp == nil {
+				controllerutil.AddFinalizer(o, cpms.PlatformFinalizer)
+			} else if set.Facts.OtherOperator == "" {
+				controllerutil.RemoveFinalizer(o, cpms.PlatformFinalizer)
+			}
+		})
 	case machineset.Create:
 		m, err := cpms.NewMachine(set.Object, set.Infrastructure, set.Trial, change, random(set.Object, change.Index))
 		if err != nil {
@@ -63,10 +75,15 @@ func random(set *machinev1.ControlPlaneMachineSet, index int) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:5]
 }
 
+// errNothingChanged: an action that changes nothing is planned again and again. As an error it is retried at longer and longer intervals.
+var errNothingChanged = errors.New("it is so already, and yet it was planned")
+
 // changeSet changes the set's metadata, if it is still the set that was read.
 func (c *Controller) changeSet(ctx context.Context, set *machinev1.ControlPlaneMachineSet, change func(*machinev1.ControlPlaneMachineSet)) error {
 	changed := set.DeepCopy()
-	change(changed)
+	if change(changed); equality.Semantic.DeepEqual(changed, set) {
+		return errNothingChanged
+	}
 	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{}))
 }
 
@@ -77,7 +94,9 @@ func (c *Controller) changeOwners(ctx context.Context, a machineset.Action, chan
 		return err
 	}
 	changed := m.DeepCopy()
-	changed.OwnerReferences = change(changed.OwnerReferences)
+	if changed.OwnerReferences = change(changed.OwnerReferences); equality.Semantic.DeepEqual(changed, m) {
+		return errNothingChanged
+	}
 	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
 }
 

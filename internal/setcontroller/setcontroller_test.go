@@ -140,6 +140,40 @@ func TestStale(t *testing.T) {
 	}
 }
 
+// TestFinalizers: Holdfast's finalizer takes the place of the platform's when a set is taken, and gives it back. Of a set that is being deleted
+// both go. A step that changes nothing is an error, and is not tried in a circle.
+func TestFinalizers(t *testing.T) {
+	t.Parallel()
+	c, seen := fixture(t)
+	const others = "example.com/other"
+	do := func(what string, change machineset.Change, want ...string) {
+		t.Helper()
+		must(t, c.apply(t.Context(), seen, machineset.Action{Change: change}))
+		if seen = look(t, c); !slices.Equal(seen.Object.Finalizers, want) {
+			t.Fatalf("%s: finalizers %v, want %v", what, seen.Object.Finalizers, want)
+		}
+	}
+	seen.Object.Finalizers = []string{cpms.PlatformFinalizer, others}
+	must(t, c.Client.Update(t.Context(), seen.Object))
+	do("it is taken", machineset.TakeSet{}, others, cpms.Finalizer)
+	do("it is given back", machineset.LeaveSet{}, others, cpms.PlatformFinalizer)
+	do("it is taken again", machineset.TakeSet{}, others, cpms.Finalizer)
+	if err := c.apply(t.Context(), seen, machineset.Action{Change: machineset.TakeSet{}}); err == nil {
+		t.Error("a step that changes nothing succeeds")
+	}
+	if err := c.apply(t.Context(), seen, about(t, c, "m-0", machineset.Disown{})); err == nil {
+		t.Error("a step that changes nothing of a Machine succeeds")
+	}
+	seen.Object.Finalizers = append(seen.Object.Finalizers, cpms.PlatformFinalizer) // of a take-over by a version before
+	must(t, c.Client.Update(t.Context(), seen.Object))
+	must(t, c.Client.Delete(t.Context(), seen.Object))
+	seen = look(t, c)
+	do("it is deleted", machineset.LeaveSet{}, others)
+	if plan := machineset.Decide(&quorum.Snapshot{}, seen.Facts); len(plan.Actions) > 0 {
+		t.Errorf("of a set with another's finalizer: %v", plan.Actions)
+	}
+}
+
 // TestCreateTwice: two replicas that create a Machine by the same state of the set create one; by another state, another.
 func TestCreateTwice(t *testing.T) {
 	t.Parallel()

@@ -175,6 +175,8 @@ func (w *world) setCPMS(opts []string) error {
 			w.cpms.AutoRepair = true
 		case "stranger": // not Holdfast's yet
 			w.cpms.Taken = false
+		case "platform-finalizer":
+			w.cpms.PlatformFinalizer = true
 		case "inactive":
 			w.cpms.Active = false
 		case "deleting":
@@ -334,9 +336,9 @@ func (w *world) applySet(a machineset.Action) error {
 		}
 		m.DeletedAt = w.s.Now
 	case machineset.TakeSet:
-		w.cpms.Taken = true
+		w.cpms.Taken, w.cpms.PlatformFinalizer = true, false
 	case machineset.LeaveSet:
-		w.cpms.Taken = false
+		w.cpms.Taken, w.cpms.PlatformFinalizer = false, !w.cpms.Deleting
 		if w.cpms.Deleting {
 			w.cpms = nil
 		}

@@ -4,7 +4,11 @@ func set() []mutant {
 	return []mutant{
 		{"set: another operator", "machineset/plan.go", "case p.set.OtherOperator != \"\":", "case false:"},
 		{"set: Inactive", "machineset/plan.go", "case !p.set.Active:", "case false:"},
-		{"set: is deleted", "machineset/plan.go", "case p.set.Deleting:", "case false:"},
+		{"set: is deleted", "machineset/plan.go", "case p.set.Deleting && (p.set.Taken || p.set.OtherOperator == \"\"):", "case false:"},
+		{"set: is deleted where the platform's operator came back", "machineset/plan.go", "case p.set.Deleting && (p.set.Taken || p.set.OtherOperator == \"\"):", "case p.set.Deleting && p.set.OtherOperator == \"\":"},
+		{"set: is deleted where the platform's operator keeps it", "machineset/plan.go", "(p.set.Taken || p.set.OtherOperator == \"\"):", "true:"},
+		{"set: is let go of once", "machineset/dissolve.go", "len(out) == 0 && (p.set.Taken || p.set.PlatformFinalizer) {", "len(out) == 0 {"},
+		{"set: the platform's finalizer is taken off", "machineset/dissolve.go", "p.set.Taken || p.set.PlatformFinalizer", "p.set.Taken"},
 		{"set: cannot be acted by", "machineset/plan.go", "	if p.set.Unusable != \"\" {\n		return\n", "	if false {\n		return\n"},
 		{"set: another's Machine", "machineset/plan.go", "case !owned && c != nil && place.Selected", "case false && place.Selected"},
 		{"set: nothing is deleted while a person has to mend something", "machineset/shrink.go", "p.stopped || ", ""},
