@@ -268,7 +268,7 @@ func heldText(r *Request, s *quorum.Snapshot, is quorum.Hosting, why string) []s
 		switch c := r.Old.Controller(); {
 		case s.Desired > 0 && voters > s.Desired: // it needs no replacement
 		case c != nil && c.Kind == "ControlPlaneMachineSet":
-			lines = append(lines, fmt.Sprintf("%s %s creates the replacement while its spec.state is Active.", c.Kind, c.Name))
+			lines = append(lines, fmt.Sprintf("%s %s creates the replacement while its spec.state is Active and an operator keeps it (kubectl holdfast status).", c.Kind, c.Name))
 		case c != nil: // the plugin leaves such a Machine to its owner
 			lines = append(lines, fmt.Sprintf("%s %s controls it. If that makes no replacement, create one by hand.", quorum.Clip(c.Kind, 40), quorum.Clip(c.Name, 80)))
 		default:

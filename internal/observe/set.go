@@ -57,7 +57,7 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 	for i := range objects {
 		set.MachineVersions[objects[i].UID] = objects[i].ResourceVersion
 	}
-	if set.Facts.OtherOperator, err = o.setOperator(ctx); err != nil {
+	if set.Facts.OtherOperator, err = o.SetOperator(ctx); err != nil {
 		set.Facts.OperatorWhy = err.Error()
 	}
 	return s, set, nil
@@ -82,9 +82,9 @@ func (o *Observer) setKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: cpms.Name}
 }
 
-// setOperator says what shows that the platform's control plane machine set operator is here, "" where nothing does: its Deployment, or
+// SetOperator says what shows that the platform's control plane machine set operator is here, "" where nothing does: its Deployment, or
 // without one its ClusterOperator. A Deployment that is scaled to 0 counts: the version operator scales it up again.
-func (o *Observer) setOperator(ctx context.Context) (string, error) {
+func (o *Observer) SetOperator(ctx context.Context) (string, error) {
 	const name = "control-plane-machine-set"
 	return sign(ctx, o.API, "the control plane machine set operator", client.ObjectKey{Namespace: o.Namespace, Name: name + "-operator"}, name)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -77,6 +78,17 @@ func conditionSays(set *machinev1.ControlPlaneMachineSet, kind machineset.Condit
 	return cmp.Or(c.Message, c.Reason)
 }
 
+// unkept says why nobody may create another Machine where one of a set's is deleted, "" where somebody does.
+func unkept(set *machineset.Set) string {
+	switch {
+	case set.Taken || set.OtherOperator != "":
+		return ""
+	case set.OperatorWhy != "":
+		return "Holdfast does not keep the set, and whether the platform's operator does is not known: " + set.OperatorWhy
+	}
+	return "neither Holdfast in full mode nor the platform's operator (Deployment control-plane-machine-set-operator) keeps the set"
+}
+
 // kept says whether the set controls the Machine.
 func (v *view) kept(m *quorum.Machine) bool {
 	owner := m.Controller()
@@ -89,7 +101,10 @@ func (v *view) inSet(m *quorum.Machine) []string {
 		return nil
 	}
 	place := v.set.Facts.Places[m.UID]
-	text := "It is kept by ControlPlaneMachineSet " + v.set.Object.Name
+	text, nobody := "It is kept by ControlPlaneMachineSet "+v.set.Object.Name, unkept(v.set.Facts)
+	if nobody != "" {
+		text = "It belongs to ControlPlaneMachineSet " + v.set.Object.Name
+	}
 	if place.Index != nil {
 		text += fmt.Sprintf(", as number %d", *place.Index)
 	}
@@ -104,7 +119,11 @@ func (v *view) inSet(m *quorum.Machine) []string {
 	default:
 		text += "; it is as the template says"
 	}
-	return []string{strings.TrimRight(text, ".") + "."}
+	lines := []string{strings.TrimRight(text, ".") + "."}
+	if nobody != "" {
+		lines = append(lines, "Nobody may create another where it is deleted: "+nobody+".")
+	}
+	return lines
 }
 
 // keeps says whether a Machine's controller is one that creates another Machine where one is deleted.
@@ -123,6 +142,14 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	}
 	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
 		return fmt.Errorf("ControlPlaneMachineSet %s is Inactive and would create no other Machine; nothing is begun. Activate it, or take its owner reference off Machine %s", set.Name, old.Name)
+	}
+	facts := machineset.Set{Taken: slices.Contains(set.Finalizers, cpms.Finalizer)}
+	var err error
+	if facts.OtherOperator, err = c.observer.SetOperator(ctx); err != nil {
+		facts.OperatorWhy = err.Error()
+	}
+	if why := unkept(&facts); why != "" {
+		return fmt.Errorf("nobody may create another Machine for %s, so nothing is begun: %s. Start that operator, or take the owner reference of ControlPlaneMachineSet %s off the Machine and try again: the command then creates the copy", old.Name, why, set.Name)
 	}
 	r := &replacing{cluster: c, t: t, old: old, yes: o.yes}
 	if !o.changes() {
@@ -145,6 +172,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	if err != nil {
 		return err
 	}
+	generation := set.Generation
 	patch := client.MergeFromWithOptions(&set, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, changed.DeepCopy(), patch, client.DryRunAll); err != nil {
 		return fmt.Errorf("the template of ControlPlaneMachineSet %s could not be changed so, and nothing is begun: %s", set.Name, saidBy(err))
@@ -164,6 +192,16 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 			return err
 		}
 		r.yes = true // an answer is for the Machine's deletion, too
+		// Its status may have been written while a person typed.
+		if err := c.Get(ctx, client.ObjectKeyFromObject(&set), &set); err != nil {
+			return fmt.Errorf("read ControlPlaneMachineSet %s again: %w", set.Name, err)
+		}
+		if set.Generation != generation {
+			return fmt.Errorf("ControlPlaneMachineSet %s was changed meanwhile, and nothing is begun: look at it, and try again", set.Name)
+		}
+		if changed, err = o.template(&set); err != nil {
+			return err
+		}
 	}
 	if err := c.Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("change the template of ControlPlaneMachineSet %s: %s", set.Name, saidBy(err))

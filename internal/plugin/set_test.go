@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +99,18 @@ func TestSet(t *testing.T) {
 			t.Errorf("the template's instance type is %s", got)
 		}
 	}
+	all := func(t *testing.T, c client.Client) {
+		var machines machinev1beta1.MachineList
+		if err := c.List(t.Context(), &machines); err != nil || slices.ContainsFunc(machines.Items, func(m machinev1beta1.Machine) bool { return m.Name == "master-0" && m.DeletionTimestamp != nil }) {
+			t.Errorf("master-0 is deleted: %v", err)
+		}
+	}
+	deployments := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, ok := o.(*appsv1.Deployment); ok {
+			return apierrors.NewForbidden(appsv1.Resource("deployments"), key.Name, errors.New("no"))
+		}
+		return c.Get(ctx, key, o, options...)
+	}
 	for name, c := range map[string]struct {
 		args   string
 		in     string
@@ -112,6 +126,9 @@ func TestSet(t *testing.T) {
 		"set-explain":           {args: "explain master-0"},
 		"set-explain-platform":  {args: "explain master-0", change: byPlatform, funcs: interceptor.Funcs{Get: platform}},
 		"set-replace-platform":  {args: "replace master-0 --instance-type m5.2xlarge --dry-run", change: byPlatform, funcs: interceptor.Funcs{Get: platform}, then: stays},
+		"set-explain-nobody":    {args: "explain master-0", change: byPlatform},
+		"set-replace-nobody":    {args: "replace master-0 --yes --timeout 2s", change: byPlatform, status: 1, then: all},
+		"set-replace-unknown":   {args: "replace master-0 --yes --timeout 2s", change: byPlatform, funcs: interceptor.Funcs{Get: deployments}, status: 1, then: all},
 		"set-replace-name":      {args: "replace master-0 --name master-9", status: 2},
 		"set-replace-inactive":  {args: "replace master-0", change: inactive, status: 1},
 		"set-replace-degraded":  {args: "replace master-0", change: degraded, status: 1},
@@ -151,4 +168,54 @@ func templateType(t *testing.T, c client.Client) string {
 		t.Fatal(fmt.Errorf("the template: %w", err))
 	}
 	return spec.InstanceType
+}
+
+// typing is a person who types while something happens.
+type typing struct {
+	io.Reader
+	meanwhile func()
+}
+
+func (p *typing) Read(b []byte) (int, error) {
+	if p.meanwhile != nil {
+		p.meanwhile()
+		p.meanwhile = nil
+	}
+	return p.Reader.Read(b) //nolint:wrapcheck // as a Reader does
+}
+
+// TestSetMeanwhile: the set's status may be written while a person types; a change of its spec needs another look.
+func TestSetMeanwhile(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(time.Minute)
+	for what, c := range map[string]struct {
+		write func(*machinev1.ControlPlaneMachineSet)
+		want  string
+	}{
+		"its status": {func(s *machinev1.ControlPlaneMachineSet) { s.Status.ReadyReplicas = 2 }, "m5.2xlarge"},
+		"its spec":   {func(s *machinev1.ControlPlaneMachineSet) { s.Generation++ }, "m5.xlarge"},
+	} {
+		rollsOut := func(ctx context.Context, api client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if set, ok := o.(*machinev1.ControlPlaneMachineSet); ok {
+				set.Status.UpdatedReplicas, set.Status.Conditions = 3, nil
+			}
+			return api.Patch(ctx, o, patch, options...)
+		}
+		api := memory(t, "alice", interceptor.Funcs{Patch: rollsOut}, append(keptAsSet(t, nil), telling(t, "waiting", now.Add(-3*time.Second), nil))...)
+		person := &typing{strings.NewReader("cluster\n"), func() {
+			var set machinev1.ControlPlaneMachineSet
+			if err := api.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.Name}, &set); err != nil {
+				t.Fatal(err)
+			}
+			c.write(&set)
+			if err := api.Update(t.Context(), &set); err != nil {
+				t.Fatal(err)
+			}
+		}}
+		var out, errs bytes.Buffer
+		execute(t.Context(), strings.Fields("replace master-0 --instance-type m5.2xlarge"), terminal{person, &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+		if got := templateType(t, api); got != c.want {
+			t.Errorf("after %s was written the template's instance type is %s, want %s\n%s%s", what, got, c.want, out.String(), errs.String())
+		}
+	}
 }
