@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -33,6 +34,21 @@ const HealthCheckName = "holdfast-control-plane"
 
 // AutoRepairAnnotation on a set, with the value "false", has it keep no MachineHealthCheck.
 const AutoRepairAnnotation = "holdfast.dev/auto-repair"
+
+// RepairAfterAnnotation on a set says for how long a Node may be not ready before its Machine is deleted, as 30m.
+const RepairAfterAnnotation = "holdfast.dev/auto-repair-after"
+
+// usualRepairAfter is as long as the platform's operator takes a Node that is not ready for one that reboots (OCPBUGS-20061). Hosts of bare metal
+// take more than 10 minutes.
+const usualRepairAfter = 20 * time.Minute
+
+// RepairAfter is for how long a Node may be not ready before its Machine is deleted. What is no duration counts for nothing.
+func RepairAfter(set *machinev1.ControlPlaneMachineSet) time.Duration {
+	if d, err := time.ParseDuration(set.Annotations[RepairAfterAnnotation]); err == nil && d > 0 {
+		return d
+	}
+	return usualRepairAfter
+}
 
 // mostReplicas is the largest etcd cluster that is of use.
 const mostReplicas = 7

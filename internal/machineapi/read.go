@@ -115,7 +115,7 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 	}
 	for key := range m.Annotations {
 		switch key {
-		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, quorum.IdleAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair":
+		case quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation, quorum.IdleAnnotation, "holdfast.dev/release-reason", "holdfast.dev/template-hash", "holdfast.dev/auto-repair", "holdfast.dev/auto-repair-after":
 		default:
 			if strings.HasPrefix(key, "holdfast.dev/") && (out.Misspelled == "" || key < out.Misspelled) {
 				out.Misspelled = key

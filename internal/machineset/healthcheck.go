@@ -1,12 +1,23 @@
 package machineset
 
-import "github.com/holdfast-dev/holdfast/internal/quorum"
+import (
+	"slices"
 
-// MaxUnhealthy is spec.maxUnhealthy of the MachineHealthCheck that the set keeps: as many as etcd can lose. ok is false where the set
-// keeps none.
-func MaxUnhealthy(set *Set) (n int, ok bool) {
+	"github.com/holdfast-dev/holdfast/internal/quorum"
+)
+
+// MaxUnhealthy is spec.maxUnhealthy of the MachineHealthCheck that the set keeps: as many as etcd can lose, and none while the Node of a live
+// Machine is cordoned: whoever cordons a host is about to restart it, and the host comes back. ok is false where the set keeps none.
+func MaxUnhealthy(s *quorum.Snapshot, set *Set) (n int, ok bool) {
 	if !set.AutoRepair || !set.Reconciled() {
 		return 0, false
+	}
+	p := newPlanner(s, set)
+	if slices.ContainsFunc(p.live, func(m *quorum.Machine) bool {
+		node := p.join.Node(m)
+		return node != nil && node.Cordoned
+	}) {
+		return 0, true
 	}
 	return max(0, quorum.Tolerance(set.Replicas)), true
 }

@@ -21,7 +21,7 @@ type Counts struct {
 	Replicas    int // Machines that the set owns
 	Deleting    int // of these, being deleted
 	Ready       int // of these, with a ready Node
-	Updated     int // of these, ready and as the template says
+	Updated     int // of these, ready, as the template says and not being deleted
 	Unavailable int // how many ready ones are missing
 	Uneven      int // by how many live Machines the most crowded failure domain exceeds the emptiest
 }
@@ -165,7 +165,7 @@ func (p *planner) counts() Counts {
 			continue
 		}
 		c.Ready++
-		if p.outdated(m) == "" {
+		if p.outdated(m) == "" && !m.Deleting() {
 			c.Updated++
 		}
 	}

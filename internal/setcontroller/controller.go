@@ -126,7 +126,7 @@ func (c *Controller) round(ctx context.Context, began time.Time) (again time.Dur
 	if err := c.writeStatus(ctx, set, &plan, s.Now); err != nil {
 		return 0, err
 	}
-	failed := errors.Join(c.keepHealthCheck(ctx, set), c.act(ctx, set, plan.Actions, began))
+	failed := errors.Join(c.keepHealthCheck(ctx, s, set), c.act(ctx, set, plan.Actions, began))
 	switch {
 	case failed != nil:
 		return 0, failed

@@ -17,29 +17,28 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// For how long a Node may be not ready before its Machine is deleted, and how long a Machine may take to get one. The first is what the
-// platform's documentation uses for control-plane Machines.
-const (
-	notReadyFor  = 5 * time.Minute
-	startupLimit = 20 * time.Minute
-)
+// startupLimit is how long a Machine may take to get a Node.
+const startupLimit = 20 * time.Minute
 
 // keepHealthCheck makes the set's MachineHealthCheck, or deletes it where the set keeps none. Of one that is there it puts right which
-// Machines it is about and how many may be unhealthy; after how long a Machine is unhealthy is for people to change. One of that name that
-// is not the set's is left alone.
-func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) error {
+// Machines it is about, after how long they are unhealthy and how many may be; the rest is for people to change. One of that name that
+// is not the set's is left alone. While the set is deleted, one without an owner is the set's: with orphan propagation the garbage collector takes
+// the owner off.
+func (c *Controller) keepHealthCheck(ctx context.Context, s *quorum.Snapshot, set *observe.Set) error {
 	var stored machinev1beta1.MachineHealthCheck
 	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: cpms.HealthCheckName}, &stored)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read MachineHealthCheck %s: %w", cpms.HealthCheckName, err)
 	}
 	exists := err == nil
-	if exists && !metav1.IsControlledBy(&stored, set.Object) {
+	orphan := set.Facts.Deleting && set.Facts.Taken && metav1.GetControllerOf(&stored) == nil
+	if exists && !metav1.IsControlledBy(&stored, set.Object) && !orphan {
 		return nil
 	}
-	unhealthy, keeps := machineset.MaxUnhealthy(set.Facts)
+	unhealthy, keeps := machineset.MaxUnhealthy(s, set.Facts)
 	switch {
 	case !keeps && exists:
 		err = c.Client.Delete(ctx, &stored, client.Preconditions{UID: &stored.UID})
@@ -49,10 +48,11 @@ func (c *Controller) keepHealthCheck(ctx context.Context, set *observe.Set) erro
 		err = c.Client.Create(ctx, healthCheck(set.Object, unhealthy))
 	default:
 		wanted, now := healthCheck(set.Object, unhealthy).Spec, &stored.Spec
-		if equality.Semantic.DeepEqual(now.Selector, wanted.Selector) && equality.Semantic.DeepEqual(now.MaxUnhealthy, wanted.MaxUnhealthy) {
+		wanted.NodeStartupTimeout, wanted.RemediationTemplate = now.NodeStartupTimeout, now.RemediationTemplate
+		if equality.Semantic.DeepEqual(*now, wanted) {
 			return nil
 		}
-		now.Selector, now.MaxUnhealthy = wanted.Selector, wanted.MaxUnhealthy
+		*now = wanted
 		err = c.Client.Update(ctx, &stored)
 	}
 	if err != nil {
@@ -66,7 +66,7 @@ func healthCheck(set *machinev1.ControlPlaneMachineSet, maxUnhealthy int) *machi
 	most := intstr.FromInt(maxUnhealthy)
 	var notReady []machinev1beta1.UnhealthyCondition
 	for _, is := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionUnknown} {
-		notReady = append(notReady, machinev1beta1.UnhealthyCondition{Type: corev1.NodeReady, Status: is, Timeout: metav1.Duration{Duration: notReadyFor}})
+		notReady = append(notReady, machinev1beta1.UnhealthyCondition{Type: corev1.NodeReady, Status: is, Timeout: metav1.Duration{Duration: cpms.RepairAfter(set)}})
 	}
 	return &machinev1beta1.MachineHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{

@@ -200,7 +200,7 @@ func TestHealthCheck(t *testing.T) {
 	}
 	keep := func() {
 		t.Helper()
-		must(t, c.keepHealthCheck(t.Context(), seen))
+		must(t, c.keepHealthCheck(t.Context(), &quorum.Snapshot{}, seen))
 	}
 	keep()
 	if _, err := stored(); !apierrors.IsNotFound(err) {
@@ -218,13 +218,24 @@ func TestHealthCheck(t *testing.T) {
 	}
 	check.Spec.MaxUnhealthy = nil
 	check.Spec.UnhealthyConditions[0].Timeout.Duration = time.Minute
+	check.Spec.NodeStartupTimeout.Duration = time.Hour
 	must(t, c.Client.Update(t.Context(), check))
 	keep()
 	if check, err = stored(); err != nil || check.Spec.MaxUnhealthy == nil || check.Spec.MaxUnhealthy.String() != "1" {
 		t.Errorf("it is not put right: %v, %v", check.Spec.MaxUnhealthy, err)
 	}
-	if got := check.Spec.UnhealthyConditions[0].Timeout.Duration; got != time.Minute {
-		t.Errorf("a person's time of %s became %s", time.Minute, got)
+	if got := check.Spec.UnhealthyConditions[0].Timeout.Duration; got != 20*time.Minute {
+		t.Errorf("a Node may be not ready for %s", got)
+	}
+	if got := check.Spec.NodeStartupTimeout.Duration; got != time.Hour {
+		t.Errorf("a person's time of %s became %s", time.Hour, got)
+	}
+	for after, want := range map[string]time.Duration{"40m": 40 * time.Minute, "soon": 20 * time.Minute, "-1m": 20 * time.Minute} {
+		seen.Object.Annotations = map[string]string{cpms.RepairAfterAnnotation: after}
+		keep()
+		if check, err = stored(); err != nil || check.Spec.UnhealthyConditions[1].Timeout.Duration != want {
+			t.Errorf("after %s: %v, %v", after, check.Spec.UnhealthyConditions, err)
+		}
 	}
 	seen.Facts.AutoRepair = false
 	keep()
@@ -237,6 +248,11 @@ func TestHealthCheck(t *testing.T) {
 	keep()
 	if check, err = stored(); err != nil || check.UID != foreign.UID {
 		t.Errorf("another's is deleted: %v", err)
+	}
+	seen.Facts.Deleting = true // with orphan propagation, the garbage collector took the owner off first
+	keep()
+	if _, err := stored(); !apierrors.IsNotFound(err) {
+		t.Errorf("it stays behind: %v", err)
 	}
 }
 

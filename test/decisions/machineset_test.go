@@ -279,7 +279,7 @@ func (w *world) setStatus() string {
 	for _, c := range machineset.Conditions(w.cpms, &p) {
 		fmt.Fprintf(&b, "%s %t %s: %s\n", c.Type, c.True, c.Reason, strings.ReplaceAll(c.Message, "\n", " | "))
 	}
-	if n, ok := machineset.MaxUnhealthy(w.cpms); ok {
+	if n, ok := machineset.MaxUnhealthy(&w.s, w.cpms); ok {
 		fmt.Fprintf(&b, "health check with maxUnhealthy %d\n", n)
 	}
 	return b.String()

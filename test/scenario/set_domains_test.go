@@ -280,13 +280,7 @@ func (c *cluster) setSays(t *testing.T, condition machineset.ConditionType, stat
 // shortenHealthCheck has the set's MachineHealthCheck act after seconds instead of minutes, as a person may.
 func (c *cluster) shortenHealthCheck(t *testing.T) {
 	t.Helper()
-	var check machinev1beta1.MachineHealthCheck
-	must(t, c.as(sandbox.Admin).Get(t.Context(), client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.HealthCheckName}, &check))
-	patch := client.MergeFrom(check.DeepCopy())
-	for i := range check.Spec.UnhealthyConditions {
-		check.Spec.UnhealthyConditions[i].Timeout.Duration = 3 * time.Second
-	}
-	must(t, c.as(sandbox.Alice).Patch(t.Context(), &check, patch))
+	must(t, c.patchSet(t.Context(), `{"metadata":{"annotations":{"`+cpms.RepairAfterAnnotation+`":"3s"}}}`))
 }
 
 // spread counts the live Machines by failure domain.
