@@ -96,6 +96,7 @@ set-operator: ## Build the platform's control plane machine set operator (minute
 .PHONY: cpms
 cpms: binaries parts set-operator ## Run the platform's control plane machine set operator beside Holdfast, in both modes
 	go test -tags cpms -timeout 15m -run '^TestPlatformSets$$' ./test/custodian
+	cd test/cpms && go test .
 
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
 FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
