@@ -67,7 +67,7 @@ func set() []mutant {
 		{"set: health check: where that operator is not known", "machineset/set.go", "s.OperatorWhy == \"\" && ", ""},
 		{"set: health check: of what cannot be acted by", "machineset/set.go", " && s.Unusable == \"\"", ""},
 		{"set: health check: as many as etcd can lose", "machineset/healthcheck.go", "max(0, quorum.Tolerance(set.Replicas))", "quorum.Tolerance(set.Replicas) + 1"},
-		{"set: health check: a Node is cordoned", "machineset/healthcheck.go", "return node != nil && node.Cordoned", "return false"},
+		{"set: health check: a Node is cordoned", "machineset/healthcheck.go", "return node != nil && node.Cordoned", "return node != nil && false"},
 		{"set: health check: the Node of what is being deleted", "machineset/healthcheck.go", "slices.ContainsFunc(p.live,", "slices.ContainsFunc(slices.Concat(p.live, p.deleting),"},
 		{"set: status: what is being deleted is not up to date", "machineset/plan.go", "p.outdated(m) == \"\" && !m.Deleting() {", "p.outdated(m) == \"\" {"},
 		{"set: two steps wait", "machineset/plan.go", "len(p.plan.Actions) > 0 || p.waits {", "len(p.plan.Actions) > 0 {"},
