@@ -51,7 +51,7 @@ func mutants() []mutant {
 
 		{"set: deletes before others vote", "machineset/shrink.go", "n < p.set.Replicas {", "n < 0 {"},
 		{"set: deletes what replaced another", "machineset/shrink.go", "		l.Rank = rankOutdated", "		l.Rank = rankUpdated"},
-		{"set: waits for what does not come up", "machineset/gate.go", "p.outdated(m) != \"\" && is ==", "false && is =="},
+		{"set: waits for what does not come up", "machineset/gate.go", "p.outdated(m) != \"\" && !p.set.place(m).Fresh && is ==", "false && is =="},
 		{"set: does not wait for a learner", "machineset/gate.go", "member.Learner && !p.on(but, member)", "false && !p.on(but, member)"},
 		{"set: replaces none that is deleted", "machineset/grow.go", "coming >= p.set.Replicas", "coming > 0"},
 		{"set: replaces none that is outdated", "machineset/rollout.go", "p.outdated(m) != \"\" && (next == nil", "false && (next == nil"},
