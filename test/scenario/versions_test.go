@@ -65,13 +65,7 @@ func TestEtcdUpgrade(t *testing.T) {
 // restart has a host start again, and waits until its etcd is one of three that answer.
 func (c *cluster) restart(t *testing.T, name string) {
 	t.Helper()
-	must(t, c.Power(name, false))
-	eventually(t, quickly, "no etcd on "+name, func(context.Context) error {
-		if host, _ := c.Host(name); host.Etcd != nil {
-			return errors.New("it runs")
-		}
-		return nil
-	})
+	c.off(t, name)
 	must(t, c.Power(name, true))
 	eventually(t, slowly, "etcd on "+name, func(ctx context.Context) error {
 		host, _ := c.Host(name)
