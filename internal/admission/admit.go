@@ -36,7 +36,7 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 	case !r.guarded():
 		class := ids.Classify(r.User)
 		admitEvidence(&d, r, class)
-		admitOverride(&d, r, class) // of the rule claim, for its deletion
+		admitOverride(&d, r, class) // the rule claim may refuse its deletion
 	default:
 		class := ids.Classify(r.User)
 		admitOwners(&d, r, s)

@@ -63,8 +63,8 @@ func (r *Request) instanceChanges(fixes *Repairs) (changes []instanceChange) {
 	return changes
 }
 
-// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Not where a member of
-// its own is on record, evidence that cannot be read being none: that instance is the one that runs there.
+// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Not if the Machine
+// has evidence of a member: then the instance is its own. Evidence that cannot be read counts as none.
 func (r *Request) takesOff(class Class) bool {
 	return r.Operation == OperationUpdate && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && len(r.Old.OwnEvidence().MemberIDs) == 0 &&
 		slices.ContainsFunc(r.instanceChanges(&Repairs{}), func(c instanceChange) bool { return c.is == "" })
@@ -141,7 +141,7 @@ func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []st
 // claimNotTheirs is the denial for who is not the Machine API, or names another instance on a hooked Machine.
 func claimNotTheirs(r *Request, field string) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): which instance Machine %s has (%s) is the Machine API's to say, and once while a hook of etcd's is on.", quorum.RuleClaim, r.name(), field),
+		fmt.Sprintf("Refused (%s): only the Machine API says which instance Machine %s has (%s), and while etcd's hook or latch is on it says so once.", quorum.RuleClaim, r.name(), field),
 		"If it named another's instance, the machine controller would terminate that one when the Machine is deleted.",
 		"Leave " + field + " out of the change: the Machine API writes it once the instance exists.",
 	}

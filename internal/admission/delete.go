@@ -97,28 +97,29 @@ func admitHealthyDelete(r *Request, s *quorum.Snapshot, j *quorum.Join, voter *q
 	return false
 }
 
-// deletions are the deleting Machines but one that still host voters, and how many there may be, 0 for any number.
-func deletions(s *quorum.Snapshot, j *quorum.Join, but *quorum.Machine) (going []*quorum.Machine, limit int) {
+// deletions are the deleting Machines that still host voters, without the Machine except (nil for none), and how many there may be, 0 for any
+// number.
+func deletions(s *quorum.Snapshot, j *quorum.Join, except *quorum.Machine) (going []*quorum.Machine, limit int) {
 	voters, _ := s.Ring.Voters()
 	if limit = s.Limits.MaxDeleting; limit < 0 { // AsTolerated
 		limit = max(1, quorum.Tolerance(voters))
 	}
 	for i := range s.Machines {
-		if m := &s.Machines[i]; m != but && m.Deleting() && j.Voter(m) != nil {
+		if m := &s.Machines[i]; m != except && m.Deleting() && j.Voter(m) != nil {
 			going = append(going, m)
 		}
 	}
 	return going, limit
 }
 
-// anotherDeletion is a deleting Machine that had a member, where the one given had one, too. It counts where etcd is not known, and so what
-// etcd could do without: nil without one, or where any number may be deleted.
-func anotherDeletion(s *quorum.Snapshot, but *quorum.Machine) *quorum.Machine {
-	if s.Limits.MaxDeleting == 0 || len(but.OwnEvidence().MemberIDs) == 0 {
+// anotherDeletion is a deleting Machine other than except that has evidence of a member, if except has, too; nil without one, or where any number may
+// be deleted. It is asked while etcd is not known, and so what etcd could do without.
+func anotherDeletion(s *quorum.Snapshot, except *quorum.Machine) *quorum.Machine {
+	if s.Limits.MaxDeleting == 0 || len(except.OwnEvidence().MemberIDs) == 0 {
 		return nil
 	}
 	for i := range s.Machines {
-		if m := &s.Machines[i]; m.UID != but.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0 {
+		if m := &s.Machines[i]; m.UID != except.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0 {
 			return m
 		}
 	}

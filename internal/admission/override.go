@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// admitOverride keeps the override a person's, with the name of who set it.
+// admitOverride keeps the override a person's, with the name of who set it. How long it counts is in quorum/override.go.
 func admitOverride(d *Decision, r *Request, class Class) {
 	switch changed := r.New.Override != r.Old.Override; {
 	case !changed && r.New.OverrideBy == r.Old.OverrideBy:

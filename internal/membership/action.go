@@ -48,8 +48,8 @@ type (
 		Final       bool   // the Machine may host a member
 		Pod, PodUID string // Final: the Node's guard pod, which goes first; "" without one
 	}
-	// MarkIdle changes a Machine, and nothing that counts: what changes, cluster-etcd-operator looks at, and of what it does in etcd itself the
-	// API server tells it nothing.
+	// MarkIdle writes an annotation that means nothing to a Machine, so that cluster-etcd-operator looks at it at once: that operator watches
+	// Machines, and gets no event when a member leaves etcd.
 	MarkIdle struct{}
 	// RecordRelease writes a final release into the ledger, before it is performed.
 	RecordRelease struct{ Release quorum.Release }

@@ -12,7 +12,7 @@ import (
 )
 
 // addLearner is step 7: a ready Node whose live Machine hosts nothing gets a member, while there is room for a learner. Whether etcd takes one
-// now, etcd is asked: which voters its leader is connected to, no other knows.
+// now is not decided here: which voters its leader is connected to, that leader alone knows, and etcd refuses the action (see addRefused).
 func (p *planner) addLearner() []Action {
 	// A Machine without hook and latch gets no member.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
@@ -39,8 +39,8 @@ func (p *planner) addLearner() []Action {
 	}}
 }
 
-// refused is etcd's refusal to add the member that is to be added next, nil if it has not refused.
-func (p *planner) refused() *quorum.Failure {
+// addRefused is etcd's refusal to add the member that is to be added next, nil if it has not refused.
+func (p *planner) addRefused() *quorum.Failure {
 	for _, a := range p.addLearner() {
 		if f := Failing(p.s, a); f != nil && f.Refused {
 			return f

@@ -82,7 +82,7 @@ func (p *planner) blocker() string {
 		if why := p.listedTwice(); why != "" {
 			return why
 		}
-		if f := p.refused(); f != nil {
+		if f := p.addRefused(); f != nil {
 			return fmt.Sprintf("etcd has refused a member for Machine %s since %s, because its leader is not connected to enough voters", m.Name, f.Since.UTC().Format(time.RFC3339))
 		}
 		_, why := p.join.Hosting(m)

@@ -54,7 +54,7 @@ func (p *planner) finalRelease() []Action {
 		case unusable != "":
 			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: %s", m.Name, unusable)
 		case tie:
-			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: of several such Machines the one goes first whose Node the machine controller cordons, to drain it. If that lasts, "+
+			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: several such Machines wait, and the first to go is the one that the machine controller drains: it cordons that Node. If that lasts, "+
 				"the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, lift(m))
 		}
 	}
@@ -69,8 +69,9 @@ func (p *planner) finalRelease() []Action {
 	return []Action{{Step: 2, Machine: m.Name, UID: m.UID, Change: RecordRelease{record}, Why: p.whyReleased(m)}}
 }
 
-// turn is when a Machine is let go, of several whose hooks are off. The machine controller cordons the Node of one, and drains no other of the
-// control plane's until that one is gone, so that one goes first; and one that it does not drain.
+// turn is a Machine's place among several whose hooks are off: first those that are drained now or were, and those that have no Node; then
+// those whose rule a person lifted; then the rest. The machine controller cordons the Node of one, and drains no other of the control plane's
+// until that one is gone.
 func (p *planner) turn(m *quorum.Machine) int {
 	switch n := p.s.Node(m.NodeName); {
 	case n == nil || n.Cordoned || m.Drained:

@@ -13,7 +13,7 @@ import (
 // nodeStartupTimeout is for how long a new Machine may be without a Node before that is reported.
 const nodeStartupTimeout = 30 * time.Minute
 
-// observe notes what is wrong whatever is done.
+// observe adds the notes that hold whichever step acts, and says whether a learner is under way.
 func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]

@@ -53,7 +53,7 @@ type planner struct {
 }
 
 // decide fills the plan with the first step that has something to do. A step of which every action fails does not stop those after
-// it, and step 8 always runs.
+// it. In full mode step 8 runs beside whichever step acts, but not while etcd is not known, its list is wrong, it has no leader, or an alarm stands.
 func (p *planner) decide() {
 	s := p.s
 	p.plan.Notes = AlarmNotes(&s.Ring)
@@ -112,7 +112,7 @@ func (p *planner) decide() {
 			p.note(ReasonDesiredReplicasUnknown, "", "how many voters are wanted is not known, so etcd's members are left alone: %s", s.DesiredWhy)
 		default:
 			steps = append(steps, p.removeLearner, p.removeVoter, p.removeDead, p.promote, p.addLearner)
-			if f := p.refused(); f != nil {
+			if f := p.addRefused(); f != nil {
 				p.plan.Refused = f.What
 			}
 		}

@@ -87,7 +87,7 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
-// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, but for those that a drain has taken theirs. In
+// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, without cordoned Nodes whose pod a drain has taken. In
 // guard mode a Node without a member may wait for its pod.
 func GuardPodsWanted(s *quorum.Snapshot) (n int) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
@@ -158,8 +158,8 @@ func (p *planner) isNodeOf(n *quorum.Node, kind func(*quorum.Machine) bool) bool
 }
 
 // releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
-// counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: not before the
-// budget lets nothing be drained any more, and while enough others are not, unless a person lifted the rule.
+// counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: once the budget is sized so that
+// nothing can be drained any more, and enough of the other guard pods are ready. A person who lifted the rule escape-hatch waives both.
 func (p *planner) releasePod(m *quorum.Machine) (pod *quorum.GuardPod, ok bool) {
 	n := p.join.Node(m)
 	if n == nil || !p.s.QuorumGuard.Manageable() {

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// removeDead is the second half of step 5. It removes a dead voter, although voters then drop below desired for a moment, if
+// removeDead is step 5. It removes a dead voter, although voters then drop below desired for a moment, if
 // etcd refuses to add a replacement while that voter is listed; or if the host that waits has the dead voter's address, because etcd lists
 // a peer URL only once, and no other Machine can get a learner. A Machine whose learner gave way does not count as one that can.
 // While there is a learner, nothing is removed: the learner needs no other place, and a voter that seems dead may only be slow. The other
@@ -16,7 +16,7 @@ func (p *planner) removeDead() []Action {
 	if p.hasLearner() {
 		return nil
 	}
-	refused := p.refused() != nil
+	refused := p.addRefused() != nil
 	otherWay := p.waitingMachine(func(m *quorum.Machine) bool {
 		return p.free(m) && p.join.Node(m).GaveWayAt.IsZero()
 	}) != nil

@@ -51,7 +51,7 @@ func (p *planner) removeLearner() []Action {
 func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string {
 	waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
 	switch {
-	case waits != nil && p.refused() == nil && p.roomFor(waits) && p.free(waits): // it gets a learner of its own
+	case waits != nil && p.addRefused() == nil && p.roomFor(waits) && p.free(waits): // it gets a learner of its own
 	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
 		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
 	}

@@ -223,8 +223,8 @@ func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionP
 			Reason: new(metav1.StatusReasonForbidden),
 		}, {
 			Expression: not(all(some(operation("UPDATE"), namesInstance("object")), some(denied...))),
-			MessageExpression: quote("Refused (claim): which instance Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
-				" has (spec.providerID, and the annotations that name it) is the Machine API's to say, and once while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
+			MessageExpression: quote("Refused (claim): only the Machine API says which instance Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
+				" has (spec.providerID, and the annotations that name it), and while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it says so once. "+
 					"If it named another's, the machine controller would terminate that one with the Machine. Leave these fields as they are; "+
 					"who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
 			Reason: new(metav1.StatusReasonForbidden),
