@@ -193,9 +193,11 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		set(g.notes, float64(n), string(reason))
 	}
 	if s.QuorumGuard.Stands() {
-		pods, ready := 0, 0
+		pods, ready, wanted := 0, 0, membership.GuardNodes(s)
 		for _, pod := range s.QuorumGuard.Pods {
-			if !pod.Deleting && pod.Owner == quorum.PodOwnerGuard {
+			// cluster-etcd-operator keeps the pod of a Node whose member it has removed, until the Node is gone.
+			left := s.Mode == quorum.ModeGuard && s.Ring.Known && !slices.Contains(wanted, pod.Node)
+			if !pod.Deleting && pod.Owner == quorum.PodOwnerGuard && !left {
 				pods++
 				if pod.Ready {
 					ready++
@@ -208,7 +210,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		set(g.guardPods, float64(pods))
 		set(g.guardPodsReady, float64(ready))
 		if s.Ring.Known {
-			set(g.guardPodsWanted, float64(membership.GuardPodsWanted(s)))
+			set(g.guardPodsWanted, float64(len(wanted)))
 		}
 	}
 	return out

@@ -42,9 +42,13 @@ const RepairAfterAnnotation = "holdfast.dev/auto-repair-after"
 // take more than 10 minutes.
 const usualRepairAfter = 20 * time.Minute
 
-// RepairAfter is for how long a Node may be not ready before its Machine is deleted. What is no duration counts for nothing.
+// leastRepairAfter is shorter than any restart of a host.
+const leastRepairAfter = 5 * time.Minute
+
+// RepairAfter is for how long a Node may be not ready before its Machine is deleted. What is no duration, or a shorter one than 5 minutes,
+// counts for nothing.
 func RepairAfter(set *machinev1.ControlPlaneMachineSet) time.Duration {
-	if d, err := time.ParseDuration(set.Annotations[RepairAfterAnnotation]); err == nil && d > 0 {
+	if d, err := time.ParseDuration(set.Annotations[RepairAfterAnnotation]); err == nil && d >= leastRepairAfter {
 		return d
 	}
 	return usualRepairAfter

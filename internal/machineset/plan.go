@@ -165,7 +165,7 @@ func (p *planner) counts() Counts {
 			continue
 		}
 		c.Ready++
-		if p.outdated(m) == "" && !m.Deleting() {
+		if p.outdated(m) == "" && p.set.place(m).Unclear == "" && !m.Deleting() {
 			c.Updated++
 		}
 	}
@@ -186,9 +186,12 @@ func (p *planner) votes(m *quorum.Machine) bool {
 	return v != nil && v.Healthy && p.join.Host(v).Machine() == m
 }
 
-// outdated is why a Machine is to be replaced, "" if it is as the set says.
+// outdated is why a Machine is to be replaced, "" if it is as the set says, or where that is not known.
 func (p *planner) outdated(m *quorum.Machine) string {
 	place := p.set.place(m)
+	if place.Unclear != "" {
+		return ""
+	}
 	if place.Outdated == "" && len(p.set.Domains) > 0 && !slices.Contains(p.set.Domains, place.Domain) {
 		return fmt.Sprintf("failure domain %s is none of the set's", cmp.Or(place.Domain, "\"\""))
 	}

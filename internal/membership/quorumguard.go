@@ -87,17 +87,17 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
-// GuardPodsWanted is how many guard pods there are to be: one for each Node that needs one, without cordoned Nodes whose pod a drain has taken. In
+// GuardNodes are the Nodes that are to have a guard pod: each that needs one, without cordoned Nodes whose pod a drain has taken. In
 // guard mode a Node without a member may wait for its pod.
-func GuardPodsWanted(s *quorum.Snapshot) (n int) {
+func GuardNodes(s *quorum.Snapshot) (names []string) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		if p.nodeNeedsPod(node) && (p.nodeLacksPod(node) || s.QuorumGuard.Pod(node.Name) != nil) {
-			n++
+			names = append(names, node.Name)
 		}
 	}
-	return n
+	return names
 }
 
 // nodeLacksPod says whether a Node is without a guard pod that it should have by now.

@@ -7,6 +7,7 @@ import (
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,6 +32,7 @@ type Set struct {
 // SnapshotWithSet reads a Snapshot and the ControlPlaneMachineSet beside it, which is nil where there is none. The set is read first: what
 // is decided by it is written only if it is still the one that was read.
 func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set, error) {
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
 	set := &Set{Object: &machinev1.ControlPlaneMachineSet{}}
@@ -51,29 +53,34 @@ func (o *Observer) SnapshotWithSet(ctx context.Context) (*quorum.Snapshot, *Set,
 	if err != nil {
 		return nil, nil, err
 	}
-	set.Trial = o.try(ctx, set)
+	operator, why := o.SetOperator(ctx)
+	set.Trial = o.try(whole, set)
 	set.Facts = cpms.Read(set.Object, objects, set.Infrastructure, set.Trial)
 	set.MachineVersions = make(map[types.UID]string, len(objects))
 	for i := range objects {
 		set.MachineVersions[objects[i].UID] = objects[i].ResourceVersion
 	}
-	if set.Facts.OtherOperator, err = o.SetOperator(ctx); err != nil {
-		set.Facts.OperatorWhy = err.Error()
+	if set.Facts.OtherOperator = operator; why != nil {
+		set.Facts.OperatorWhy = why.Error()
 	}
 	return s, set, nil
 }
 
 // try finds out what the API server makes of the Machines that a set would create: webhooks fill in what the template leaves out. A set that
-// cannot be read has none.
+// cannot be read has none. A webhook that is slow or gone delays nothing but the trial.
 func (o *Observer) try(ctx context.Context, set *Set) cpms.Trial {
 	machines, err := cpms.Trials(set.Object, set.Infrastructure)
 	if err != nil {
 		return cpms.Trial{}
 	}
+	ctx, cancel := context.WithTimeout(ctx, APITimeout)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range machines {
-		if err := o.Tries.Create(ctx, m, client.DryRunAll); err != nil {
-			return cpms.Trial{Why: fmt.Sprintf("a Machine of the set's template was refused in a trial: %v", err)}
-		}
+		group.Go(func() error { return o.Tries.Create(ctx, m, client.DryRunAll) })
+	}
+	if err := group.Wait(); err != nil {
+		return cpms.Trial{Why: fmt.Sprintf("a Machine of the set's template was refused in a trial: %v", err)}
 	}
 	return cpms.Trial{Machines: machines}
 }

@@ -28,6 +28,9 @@ const startupLimit = 20 * time.Minute
 // is not the set's is left alone. While the set is deleted, one without an owner is the set's: with orphan propagation the garbage collector takes
 // the owner off.
 func (c *Controller) keepHealthCheck(ctx context.Context, s *quorum.Snapshot, set *observe.Set) error {
+	if set.Facts.OperatorWhy != "" {
+		return nil // whose it is, is not known for the moment
+	}
 	var stored machinev1beta1.MachineHealthCheck
 	err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: cpms.HealthCheckName}, &stored)
 	if err != nil && !apierrors.IsNotFound(err) {

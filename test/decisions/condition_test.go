@@ -109,8 +109,8 @@ func TestInMaintenance(t *testing.T) {
 	}
 }
 
-// TestGuardPodsWanted: each Node that hosts a member or is to is to have a guard pod, until a drain has taken it.
-func TestGuardPodsWanted(t *testing.T) {
+// TestGuardNodes: each Node that hosts a member or is to is to have a guard pod, until a drain has taken it.
+func TestGuardNodes(t *testing.T) {
 	for lines, want := range map[string]int{
 		"guard 2":                                4,
 		"guard 2\npod m-0\nmachine m-0 cordoned": 4,
@@ -118,7 +118,7 @@ func TestGuardPodsWanted(t *testing.T) {
 		"mode guard\nguard 2":                    3,
 		"mode guard\nguard 2\npod m-3":           4,
 	} {
-		if got := membership.GuardPodsWanted(&witnessed(t, lines).s); got != want {
+		if got := len(membership.GuardNodes(&witnessed(t, lines).s)); got != want {
 			t.Errorf("%q: %d pods are wanted, want %d", lines, got, want)
 		}
 	}
