@@ -379,7 +379,7 @@ func (f *fixture) testInstance(t *testing.T) {
 		return m
 	}
 	for _, user := range []string{gitops, operator, deployer} {
-		if err := f.client(t, user, nil).Create(t.Context(), named("named")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (claim): which instance Machine named has") {
+		if err := f.client(t, user, nil).Create(t.Context(), named("named")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (claim): only the Machine API says which instance Machine named has") {
 			t.Errorf("%s creates a Machine with a provider ID: %v", user, err)
 		}
 	}

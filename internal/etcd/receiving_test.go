@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
@@ -19,7 +20,13 @@ func TestReceiving(t *testing.T) {
 	g := NewWithT(t)
 	r := startRing(t, 1)
 	spec := r.Members[0].Spec()
-	spec.Extra = append(spec.Extra, "--snapshot-count=5", "--snapshot-catchup-entries=5") // the log's beginning is soon gone
+	entries := "--snapshot-catchup-entries=5"
+	if old, err := assets.Before("etcd", "3.6"); err != nil {
+		t.Fatal(err)
+	} else if old {
+		entries = "--experimental-snapshot-catchup-entries=5"
+	}
+	spec.Extra = append(spec.Extra, "--snapshot-count=5", entries) // the log's beginning is soon gone
 	g.Expect(r.Members[0].Stop()).To(Succeed())
 	leader, err := ring.StartMember(r.CA, spec)
 	g.Expect(err).NotTo(HaveOccurred())
