@@ -108,7 +108,11 @@ func TestMetrics(t *testing.T) {
 		t.Error("there is a minAvailable without a budget")
 	}
 	look(0, func(s *quorum.Snapshot) {
-		s.Mode, s.QuorumGuard = quorum.ModeGuard, quorum.Guard{MinAvailable: new(1), Pods: []quorum.GuardPod{{Name: "a", Owner: quorum.PodOwnerGuard, Ready: true}}}
+		s.Machines[0].NodeName, s.Nodes = "master-0", []quorum.Node{{Name: "master-0", Ready: true}}
+		// That operator leaves a pod on a Node whose member it removed.
+		s.Mode, s.QuorumGuard = quorum.ModeGuard, quorum.Guard{MinAvailable: new(1), Pods: []quorum.GuardPod{
+			{Name: "a", Node: "master-0", Owner: quorum.PodOwnerGuard, Ready: true}, {Name: "b", Node: "left", Owner: quorum.PodOwnerGuard, Ready: true},
+		}}
 	})
 	has("cluster-etcd-operator's", map[string]float64{"quorum_guard_min_available{}": 1, "quorum_guard_pods{}": 1, "quorum_guard_pods_ready{}": 1, "condition{QuorumGuardTooSmall}": 1})
 	deleting := func(s *quorum.Snapshot) { s.Machines[0].DeletedAt = noon }

@@ -230,14 +230,19 @@ func TestHealthCheck(t *testing.T) {
 	if got := check.Spec.NodeStartupTimeout.Duration; got != time.Hour {
 		t.Errorf("a person's time of %s became %s", time.Hour, got)
 	}
-	for after, want := range map[string]time.Duration{"40m": 40 * time.Minute, "soon": 20 * time.Minute, "-1m": 20 * time.Minute} {
+	for after, want := range map[string]time.Duration{"40m": 40 * time.Minute, "soon": 20 * time.Minute, "-1m": 20 * time.Minute, "10s": 20 * time.Minute} {
 		seen.Object.Annotations = map[string]string{cpms.RepairAfterAnnotation: after}
 		keep()
 		if check, err = stored(); err != nil || check.Spec.UnhealthyConditions[1].Timeout.Duration != want {
 			t.Errorf("after %s: %v, %v", after, check.Spec.UnhealthyConditions, err)
 		}
 	}
-	seen.Facts.AutoRepair = false
+	seen.Facts.AutoRepair, seen.Facts.OperatorWhy = false, "the API server does not say"
+	keep()
+	if _, err := stored(); err != nil {
+		t.Errorf("it goes while it is not known whose the set is: %v", err)
+	}
+	seen.Facts.OperatorWhy = ""
 	keep()
 	if _, err := stored(); !apierrors.IsNotFound(err) {
 		t.Errorf("it stays: %v", err)
