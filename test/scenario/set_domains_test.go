@@ -221,13 +221,13 @@ func TestSetFailures(t *testing.T) {
 	})
 
 	t.Run("a host dies, and the MachineHealthCheck finds it", func(t *testing.T) {
-		c.shortenHealthCheck(t)
 		t.Cleanup(func() {
 			if t.Failed() {
 				t.Log(process.Tail(filepath.Join(c.Logs, "machine-api.log"), 40))
 			}
 		})
 		must(t, c.Power(first[0], false))
+		c.notReadyForLong(t, first[0])
 		c.gone(t, 3*slowly, first[0]) // its controller backs off for longer and longer while more are unhealthy than maxUnhealthy
 		c.setSettles(t, 3, sandbox.InstanceType)
 	})
@@ -277,10 +277,23 @@ func (c *cluster) setSays(t *testing.T, condition machineset.ConditionType, stat
 	})
 }
 
-// shortenHealthCheck has the set's MachineHealthCheck act after seconds instead of minutes, as a person may.
-func (c *cluster) shortenHealthCheck(t *testing.T) {
+// notReadyForLong dates back since when a Node is not ready, which is what a MachineHealthCheck goes by.
+func (c *cluster) notReadyForLong(t *testing.T, name string) {
 	t.Helper()
-	must(t, c.patchSet(t.Context(), `{"metadata":{"annotations":{"`+cpms.RepairAfterAnnotation+`":"3s"}}}`))
+	eventually(t, quickly, "Node "+name+" not ready for an hour", func(ctx context.Context) error {
+		var node corev1.Node
+		if err := c.as(sandbox.Admin).Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return err
+		}
+		ready := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		})
+		if ready < 0 {
+			return errors.New("it is ready")
+		}
+		node.Status.Conditions[ready].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+		return c.as(sandbox.Admin).Status().Update(ctx, &node)
+	})
 }
 
 // spread counts the live Machines by failure domain.

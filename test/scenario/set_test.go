@@ -171,10 +171,12 @@ func TestSetScales(t *testing.T) {
 
 // twoOfFiveDie: the set's MachineHealthCheck deletes both Machines, and the set replaces them.
 func (c *cluster) twoOfFiveDie(t *testing.T) {
-	c.shortenHealthCheck(t)
 	dead := c.machineNames(t)[:2]
 	for _, name := range dead {
 		must(t, c.Power(name, false))
+	}
+	for _, name := range dead {
+		c.notReadyForLong(t, name)
 	}
 	for _, name := range dead {
 		c.gone(t, 3*slowly, name)
