@@ -1,7 +1,9 @@
 package cpms
 
 import (
+	"bytes"
 	"encoding/json"
+	"flag"
 	"maps"
 	"os"
 	"slices"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 )
+
+var update = flag.Bool("update", false, "write testdata/successors.jsonl anew")
 
 // recorded is one case of testdata/platform.json: objects, and what the platform's own operator says of them. test/cpms records it.
 type recorded struct {
@@ -32,6 +36,8 @@ type recorded struct {
 
 // TestLikeThePlatform: of sets that the platform's generator writes, with changes, Holdfast says of each Machine what the platform's operator says:
 // whether it is replaced, its index, and what its successor is. So a set is taken over and given back without a replacement that need not be.
+//
+// The Machines that Holdfast creates are in testdata/successors.jsonl; test/cpms has the platform's operator judge them.
 func TestLikeThePlatform(t *testing.T) {
 	raw, err := os.ReadFile("testdata/platform.json")
 	if err != nil {
@@ -41,6 +47,7 @@ func TestLikeThePlatform(t *testing.T) {
 	if err := json.Unmarshal(raw, &all); err != nil {
 		t.Fatal(err)
 	}
+	successors := map[string][]*machinev1beta1.Machine{} // by the case's name
 	for i := range all {
 		r := &all[i]
 		t.Run(r.Name, func(t *testing.T) {
@@ -79,6 +86,7 @@ func TestLikeThePlatform(t *testing.T) {
 					t.Fatal(err)
 				}
 				edited(t, next, fill)
+				successors[r.Name] = append(successors[r.Name], next)
 				ours, err := tmpl.read(next.Spec)
 				if err != nil {
 					t.Fatal(err)
@@ -92,5 +100,20 @@ func TestLikeThePlatform(t *testing.T) {
 				}
 			}
 		})
+	}
+	var got bytes.Buffer // a line for each case
+	for _, r := range all {
+		if err := json.NewEncoder(&got).Encode(map[string]any{r.Name: successors[r.Name]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const file = "testdata/successors.jsonl"
+	if *update {
+		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("Holdfast creates other Machines than %s has (-update writes it anew; then run make cpms): %v", file, err)
 	}
 }

@@ -210,6 +210,49 @@ func TestRecording(t *testing.T) {
 	}
 }
 
+// TestSuccessors: of a Machine that Holdfast creates the platform's operator says that it is as the set says, so that a set can be given back
+// without a replacement.
+func TestSuccessors(t *testing.T) {
+	var all []recorded
+	var successors map[string][]machinev1beta1.Machine
+	for file, into := range map[string]any{recording: &all, "../../internal/cpms/testdata/successors.jsonl": &successors} {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for d := json.NewDecoder(bytes.NewReader(raw)); d.More(); {
+			if err := d.Decode(into); err != nil { // of a map: adds to it
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range all {
+		r := &all[i]
+		t.Run(r.Name, func(t *testing.T) {
+			if r.Machines = successors[r.Name]; len(r.Machines) == 0 {
+				t.Fatal("Holdfast creates none")
+			}
+			c := api(t, r, r.Set.DeepCopy())
+			p, err := provider.NewMachineProvider(t.Context(), logr.Discard(), c, record.NewFakeRecorder(100), r.Set.DeepCopy(), provider.OpenshiftMachineProviderOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			infos, err := p.GetMachineInfos(t.Context(), logr.Discard())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(infos) != len(r.Machines) {
+				t.Errorf("%d of %d Machines are the set's", len(infos), len(r.Machines))
+			}
+			for _, info := range infos {
+				if info.NeedsUpdate {
+					t.Errorf("%s needs an update: %v", info.MachineRef.ObjectMeta.Name, info.Diff)
+				}
+			}
+		})
+	}
+}
+
 // api has the objects. What is created is filled in as webhooks do.
 func api(t *testing.T, r *recorded, objects ...client.Object) client.Client {
 	t.Helper()
