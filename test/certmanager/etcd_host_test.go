@@ -71,6 +71,7 @@ func (f *fixture) etcdHosts() {
 		h := sandbox.EtcdHost{
 			Node: fmt.Sprintf("etcd-%d", i), Address: block.Addr(i + 1).String(), Ports: ring.Ports{Client: ports[0], Peer: ports[1]},
 			Loopback:      netip.AddrPortFrom(block.Addr(i+101), uint16(ports[2])).String(),
+			Clients:       netip.AddrPortFrom(block.Addr(i+101), uint16(ports[0])).String(),
 			Configuration: filepath.Join(dir, "configuration"), Data: dir,
 		}
 		hosts = append(hosts, h)

@@ -52,18 +52,16 @@ func (s *Sandbox) openDoors() error {
 
 // apiserverSpec runs kube-apiserver on the ring that it helps to guard.
 func (s *Sandbox) apiserverSpec() (process.Spec, error) {
+	return s.apiserverSpecOf("kube-apiserver", s.apiserverAddress, s.Endpoints()...)
+}
+
+// apiserverSpecOf is that of one API server, of several that have certificate, keys and audit log in common.
+func (s *Sandbox) apiserverSpecOf(name, address string, etcd ...string) (process.Spec, error) {
 	path, err := assets.Path("kube-apiserver")
 	if err != nil {
 		return process.Spec{}, err
 	}
-	host, port, err := net.SplitHostPort(s.apiserverAddress)
-	if err != nil {
-		return process.Spec{}, err
-	}
-	cert, key, err := s.ca.IssueFiles(s.pki(), "kube-apiserver", pki.Leaf{
-		CommonName: "kube-apiserver",
-		Hosts:      []string{host, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-	})
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return process.Spec{}, err
 	}
@@ -72,20 +70,20 @@ func (s *Sandbox) apiserverSpec() (process.Spec, error) {
 		return process.Spec{}, err
 	}
 	return process.Spec{
-		Name: "kube-apiserver", Path: path, Log: s.logFile("kube-apiserver"), Env: process.Roomy(),
+		Name: name, Path: path, Log: s.logFile(name), Env: process.Roomy(),
 		Noise: "addrConn.createTransport failed", // where a voter is down
 		Args: append([]string{
-			"--etcd-servers=" + strings.Join(s.Endpoints(), ","),
+			"--etcd-servers=" + strings.Join(etcd, ","),
 			"--etcd-cafile=" + s.EtcdFiles.CA, "--etcd-certfile=" + s.EtcdFiles.Cert, "--etcd-keyfile=" + s.EtcdFiles.Key,
 			"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
-			"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
+			"--tls-cert-file=" + s.apiserverCert, "--tls-private-key-file=" + s.apiserverKey,
 			"--token-auth-file=" + s.tokenFile(),
 			"--service-account-issuer=" + s.Server(),
-			"--service-account-key-file=" + cert, "--service-account-signing-key-file=" + key,
+			"--service-account-key-file=" + s.apiserverCert, "--service-account-signing-key-file=" + s.apiserverKey,
 			"--authorization-mode=RBAC",
 			"--service-cluster-ip-range=" + s.serviceRange(),
-			// There is no network beyond loopback to publish the server in, and
-			// nothing that makes default service accounts.
+			// There is no network beyond loopback to publish the server in: Endpoints may not hold such addresses,
+			// so no API server has a lease there either. Nothing makes default service accounts.
 			"--endpoint-reconciler-type=none",
 			"--allow-privileged", // as every cluster: the pods of a control plane are
 			"--disable-admission-plugins=ServiceAccount",

@@ -23,6 +23,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/test/pki"
+	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
@@ -62,13 +63,18 @@ var errNoAddress = errors.New("the cloud has no address left: delete an instance
 type cloud struct {
 	ca    *pki.Authority
 	ports ring.Ports
-	// metrics are, by a host's address, where its etcd serves what it serves on a real host's loopback.
-	metrics map[string]string
+	// own are, by a host's address, where its etcd serves what it serves on a real host's loopback.
+	own     map[string]ownAddresses
 	logs    string // directory
 	hosts   string // directory of the hosts' disks
 	members *members
 	// pod is each host's static pod of etcd.
 	pod *corev1.Pod
+	// apiServer is what a host's API server runs, nil where hosts have none.
+	apiServer func(*host) (process.Spec, error)
+	// apiPort is where it serves on the host's address, and apiClient asks it whether it is ready.
+	apiPort   int
+	apiClient *http.Client
 	// etcd is its binary, and etcdArgs are more flags for it.
 	etcd     atomic.Pointer[string]
 	etcdArgs []string

@@ -35,6 +35,8 @@ type host struct {
 	changed     chan struct{}    // closed when on or etcd changes, and replaced
 	etcd        *process.Process // of etcd's container: holdfast verify membership, which becomes etcd; nil while none runs
 	ready       bool             // etcd's container, by its probes
+	apiServer   *process.Process // nil while none runs
+	serves      context.Context  // of the API server, until it is not ready any more; nil while it is not
 	pods        int              // pods of etcd that there were, one after the other
 	ctx         context.Context  // until it is terminated
 	cancel      context.CancelFunc
@@ -51,6 +53,7 @@ func (h *host) start(ctx context.Context) {
 	loops.Go(func() { h.runEtcd(ctx) })
 	loops.Go(func() { h.runKubelet(ctx) })
 	loops.Go(func() { h.runPods(ctx) })
+	loops.Go(func() { h.runAPIServer(ctx) })
 	go func() {
 		loops.Wait()
 		close(h.done)
@@ -252,11 +255,14 @@ type Host struct {
 	Etcd *process.Process
 	// Ready says whether etcd's container is, by its readiness probe.
 	Ready bool
+	// APIServer is the process of its API server, and Serves says whether requests are led there; where each host has one.
+	APIServer *process.Process
+	Serves    bool
 }
 
 func (h *host) public() Host {
 	h.mu.Lock()
-	etcd, ready := h.etcd, h.ready
+	etcd, ready, apiServer, serves := h.etcd, h.ready, h.apiServer, h.serves != nil
 	h.mu.Unlock()
 	if etcd != nil && !runsEtcd(etcd) {
 		etcd = nil
@@ -264,6 +270,7 @@ func (h *host) public() Host {
 	return Host{
 		Name: h.name, Address: h.at(), DataDir: h.dataDir(),
 		ClientURL: h.cloud.ports.ClientURL(h.at()), PeerURL: h.peerURL(), MetricsURL: "http://" + h.etcdHost().Loopback + "/metrics", Etcd: etcd, Ready: ready,
+		APIServer: apiServer, Serves: serves,
 	}
 }
 

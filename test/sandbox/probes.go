@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ func (h *host) runProbe(ctx context.Context, kind string, p *corev1.Probe, tell 
 	tick := time.NewTicker(time.Duration(max(p.PeriodSeconds, 1)) * time.Second)
 	defer tick.Stop()
 	for failed := int32(0); ; {
-		err := probeHTTP(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second, url)
+		err := probeHTTP(ctx, http.DefaultClient, time.Duration(max(p.TimeoutSeconds, 1))*time.Second, url)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -84,6 +84,11 @@ func (p *proxy) close() error {
 
 // lead joins each new connection with one to the address that is picked for it, until the listener is closed.
 func lead(ctx context.Context, listener net.Listener, log *slog.Logger, pick func() (address string, ok bool)) {
+	accept(listener, log, func(from net.Conn) { join(ctx, from, log, pick) })
+}
+
+// accept serves each new connection, until the listener is closed.
+func accept(listener net.Listener, log *slog.Logger, serve func(net.Conn)) {
 	for {
 		from, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -93,7 +98,7 @@ func lead(ctx context.Context, listener net.Listener, log *slog.Logger, pick fun
 			log.Error("accepting", "error", err)
 			return
 		}
-		go join(ctx, from, log, pick)
+		go serve(from)
 	}
 }
 

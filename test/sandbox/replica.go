@@ -121,7 +121,7 @@ func (s *Sandbox) followReadiness(ctx context.Context, r *replica) {
 		}
 		proc := r.component.Process()
 		ok, why := probe.look(func(p *corev1.Probe) error {
-			return probeHTTP(ctx, time.Duration(p.TimeoutSeconds)*time.Second, s.url(r.ports.probe, "/readyz"))
+			return probeHTTP(ctx, http.DefaultClient, time.Duration(p.TimeoutSeconds)*time.Second, s.url(r.ports.probe, "/readyz"))
 		})
 		switch {
 		case why == "":

@@ -71,6 +71,9 @@ type Options struct {
 	// equals sign; a repeated flag replaces the sandbox's. With --webhook-url
 	// among them Holdfast keeps its registrations, and the sandbox makes none.
 	HoldfastArgs []string
+	// APIServers has each host run an API server of its own, which knows that host's member of etcd alone, by its loopback address.
+	// The API's address leads to those that are ready. Sandbox.APIServer then never runs.
+	APIServers bool
 	// Etcd is the binary of the hosts' etcd, "" for the one that is built, and EtcdArgs are more flags for it.
 	Etcd     string
 	EtcdArgs []string
@@ -141,6 +144,8 @@ type Sandbox struct {
 	block            *loopback.Block
 	pool             []string // the hosts' addresses
 	apiserverAddress string   // host:port
+	apiserverCert    string   // files, which all API servers have in common
+	apiserverKey     string
 	doors            []string // etcd's endpoints, as the API server knows them
 	holdfastHost     string
 	webhookPort      int // where Holdfast's webhooks are registered
@@ -245,7 +250,7 @@ func (s *Sandbox) prepare() error {
 	}
 	s.closers = append(s.closers, s.block.Close)
 	hosts := s.options.Replicas + s.options.SpareAddresses
-	ports, err := s.block.FreePorts(4 + hosts)
+	ports, err := s.block.FreePorts(4 + 2*hosts)
 	if err != nil {
 		return err
 	}
@@ -253,11 +258,12 @@ func (s *Sandbox) prepare() error {
 	s.holdfastHost = s.block.Addr(2).String()
 	s.machineAPIHost, s.machineAPIPort = s.block.Addr(3).String(), ports[1]
 	etcdPorts := ring.Ports{Client: ports[2], Peer: ports[3]}
-	metrics := map[string]string{}
+	own := map[string]ownAddresses{}
 	for i := range hosts {
 		address := s.block.Addr(10 + i).String()
 		s.pool = append(s.pool, address)
-		metrics[address] = joinPort(s.block.Addr(4).String(), ports[4+i])
+		loopback := s.block.Addr(4).String()
+		own[address] = ownAddresses{metrics: joinPort(loopback, ports[4+i]), clients: joinPort(loopback, ports[4+hosts+i])}
 	}
 
 	var podIPs []string
@@ -269,6 +275,12 @@ func (s *Sandbox) prepare() error {
 		return err
 	}
 	if err := s.writeIdentities(); err != nil {
+		return err
+	}
+	if s.apiserverCert, s.apiserverKey, err = s.ca.IssueFiles(s.pki(), "kube-apiserver", pki.Leaf{
+		CommonName: "kube-apiserver",
+		Hosts:      []string{s.block.Addr(1).String(), "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+	}); err != nil {
 		return err
 	}
 	var founders []string
@@ -299,17 +311,17 @@ func (s *Sandbox) prepare() error {
 	}); err != nil {
 		return fmt.Errorf("the administrator's client: %w", err)
 	}
-	if err := s.openCloud(etcdPorts, metrics, podIPs); err != nil {
+	if err := s.openCloud(etcdPorts, own, podIPs); err != nil {
 		return err
 	}
-	if err := s.openDoors(); err != nil {
+	if err := errors.Join(s.openDoors(), s.openAPI()); err != nil {
 		return err
 	}
 	return s.startBalancer()
 }
 
 // openCloud lets the cloud serve its API, without an instance yet.
-func (s *Sandbox) openCloud(ports ring.Ports, metrics map[string]string, podIPs []string) error {
+func (s *Sandbox) openCloud(ports ring.Ports, own map[string]ownAddresses, podIPs []string) error {
 	core, err := corev1client.NewForConfig(s.Config(Admin))
 	if err != nil {
 		return fmt.Errorf("the kubelets' client: %w", err)
@@ -325,7 +337,7 @@ func (s *Sandbox) openCloud(ports ring.Ports, metrics map[string]string, podIPs 
 	s.closers = append(s.closers, file.Close)
 	ctx, stop := context.WithCancel(s.background)
 	c := &cloud{
-		ca: s.ca, ports: ports, metrics: metrics, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
+		ca: s.ca, ports: ports, own: own, logs: s.Logs, hosts: filepath.Join(s.Dir, "hosts"),
 		pod: pod, etcdArgs: s.options.EtcdArgs, environments: newEnvironments(),
 		runPods: s.options.ForInstall, server: s.Server(), podIPs: podIPs,
 		nodes: core.Nodes(), pods: newPods(core), log: slog.New(slog.NewTextHandler(file, nil)),
@@ -333,6 +345,9 @@ func (s *Sandbox) openCloud(ports ring.Ports, metrics map[string]string, podIPs 
 		instances: map[string]*host{}, free: slices.Clone(s.pool), had: map[string]string{},
 	}
 	c.etcd.Store(&s.options.Etcd)
+	if s.options.APIServers {
+		c.apiServer = s.hostAPIServerSpec
+	}
 	if c.members, err = newMembers(s.EtcdConfig, c.running); err != nil {
 		stop()
 		return fmt.Errorf("the hosts' etcd client: %w", err)
@@ -392,6 +407,9 @@ func (s *Sandbox) startRing(ctx context.Context) error {
 }
 
 func (s *Sandbox) startAPIServer(ctx context.Context) error {
+	if s.options.APIServers {
+		return s.waitAPIServers(ctx)
+	}
 	if err := s.APIServer.Start(); err != nil {
 		return err
 	}

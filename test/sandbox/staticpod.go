@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,7 +53,7 @@ func (h *host) issue(ca *pki.Authority) error {
 			// A connection within 127.0.0.0/8 comes from 127.0.0.1 whatever address
 			// its process listens on, and etcd compares a peer's certificate with
 			// the address that it comes from.
-			Hosts: []string{h.at(), "127.0.0.1"},
+			Hosts: []string{h.at(), "127.0.0.1", netip.MustParseAddrPort(h.etcdHost().Clients).Addr().String()},
 		})
 		if err != nil {
 			return err
@@ -81,12 +82,18 @@ func (h *host) runFiles(ctx context.Context) {
 // ownHost is where etcd serves its metrics, and answers probes, in the static pod.
 const ownHost = "127.0.0.1:2381"
 
+// ownClients are where etcd serves clients on the host itself, in the static pod.
+func ownClients() []string { return []string{"127.0.0.1:2379", "[::1]:2379"} }
+
+// ownAddresses stand for ownHost and ownClients. All hosts of a sandbox have the loopback device in common, so each has ports of its own there.
+type ownAddresses struct{ metrics, clients string }
+
 // EtcdHost is where a static pod's containers run as processes.
 type EtcdHost struct {
 	Node, Address string
 	Ports         ring.Ports
-	// Loopback stands for ownHost, which each real host has for itself.
-	Loopback string
+	// Loopback stands for ownHost, which each real host has for itself, and Clients for ownClients.
+	Loopback, Clients string
 	// Configuration and Data stand for the host's directories /etc/etcd and /var/lib/etcd.
 	Configuration, Data string
 	// Etcd is the binary, "" for the one that is built.
@@ -100,14 +107,18 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 	if err != nil {
 		return process.Spec{}, err
 	}
-	values := strings.NewReplacer(
+	var replaced []string
+	for _, own := range ownClients() {
+		replaced = append(replaced, own, h.Clients)
+	}
+	values := strings.NewReplacer(append(replaced,
 		"/opt/holdfast", filepath.Dir(holdfast),
 		"$(NODE_NAME)", h.Node, "$(HOST_IP)", h.Address,
 		ownHost, h.Loopback,
 		"/etc/etcd", h.Configuration, "/var/lib/etcd", h.Data,
 		":2379", ":"+strconv.Itoa(h.Ports.Client), ":2380", ":"+strconv.Itoa(h.Ports.Peer),
 		"8589934592", strconv.Itoa(2<<30),
-	)
+	)...)
 	name := c.Image // what an image runs without a command is called as the image is
 	if len(c.Command) > 0 {
 		name = "etcd"
@@ -147,7 +158,7 @@ func (h EtcdHost) Command(c *corev1.Container, more ...string) (process.Spec, er
 func (h *host) etcdHost() EtcdHost {
 	at := h.at()
 	return EtcdHost{
-		Node: h.name, Address: at, Ports: h.cloud.ports, Loopback: h.cloud.metrics[at], Configuration: h.configuration(), Data: h.dir, Etcd: *h.cloud.etcd.Load(),
+		Node: h.name, Address: at, Ports: h.cloud.ports, Loopback: h.cloud.own[at].metrics, Clients: h.cloud.own[at].clients, Configuration: h.configuration(), Data: h.dir, Etcd: *h.cloud.etcd.Load(),
 	}
 }
 

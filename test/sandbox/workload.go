@@ -257,18 +257,18 @@ func (w *workload) probe(ctx context.Context, probe *corev1.Probe) error {
 	if err != nil {
 		return err
 	}
-	return probeHTTP(ctx, limit, "http://"+joinPort(w.address, port)+probe.HTTPGet.Path)
+	return probeHTTP(ctx, http.DefaultClient, limit, "http://"+joinPort(w.address, port)+probe.HTTPGet.Path)
 }
 
 // probeHTTP asks as a kubelet does.
-func probeHTTP(ctx context.Context, limit time.Duration, url string) error {
+func probeHTTP(ctx context.Context, client *http.Client, limit time.Duration, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}

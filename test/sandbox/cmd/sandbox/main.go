@@ -54,6 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&options.Replicas, "replicas", 3, "control-plane Machines: 1, 3 or 5")
 	flags.StringVar(&options.Mode, "mode", "full", "Holdfast's mode: full or guard")
 	flags.BoolVar(&options.PlatformSets, "cpms", false, "run the platform's control plane machine set operator as well")
+	flags.BoolVar(&options.APIServers, "api-servers", false, "run an API server on each host, on its own member of etcd alone, behind one address")
 	flags.IntVar(&options.HoldfastReplicas, "holdfast-replicas", 1, "replicas of Holdfast, which elect one: 1 to 5")
 	flags.BoolVar(&options.WithoutHoldfast, "without-holdfast", false, "leave Holdfast out")
 	flags.BoolVar(&options.ForInstall, "for-install", false, "leave Holdfast to you, who install it as on a cluster: Deployments, Services and pods of Holdfast's image work")
