@@ -39,6 +39,7 @@ var others = map[string][]string{
 	"--force-new-cluster": {"etcd's flag"},
 	"--etcd-servers":      {"kube-apiserver"},
 	"--all-containers":    {"kubectl"},
+	"--api-servers":       {"sandbox"},
 	"--force":             {"kubectl"},
 	"--force-conflicts":   {"kubectl"},
 	"--grace-period":      {"kubectl"},
