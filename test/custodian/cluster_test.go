@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,6 +91,21 @@ func (c *cluster) custodian(t *testing.T, etcd custodian.Etcd, options custodian
 	o, err := custodian.New(c.Config(sandbox.EtcdOperator), etcd, options)
 	must(t, err)
 	return o
+}
+
+// operates runs the stand-in for cluster-etcd-operator until the function that it returns is called.
+func (c *cluster) operates(t *testing.T) (stop func()) {
+	t.Helper()
+	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{Resync: time.Minute, Revision: 3 * time.Second})
+	running, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	last := make(chan error, 1)
+	go func() { last <- o.Run(running, glimpse) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-last; err != nil {
+			t.Errorf("the stand-in for cluster-etcd-operator ends with %v", err)
+		}
+	})
 }
 
 func must(t *testing.T, err error) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -61,21 +59,6 @@ func TestPlatformSets(t *testing.T) {
 			}
 		})
 	}
-}
-
-// operates runs the stand-in for cluster-etcd-operator until the function that it returns is called.
-func (c *cluster) operates(t *testing.T) (stop func()) {
-	t.Helper()
-	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{Resync: time.Minute, Revision: 3 * time.Second})
-	running, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	last := make(chan error, 1)
-	go func() { last <- o.Run(running, glimpse) }()
-	return sync.OnceFunc(func() {
-		cancel()
-		if err := <-last; err != nil {
-			t.Errorf("the stand-in for cluster-etcd-operator ends with %v", err)
-		}
-	})
 }
 
 func (c *cluster) platformAdopts(t *testing.T) {
