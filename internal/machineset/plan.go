@@ -18,7 +18,7 @@ type Plan struct {
 
 // Counts are what the set's status says.
 type Counts struct {
-	Replicas    int // Machines that the set owns
+	Replicas    int // Machines that the set owns; of an Inactive set, those that it selects
 	Deleting    int // of these, being deleted
 	Ready       int // of these, with a ready Node
 	Updated     int // of these, ready, as the template says and not being deleted
@@ -159,8 +159,16 @@ func (p *planner) noteStrays() {
 }
 
 func (p *planner) counts() Counts {
-	c := Counts{Replicas: len(p.live) + len(p.deleting), Deleting: len(p.deleting)}
-	for _, m := range slices.Concat(p.live, p.deleting) {
+	var c Counts
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if !p.set.owns(m) && (p.set.Active || !p.set.place(m).Selected) {
+			continue
+		}
+		c.Replicas++
+		if m.Deleting() {
+			c.Deleting++
+		}
 		if !p.ready(m) {
 			continue
 		}
