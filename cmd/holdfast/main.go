@@ -61,7 +61,7 @@ etcd's membership from a deleted Machine to its replacement, and only then lets 
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(runCommand(), manifestsCommand(), verifyCommand(), hostFilesCommand(), copyBinaryCommand(), versionCommand(), pauseCommand())
+	root.AddCommand(runCommand(), manifestsCommand(), verifyCommand(), snapshotCommand(), hostFilesCommand(), copyBinaryCommand(), versionCommand(), pauseCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

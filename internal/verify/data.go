@@ -209,9 +209,8 @@ var errLocked = errors.New("another process holds a lock on")
 // compared is how many keys are compared with a member that runs.
 const compared = 8
 
-// readDatabase reads from the database where a member's data stand and, for each of the revisions, the
-// latest keys that were written up to it.
-func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.KeyValue, err error) {
+// viewDatabase has the database of a data directory read, which nobody may have open to write.
+func viewDatabase(dir string, view func(*bbolt.Tx) error) (err error) {
 	file := filepath.Join(dir, "member", "snap", "db")
 	// bbolt maps the file into memory and trusts it.
 	defer func() {
@@ -222,13 +221,19 @@ func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.Key
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	db, err := bbolt.Open(file, 0o400, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return p, nil, fmt.Errorf("%w %s", errLocked, file)
+		return fmt.Errorf("%w %s", errLocked, file)
 	}
 	if err != nil {
-		return p, nil, fmt.Errorf("database %s: %w", file, err)
+		return fmt.Errorf("database %s: %w", file, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	err = db.View(func(tx *bbolt.Tx) error {
+	return db.View(view)
+}
+
+// readDatabase reads from the database where a member's data stand and, for each of the revisions, the
+// latest keys that were written up to it.
+func readDatabase(dir string, upTo []int64) (p Position, written [][]*mvccpb.KeyValue, err error) {
+	err = viewDatabase(dir, func(tx *bbolt.Tx) error {
 		meta, keys := tx.Bucket([]byte("meta")), tx.Bucket([]byte("key"))
 		if meta == nil || keys == nil { // etcd was killed before it wrote anything
 			written = make([][]*mvccpb.KeyValue, len(upTo))

@@ -39,4 +39,11 @@
 // run does it; killed after it, the next run finds no data and goes on. It is refused while an etcd holds
 // its locks on the data, where a rename would cross file systems or the directory is a mount point, and
 // where less room is free than the leader's database takes.
+//
+// # Snapshot
+//
+// etcd writes down that an entry is committed only with a later one. So the end of a log, acknowledged or not, does
+// not count as committed on disk, and --force-new-cluster drops it. Where the other members are lost, [Snapshot] raises the commit
+// index of a copy to the log's last entry, has etcd apply it, and makes a snapshot file of the database. Of logs of a quorum the one
+// that would win an election, by term and then index, has all that was acknowledged.
 package verify

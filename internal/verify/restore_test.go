@@ -69,27 +69,38 @@ func (r *realRing) restore(t *testing.T, file string, members, all []*ring.Membe
 // those given. It starts nothing.
 func (r *realRing) fromSnapshot(t *testing.T, file string, members, all []*ring.Member, flags ...string) {
 	t.Helper()
-	etcdutl, err := assets.Path("etcdutl")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var cluster []string
 	for _, m := range all {
 		cluster = append(cluster, m.Spec().Name+"="+m.PeerURL())
 	}
 	for _, m := range members {
-		dir := m.Spec().DataDir()
-		if err := os.Rename(dir, dir+"-before-"+fmt.Sprint(time.Now().UnixNano())); err != nil {
-			t.Fatal(err)
-		}
-		args := append([]string{
-			"snapshot", "restore", file, "--name", m.Spec().Name, "--data-dir", dir,
-			"--initial-cluster", strings.Join(cluster, ","), "--initial-advertise-peer-urls", m.PeerURL(),
-		}, flags...)
-		if out, err := exec.CommandContext(t.Context(), etcdutl, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		r.restoreAt(t, file, m.Spec(), strings.Join(cluster, ","), flags...)
 	}
+}
+
+// restoreAt does that for a member of a cluster of that text, and returns its ID.
+func (r *realRing) restoreAt(t *testing.T, file string, spec ring.MemberSpec, cluster string, flags ...string) uint64 {
+	t.Helper()
+	etcdutl, err := assets.Path("etcdutl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := spec.DataDir()
+	if err := os.Rename(dir, dir+"-before-"+fmt.Sprint(time.Now().UnixNano())); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{
+		"snapshot", "restore", file, "--name", spec.Name, "--data-dir", dir,
+		"--initial-cluster", cluster, "--initial-advertise-peer-urls", spec.Ports.PeerURL(spec.Address),
+	}, flags...)
+	if out, err := exec.CommandContext(t.Context(), etcdutl, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	disk, err := readDisk(dataIn(dir, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint64(disk.Member)
 }
 
 func (r *realRing) start(t *testing.T, indexes ...int) {

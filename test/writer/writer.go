@@ -81,9 +81,12 @@ func (w *Writer) Stats() Stats {
 }
 
 // Lost reads back every acknowledged write, linearizably, and counts those that are not there.
-func (w *Writer) Lost(ctx context.Context) (int, error) {
+func (w *Writer) Lost(ctx context.Context) (int, error) { return w.LostIn(ctx, w.etcd) }
+
+// LostIn is Lost in another etcd, such as one that was restored.
+func (w *Writer) LostIn(ctx context.Context, etcd *clientv3.Client) (int, error) {
 	acked := w.Stats().Acked
-	got, err := w.etcd.Get(ctx, prefix+w.run+"/", clientv3.WithPrefix())
+	got, err := etcd.Get(ctx, prefix+w.run+"/", clientv3.WithPrefix())
 	if err != nil {
 		return 0, fmt.Errorf("read the writes back: %w", err)
 	}
