@@ -11,6 +11,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
@@ -228,6 +229,31 @@ func TestRoundTrip(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPrefix: a new Machine's name begins with the prefix of now, also once that is taken away again. By its name no Machine is replaced.
+func TestPrefix(t *testing.T) {
+	var machines []machinev1beta1.Machine
+	for i, prefix := range []string{"master-prefix", ""} {
+		s := set(t, "AWS")
+		s.Spec.MachineNamePrefix = prefix
+		trial := tried(t, s, nil)
+		m, err := NewMachine(s, nil, trial, machineset.Create{Index: 1, Domain: Read(s, nil, nil, Trial{}).Domains[0]}, "x4k2p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"master-prefix-x4k2p-1", "demo-master-x4k2p-1"}[i]; m.Name != want {
+			t.Errorf("with prefix %q it is called %s, want %s", prefix, m.Name, want)
+		}
+		m.UID = types.UID(m.Name)
+		machines = append(machines, *m)
+		got := Read(s, machines, nil, trial)
+		for _, m := range machines {
+			if p := got.Places[string(m.UID)]; p.Index == nil || *p.Index != 1 || p.Outdated != "" || p.Unclear != "" {
+				t.Errorf("with prefix %q Machine %s is %+v", prefix, m.Name, p)
+			}
+		}
 	}
 }
 

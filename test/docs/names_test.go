@@ -55,7 +55,11 @@ var others = map[string][]string{
 const auditAnnotation = "holdfast.dev/request-uid"
 
 // foreign are words in CamelCase that are none of the code's own.
-var foreign = []string{"ResponseComplete", "SkippedNoController"}
+var foreign = []string{
+	"ResponseComplete", "SkippedNoController",
+	"NeedsUpdateReplicas", "ExcessReplicas", "OperatorDegraded", "MachinesAlreadyOwned", "UnmanagedNodes", "FailedReplacement", "InvalidStrategy",
+	"ExcessIndexes", "ExcessUpdatedReplicas", "NoReadyMachines", // the platform's conditions of its set
+}
 
 // vocabulary is what the code knows by name.
 type vocabulary struct {
