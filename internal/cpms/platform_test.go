@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 )
 
-var update = flag.Bool("update", false, "write testdata/successors.jsonl anew")
+var update = flag.Bool("update", false, "write testdata/successors.jsonl and trials.jsonl anew")
 
 // recorded is one case of testdata/platform.json: objects, and what the platform's own operator says of them. test/cpms records it.
 type recorded struct {

@@ -3,6 +3,7 @@ module github.com/holdfast-dev/holdfast/test/machineapi
 go 1.26.0
 
 require (
+	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/onsi/gomega v1.38.2
 	github.com/openshift/api v0.0.0-20260213204242-d34f11c515b3
 	github.com/openshift/machine-api-operator v0.2.1-0.20260226113419-88465550a74b
@@ -24,7 +25,6 @@ require (
 	github.com/chai2010/gettext-go v1.0.2 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.12.2 // indirect
-	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/exponent-io/jsonpath v0.0.0-20210407135951-1de76d718b3f // indirect
 	github.com/fsnotify/fsnotify v1.9.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
