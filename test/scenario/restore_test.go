@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
+	"github.com/holdfast-dev/holdfast/test/writer"
 )
 
 // TestRestore restores etcd from a snapshot on one host, as docs/operations.md says. Holdfast follows the new cluster without a
@@ -94,6 +97,66 @@ func TestRestoreBesideOperator(t *testing.T) {
 	c.comesToSay(t, []string{"held"}, "explain", "master-0")
 	if m, err := c.seen(t.Context(), "master-0"); err != nil || !m.Protected() {
 		t.Errorf("the only voter's Machine is not protected: %v", err)
+	}
+}
+
+// TestSurvivor loses two of three hosts for good, under writes, and the third comes back at another address. What its log holds is restored
+// there by "holdfast snapshot", with every acknowledged write, and Machines in the place of the lost ones make it three again.
+func TestSurvivor(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	c := start(t, sandbox.Options{Replicas: 3})
+	c.atRest(t)
+	before, err := c.etcd.MemberList(t.Context())
+	must(t, err)
+	c.off(t, "master-2") // so a quorum has the survivor in it
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	writes := writer.New(c.etcd)
+	var writing sync.WaitGroup
+	writing.Go(func() { writes.Run(ctx) })
+	eventually(t, quickly, "writes", func(context.Context) error {
+		if n := writes.Stats().Acked; n < 20 {
+			return fmt.Errorf("%d are acknowledged", n)
+		}
+		return nil
+	})
+	must(t, c.Power("master-0", false))
+	c.off(t, "master-1")
+	c.off(t, "master-0")
+	stop()
+	writing.Wait()
+
+	must(t, c.Readdress("master-0"))
+	host, _ := c.Host("master-0")
+	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
+	etcd, err := assets.Path("etcd")
+	must(t, err)
+	holdfast := "holdfast snapshot --etcd " + etcd + " --data-dir " + host.DataDir + " --out " + snapshot
+	c.typed(t, holdfast+" --dry-run")
+	c.typed(t, holdfast)
+	c.restore(t, "master-0", snapshot)
+	c.logs(t, "etcd was restored: following another cluster")
+	c.published(t)
+	must(t, c.SetEnvironment("master-0", ""))
+	if lost, err := writes.Lost(t.Context()); err != nil || lost > 0 {
+		t.Errorf("%d of %d acknowledged writes are lost: %v", lost, writes.Stats().Acked, err)
+	}
+	after, err := c.etcd.MemberList(t.Context())
+	must(t, err)
+	if after.Header.GetClusterId() == before.Header.GetClusterId() {
+		t.Errorf("the cluster has the ID %x that it had before", after.Header.GetClusterId())
+	}
+	for lost, next := range map[string]string{"master-1": "second", "master-2": "third"} {
+		must(t, c.remove(t.Context(), lost))
+		must(t, c.replacement(t.Context(), "master-0", next))
+	}
+	c.gone(t, slowly, "master-1")
+	c.gone(t, slowly, "master-2")
+	c.recovers(t)
+	c.sameData(t)
+	if lost, err := writes.Lost(t.Context()); err != nil || lost > 0 {
+		t.Errorf("%d of %d acknowledged writes are lost with three members: %v", lost, writes.Stats().Acked, err)
 	}
 }
 
