@@ -233,7 +233,9 @@ func apply(ctx context.Context, etcd, dir string) error {
 	client, peer := filepath.Join(dir, "c"), filepath.Join(dir, "p")
 	cmd := exec.CommandContext(ctx, etcd, "--name=holdfast-snapshot", "--data-dir="+dir, "--force-new-cluster", "--unsafe-no-fsync", "--log-level=warn",
 		"--quota-backend-bytes=-1", // or it would put an alarm into the snapshot
-		"--listen-client-urls=unix://"+client, "--advertise-client-urls=unix://"+client, "--listen-peer-urls=unix://"+peer, "--initial-advertise-peer-urls=unix://"+peer)
+		"--listen-client-urls=unix://"+client, "--listen-peer-urls=unix://"+peer,
+		// What it advertises nobody calls. Before 3.6 that has to have a port.
+		"--advertise-client-urls=http://127.0.0.1:2379", "--initial-advertise-peer-urls=http://127.0.0.1:2380")
 	// etcd's variables that are for this host; before 3.6 it does not know this one, and says so.
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "ETCD_") }), "ETCD_MAX_LEARNERS=100")
 	over := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
