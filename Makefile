@@ -62,7 +62,7 @@ compiled:
 scenarios: binaries parts compiled ## Run the long scenarios: faults, chaos, partitions, restores, drains, escapes, ways in, sets of all sizes
 	go test -vet=off -timeout 60m -p 6 $$(test/tier/long.sh)
 
-# What is compiled for the tests of the other modules, so that these can run two at a time.
+# What is compiled for the tests of the other modules, so that two of them can run at a time.
 .PHONY: beside
 beside: binaries parts set-operator
 	test/monitoring/build.sh $(BIN)
@@ -91,7 +91,7 @@ compat: binaries parts compiled ## Run demo, main scenarios, webhooks, policies,
 	VERSIONS=1.34-3.6 test/binaries/build.sh $(BIN)/1.34-3.6 etcd
 	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo
 	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo --mode guard
-	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) go test -short -vet=off -count 1 -timeout 30m -p 6 ./test/install ./test/scenario ./test/custodian ./webhooks ./internal/verify ./internal/etcd
+	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) go test -short -vet=off -count 1 -timeout 30m -p 6 ./test/install ./test/scenario ./webhooks ./internal/verify ./internal/etcd
 	HOLDFAST_ETCDS=$(ETCDS) go test -tags compat -vet=off -count 1 -timeout 15m -run '^TestEtcdUpgrade$$' -v ./test/scenario
 
 SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator

@@ -257,8 +257,12 @@ func apply(ctx context.Context, etcd, dir string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var failed error
+	ended := make(chan struct{})
+	go func() {
+		failed = cmd.Wait()
+		close(ended)
+	}()
 	for healthy := false; !healthy; {
 		// It answers by a linearizable read, for which it has applied all that is committed.
 		if answer, err := over.Do(ask); err == nil {
@@ -266,9 +270,9 @@ func apply(ctx context.Context, etcd, dir string) error {
 			_ = answer.Body.Close()
 		}
 		select {
-		case err := <-ended:
+		case <-ended:
 			text := output.String()
-			return fmt.Errorf("etcd on the copy ended (%v): %s", err, text[max(0, len(text)-2000):])
+			return fmt.Errorf("etcd on the copy ended (%w): %s", failed, text[max(0, len(text)-2000):])
 		case <-ctx.Done():
 			<-ended
 			return ctx.Err()
