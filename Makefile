@@ -62,12 +62,6 @@ compiled:
 scenarios: binaries parts compiled ## Run the long scenarios: faults, chaos, partitions, restores, drains, escapes, ways in, sets of all sizes
 	go test -vet=off -timeout 60m -p 6 $$(test/tier/long.sh)
 
-# What is compiled for the tests of the other modules, so that two of them can run at a time.
-.PHONY: beside
-beside: binaries parts set-operator
-	test/monitoring/build.sh $(BIN)
-	@for m in $(GITOPS) test/monitoring test/certmanager test/cpms; do (cd $$m && $(PROGRESS) "tests of $$m" go list -export -test -f '' ./...) || exit 1; done
-
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
 	@for m in $(GITOPS); do (set -x; cd $$m && go test -timeout 10m ./...) || exit 1; done
