@@ -119,10 +119,6 @@ func testSelfSigned(t *testing.T, c *cluster) {
 	}
 
 	calls, stop := load(t, k.Proof)
-	goesOn := func(when string) {
-		t.Helper()
-		eventually(t, calls).Should(gomega.BeNumerically(">", calls()+30), when)
-	}
 	for _, c := range []struct {
 		name   string
 		rotate func(*corev1.Secret) error
@@ -138,23 +134,29 @@ func testSelfSigned(t *testing.T, c *cluster) {
 		for i, r := range replicas {
 			eventually(t, func() []byte { return r.trust.Bundle() }).ShouldNot(gomega.Equal(known[i]), c.name)
 		}
-		goesOn(c.name + ", before it is registered")
+		goesOn(t, calls, c.name + ", before it is registered")
 		// It is registered, and one replica does not hear of it.
 		replicas[1].blind()
 		resign = run(t, k.Start)
 		eventually(t, replicas[0].serial).ShouldNot(gomega.Equal(was[0]), c.name)
-		goesOn(c.name + ", while two are served")
+		goesOn(t, calls, c.name + ", while two are served")
 		if replicas[1].serial() != was[1] {
 			t.Errorf("%s: a certificate is served that nobody is known to trust", c.name)
 		}
 		replicas[1].blind = run(t, replicas[1].looks.Start)
 		eventually(t, replicas[1].serial).ShouldNot(gomega.Equal(was[1]), c.name)
-		goesOn(c.name + ", after it")
+		goesOn(t, calls, c.name + ", after it")
 		for _, r := range replicas {
 			must(t, r.ready.Check(nil))
 		}
 	}
 	t.Logf("%d calls", stop())
+}
+
+// goesOn waits for more calls: one that failed would have failed the test.
+func goesOn(t *testing.T, calls func() int64, when string) {
+	t.Helper()
+	eventually(t, calls).Should(gomega.BeNumerically(">", calls()+30), when)
 }
 
 func secretOf(t *testing.T, api client.Reader, key client.ObjectKey) *corev1.Secret {
@@ -184,15 +186,14 @@ func testFiles(t *testing.T, c *cluster) {
 	k := c.keeper(t, "https://"+r.at, r.trust)
 	run(t, k.Start)
 	eventually(t, func() float64 { return k.value(t, "holdfast_registration_enforced") }).Should(gomega.Equal(2.0))
-	_, stop := load(t, k.Proof)
+	calls, stop := load(t, k.Proof)
 	for _, version := range []string{"..2", "..3"} {
 		was := r.serial()
 		put(version)
 		eventually(t, r.serial).ShouldNot(gomega.Equal(was), version)
+		goesOn(t, calls, version)
 	}
-	if n := stop(); n < 20 {
-		t.Errorf("only %d calls", n)
-	}
+	t.Logf("%d calls", stop())
 }
 
 // TestReadiness has the sentences that a replica is not ready with.
