@@ -11,54 +11,79 @@ import (
 // the request as it was sent, where its Repairs are applied, and for the object that came of it,
 // where any repair still due means that something undid the first ones.
 func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
-	var d Decision
-	if r.Old != nil {
-		s = withMachine(s, r.Old)
-	}
+	d := ids.decide(r, s)
 	if r.Operation == OperationUpdate {
-		admitInstance(&d, r, s, &ids)
+		d.admitInstance()
 	}
 	switch {
 	case r.Operation == OperationCreate:
-		admitNamed(&d, r, s, &ids)
-		admitOwners(&d, r, s)
-		admitNew(&d, r)
+		d.admitNamed()
+		d.admitOwners()
+		d.admitNew()
 		if r.New.ControlPlane() {
-			d.pairLatch(r.New.Hook, r.New.Latch)
+			d.pairLatch()
 			if !r.New.Finalizer {
 				// The machine controller would add it a moment later, and a deletion at that moment would not see it.
 				d.Repairs.Finalizer = FixPut
 			}
 		}
 	case r.Operation == OperationDelete:
-		admitDelete(&d, r, s, &ids)
+		d.admitDelete()
 	case r.Old.Mirrored:
 	case !r.guarded():
-		class := ids.Classify(r.User)
-		admitEvidence(&d, r, class)
-		admitOverride(&d, r, class) // the rule claim may refuse its deletion
+		d.admitEvidence()
+		d.admitOverride() // the rule claim may refuse its deletion
 	default:
-		class := ids.Classify(r.User)
-		admitOwners(&d, r, s)
-		admitLabels(&d, r, &ids, class)
-		admitRemediation(&d, r, s, &ids, class)
-		admitHook(&d, r, s, class)
+		d.admitOwners()
+		d.admitLabels()
+		d.admitRemediation()
+		d.admitHook()
 		if r.becomesGuarded() {
-			admitNew(&d, r)
-			return d
+			d.admitNew()
+			break
 		}
-		admitEvidence(&d, r, class)
-		admitOverride(&d, r, class)
+		d.admitEvidence()
+		d.admitOverride()
+	}
+	return d.Decision
+}
+
+// deciding is a Decision in the making: the request, who makes it, and the cluster that it is decided on.
+type deciding struct {
+	Decision
+	*Request
+	ids     *Identities
+	class   Class
+	s       *quorum.Snapshot // with the Machine as the request's old object has it; nil if the cluster was not read
+	join    *quorum.Join     // of s
+	machine *quorum.Machine  // of s: the request's
+}
+
+func (ids Identities) decide(r *Request, s *quorum.Snapshot) *deciding {
+	d := &deciding{Request: r, ids: &ids, class: ids.Classify(r.User), s: s}
+	if s != nil && r.Old != nil {
+		d.s = withMachine(s, r.Old)
+		d.machine = d.s.Machine(r.Old.Name)
+	}
+	if s != nil {
+		d.join = quorum.NewJoin(d.s)
 	}
 	return d
+}
+
+// denyUnlessLifted adds the finding that denies the request, or says that a person lifted the rule beforehand.
+func (d *deciding) denyUnlessLifted(rule quorum.Rule, lines []string) (denied bool) {
+	if d.class == ClassPerson && d.Old.Lifts(rule, d.At) {
+		d.add(rule, VerdictOverridden, overrideUsed(d.Request, rule)...)
+		return false
+	}
+	d.add(rule, VerdictDenied, lines...)
+	return true
 }
 
 // withMachine is the Snapshot with the Machine as the request's old object has it: the API server reads
 // that in the transaction it is about to make, so it is newer than anything that was gathered.
 func withMachine(s *quorum.Snapshot, m *quorum.Machine) *quorum.Snapshot {
-	if s == nil {
-		return nil
-	}
 	fresh := *s
 	fresh.Machines = slices.Clone(s.Machines)
 	if older := fresh.Machine(m.Name); older != nil {
@@ -70,20 +95,20 @@ func withMachine(s *quorum.Snapshot, m *quorum.Machine) *quorum.Snapshot {
 }
 
 // hosting decides what the request's Machine hosts; without a Snapshot that is unknown.
-func (r *Request) hosting(s *quorum.Snapshot) (quorum.Hosting, string) {
-	if s == nil || !s.Ring.Known {
-		return quorum.HostingUnknown, r.ringWhy(s)
+func (d *deciding) hosting() (quorum.Hosting, string) {
+	if d.s == nil || !d.s.Ring.Known {
+		return quorum.HostingUnknown, d.ringWhy()
 	}
-	return quorum.NewJoin(s).Hosting(s.Machine(r.Old.Name))
+	return d.join.Hosting(d.machine)
 }
 
 // ringWhy says why the ring is not known, for people.
-func (r *Request) ringWhy(s *quorum.Snapshot) string {
+func (d *deciding) ringWhy() string {
 	switch {
-	case s != nil:
-		return s.RingWhy()
-	case r.Unread != "":
-		return "the cluster could not be read: " + r.Unread
+	case d.s != nil:
+		return d.s.RingWhy()
+	case d.Unread != "":
+		return "the cluster could not be read: " + d.Unread
 	}
 	return "the cluster could not be read in time"
 }

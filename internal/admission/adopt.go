@@ -51,32 +51,32 @@ const MostOwners = 100
 
 // admitOwners is the rule adopt for a Machine. Where it is not known which sets there are, a control plane's usual owner
 // passes: its operator must not wait.
-func admitOwners(d *Decision, r *Request, s *quorum.Snapshot) {
-	if !r.owns() || r.Old != nil && !r.becomesGuarded() && slices.Equal(r.Old.Owners, r.New.Owners) {
+func (d *deciding) admitOwners() {
+	if !d.owns() || d.Old != nil && !d.becomesGuarded() && slices.Equal(d.Old.Owners, d.New.Owners) {
 		return
 	}
-	if len(r.New.Owners) > MostOwners {
-		d.add(quorum.RuleAdopt, VerdictDenied, tooManyOwners(r)...)
+	if len(d.New.Owners) > MostOwners {
+		d.add(quorum.RuleAdopt, VerdictDenied, tooManyOwners(d.Request)...)
 		return
 	}
-	unknown := s == nil || s.MachineSetsWhy != ""
-	for i, o := range r.New.Owners {
+	unknown := d.s == nil || d.s.MachineSetsWhy != ""
+	for i, o := range d.New.Owners {
 		switch {
-		case !r.adds(o):
-		case scales(o), o.Controller && !unknown && slices.Contains(s.MachineSets, o.UID):
-			d.add(quorum.RuleAdopt, VerdictDenied, adoptDenied(r, &r.New.Owners[i])...)
+		case !d.adds(o):
+		case scales(o), o.Controller && !unknown && slices.Contains(d.s.MachineSets, o.UID):
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptDenied(d.Request, &d.New.Owners[i])...)
 			return
-		case usual(o) && !unknown && !slices.Contains(s.ControlPlaneMachineSets, o.UID):
-			d.add(quorum.RuleAdopt, VerdictDenied, adoptAbsent(r, &r.New.Owners[i])...)
+		case usual(o) && !unknown && !slices.Contains(d.s.ControlPlaneMachineSets, o.UID):
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptAbsent(d.Request, &d.New.Owners[i])...)
 			return
 		case o.Controller && unknown && !usual(o):
-			d.add(quorum.RuleAdopt, VerdictDenied, adoptUnknown(r, &r.New.Owners[i])...)
+			d.add(quorum.RuleAdopt, VerdictDenied, adoptUnknown(d.Request, &d.New.Owners[i])...)
 			return
 		}
 	}
-	for i, o := range r.New.Owners {
-		if r.adds(o) && !usual(o) {
-			d.add(quorum.RuleAdopt, VerdictAllowed, ownerAdded(r, &r.New.Owners[i])...)
+	for i, o := range d.New.Owners {
+		if d.adds(o) && !usual(o) {
+			d.add(quorum.RuleAdopt, VerdictAllowed, ownerAdded(d.Request, &d.New.Owners[i])...)
 			return // one is enough to say: the others are removed alike
 		}
 	}

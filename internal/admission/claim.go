@@ -19,27 +19,27 @@ func (ids Identities) machineAPI(r *Request) bool {
 }
 
 // admitNamed is the rule claim for a new Machine that names an instance: two Machines that name one would be joined to one host.
-func admitNamed(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
-	named := r.New.InstanceFields()
+func (d *deciding) admitNamed() {
+	named := d.New.InstanceFields()
 	if len(named) == 0 {
 		return
 	}
-	if !ids.Compares(r) {
-		d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(r, named[0].Name)...)
+	if !d.ids.Compares(d.Request) {
+		d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(d.Request, named[0].Name)...)
 		return
 	}
-	if s == nil || r.New.ControlPlane() && s.ClaimantsWhy != "" {
-		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(r, named[0])...)
+	if d.s == nil || d.New.ControlPlane() && d.s.ClaimantsWhy != "" {
+		d.add(quorum.RuleClaim, VerdictDenied, claimUnknown(d.Request, named[0])...)
 		return
 	}
-	others := s.Machines
-	if r.New.ControlPlane() { // two workers with one instance are none of etcd's business
-		others = slices.Concat(others, s.Claimants)
+	others := d.s.Machines
+	if d.New.ControlPlane() { // two workers with one instance are none of etcd's business
+		others = slices.Concat(others, d.s.Claimants)
 	}
-	keys := r.New.InstanceKeys()
+	keys := d.New.InstanceKeys()
 	for i := range others {
 		if slices.ContainsFunc(others[i].InstanceKeys(), func(key string) bool { return slices.Contains(keys, key) }) {
-			d.add(quorum.RuleClaim, VerdictDenied, claimDenied(r, named[0], &others[i])...)
+			d.add(quorum.RuleClaim, VerdictDenied, claimDenied(d.Request, named[0], &others[i])...)
 			return
 		}
 	}
@@ -74,59 +74,59 @@ func (r *Request) takesOff(class Class) bool {
 // once: the API server refuses the rest by the policy, and mostly without a call of this. Anybody may take a name off a Machine that
 // nothing holds; what keep-finalizer says of that is in admitUnheld. From a hooked one it is put back, since tools that apply their manifest leave it
 // out. But two that have one instance are both held for ever: a person lifts the rule to take it off the wrong one.
-func admitInstance(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities) {
-	class, machineAPI := ids.Classify(r.User), ids.machineAPI(r)
-	held := r.Old.Held() && !r.Old.Mirrored
+func (d *deciding) admitInstance() {
+	machineAPI := d.ids.machineAPI(d.Request)
+	held := d.Old.Held() && !d.Old.Mirrored
 	var goes *quorum.Machine
-	if s != nil && r.takesOff(class) {
-		goes, _ = s.LostWith(r.Old)
+	if d.s != nil && d.takesOff(d.class) {
+		goes, _ = d.s.LostWith(d.Old)
 	}
 	var takenOff bool
-	for _, c := range r.instanceChanges(&d.Repairs) {
+	for _, c := range d.instanceChanges(&d.Repairs) {
 		switch {
 		case machineAPI && (!held || c.was == "" || c.is != "" && quorum.SameInstance(c.was, c.is)):
 		case held && c.is == "" && goes != nil:
 			takenOff = true
 		case held && c.is == "":
 			*c.fix = FixAsOld
-			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(r, c.name, class == ClassPerson)...)
-		case c.is == "" && (class == ClassPerson || r.Old.ControlPlane() && !r.Old.Mirrored):
+			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(d.Request, c.name, d.class == ClassPerson)...)
+		case c.is == "" && (d.class == ClassPerson || d.Old.ControlPlane() && !d.Old.Mirrored):
 		default:
-			d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(r, c.name)...)
+			d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(d.Request, c.name)...)
 			return
 		}
 	}
 	if takenOff {
-		d.add(quorum.RuleClaim, VerdictOverridden, overrideUsed(r, quorum.RuleClaim)...)
+		d.add(quorum.RuleClaim, VerdictOverridden, overrideUsed(d.Request, quorum.RuleClaim)...)
 	}
 }
 
 // admitNew is the repair of rule claim for a new Machine. The documented resize copies a Machine's YAML, with annotations that are
 // true of the other Machine only. A worker that is copied from a control-plane Machine would be held for ever by its hooks.
-func admitNew(d *Decision, r *Request) {
+func (d *deciding) admitNew() {
 	var took []string
-	if !r.New.ControlPlane() && r.New.Hook == quorum.EntryOurs {
+	if !d.New.ControlPlane() && d.New.Hook == quorum.EntryOurs {
 		d.Repairs.Hook = FixDrop
 		took = append(took, quorum.HookName)
 	}
-	if !r.New.ControlPlane() && r.New.Latch == quorum.EntryOurs {
+	if !d.New.ControlPlane() && d.New.Latch == quorum.EntryOurs {
 		d.Repairs.Latch = FixDrop
 		took = append(took, quorum.LatchName)
 	}
-	if r.New.EvidenceRaw != "" {
+	if d.New.EvidenceRaw != "" {
 		d.Repairs.Evidence = FixDrop
 		took = append(took, quorum.EvidenceAnnotation)
 	}
-	if r.New.Override != "" {
+	if d.New.Override != "" {
 		d.Repairs.Override = FixDrop
 		took = append(took, quorum.OverrideAnnotation)
 	}
-	if r.New.OverrideBy != "" {
+	if d.New.OverrideBy != "" {
 		d.Repairs.OverrideBy = FixDrop
 		took = append(took, quorum.OverrideByAnnotation)
 	}
 	if took != nil {
-		d.add(quorum.RuleClaim, VerdictRepaired, claimStripped(r, took)...)
+		d.add(quorum.RuleClaim, VerdictRepaired, claimStripped(d.Request, took)...)
 	}
 }
 
@@ -154,17 +154,17 @@ func claimUnknown(r *Request, f quorum.InstanceField) []string {
 	}
 }
 
-func claimDeleted(r *Request, goes *quorum.Machine, by string, ids *Identities) []string {
-	detach := r.kubectl("patch", r.Old.DetachPatch())
-	if r.Old.Held() {
-		detach = r.override(quorum.RuleClaim) + " && " + detach // else it is put back
+func (d *deciding) claimDeleted(goes *quorum.Machine, by string) []string {
+	detach := d.kubectl("patch", d.Old.DetachPatch())
+	if d.Old.Held() {
+		detach = d.override(quorum.RuleClaim) + " && " + detach // else it is put back
 	}
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, r.name(), goes.Name, quorum.Clip(by, 120)),
+		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, d.name(), goes.Name, quorum.Clip(by, 120)),
 		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
 		"Take it off that host, then try again: " + detach + " && " +
-			r.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, ids.MachineAPI[0])),
-		r.lift(quorum.RuleClaim),
+			d.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, d.ids.MachineAPI[0])),
+		d.lift(quorum.RuleClaim),
 	}
 }
 

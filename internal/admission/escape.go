@@ -9,34 +9,34 @@ import (
 // admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine, and it never returns. What the Machine
 // hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
 // without.
-func admitEscape(d *Decision, r *Request, s *quorum.Snapshot) {
-	loss := lossOf(r, s)
-	if !r.Old.ControlPlane() && loss.nothing { // the reconciler does not know it
-		d.dropLatch(r)
-		d.add(quorum.RuleEscapeHatch, VerdictAllowed, letGo(r, s, &loss)...)
+func (d *deciding) admitEscape() {
+	loss := d.loss()
+	if !d.Old.ControlPlane() && loss.nothing { // the reconciler does not know it
+		d.dropLatch()
+		d.add(quorum.RuleEscapeHatch, VerdictAllowed, d.letGo(&loss)...)
 		return
 	}
-	if r.New.Latch != r.Old.Latch {
+	if d.New.Latch != d.Old.Latch {
 		d.Repairs.Latch = FixAsOld
 	}
 	switch {
-	case r.Old.Hook != quorum.EntryOurs: // the latch, which stood alone, and stays
-		d.add(quorum.RuleEscapeHatch, VerdictRepaired, escaped(r, s, &loss)...)
-	case loss.held && r.Old.Lifts(quorum.RuleEscapeHatch, r.At):
-		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(escaped(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
+	case d.Old.Hook != quorum.EntryOurs: // the latch, which stood alone, and stays
+		d.add(quorum.RuleEscapeHatch, VerdictRepaired, d.escaped(&loss)...)
+	case loss.held && d.Old.Lifts(quorum.RuleEscapeHatch, d.At):
+		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(d.escaped(&loss), overrideUsed(d.Request, quorum.RuleEscapeHatch)...)...)
 	default:
-		d.add(quorum.RuleEscapeHatch, VerdictAllowed, escaped(r, s, &loss)...)
+		d.add(quorum.RuleEscapeHatch, VerdictAllowed, d.escaped(&loss)...)
 	}
 }
 
 // admitFinal adds the finding for a final release: a custodian takes the latch off a Machine that the ledger lists.
-func admitFinal(d *Decision, r *Request, s *quorum.Snapshot) {
-	loss := lossOf(r, s)
+func (d *deciding) admitFinal() {
+	loss := d.loss()
 	if loss.held {
-		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(letGo(r, s, &loss), overrideUsed(r, quorum.RuleEscapeHatch)...)...)
+		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(d.letGo(&loss), overrideUsed(d.Request, quorum.RuleEscapeHatch)...)...)
 		return
 	}
-	d.add(quorum.RuleEscapeHatch, VerdictAllowed, letGo(r, s, &loss)...)
+	d.add(quorum.RuleEscapeHatch, VerdictAllowed, d.letGo(&loss)...)
 }
 
 // loss is what etcd loses with a Machine's instance.
@@ -51,20 +51,20 @@ type loss struct {
 }
 
 // lossOf tells what etcd has left without the Machine.
-func lossOf(r *Request, s *quorum.Snapshot) loss {
-	if s == nil || !s.Ring.Known {
-		return loss{why: r.ringWhy(s), held: true}
+func (d *deciding) loss() loss {
+	if d.s == nil || !d.s.Ring.Known {
+		return loss{why: d.ringWhy(), held: true}
 	}
-	if member := s.Mislisted(); member != nil {
+	if member := d.s.Mislisted(); member != nil {
 		return loss{why: member.MislistedWhy(), held: true}
 	}
-	m, j := s.Machine(r.Old.Name), quorum.NewJoin(s)
-	is, why := j.Hosting(m)
-	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: j.Remaining(m)}
-	_, l.healthy = s.Ring.Voters()
-	l.voters = j.VotersWith(m)
-	l.held = !l.nothing && !j.QuorumWithout(m)
-	for _, member := range j.Members(m) {
+	m := d.machine
+	is, why := d.join.Hosting(m)
+	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: d.join.Remaining(m)}
+	_, l.healthy = d.s.Ring.Voters()
+	l.voters = d.join.VotersWith(m)
+	l.held = !l.nothing && !d.join.QuorumWithout(m)
+	for _, member := range d.join.Members(m) {
 		if l.member == "" || l.learner {
 			l.member, l.learner = "voter "+member.String(), member.Learner
 			if l.learner {
@@ -76,13 +76,13 @@ func lossOf(r *Request, s *quorum.Snapshot) loss {
 }
 
 // escaped says what comes of a hook that a person took off, or of a latch that stood alone.
-func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
-	what := fmt.Sprintf("Holdfast (%s): hook %s of Machine %s is off for good.", quorum.RuleEscapeHatch, quorum.HookName, r.name())
-	if r.Old.Hook != quorum.EntryOurs {
-		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", quorum.RuleEscapeHatch, quorum.LatchName, r.name())
+func (d *deciding) escaped(l *loss) []string {
+	what := fmt.Sprintf("Holdfast (%s): hook %s of Machine %s is off for good.", quorum.RuleEscapeHatch, quorum.HookName, d.name())
+	if d.Old.Hook != quorum.EntryOurs {
+		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", quorum.RuleEscapeHatch, quorum.LatchName, d.name())
 	}
-	if !l.held || r.Old.Lifts(quorum.RuleEscapeHatch, r.At) {
-		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, loses(s, l)...)
+	if !l.held || d.Old.Lifts(quorum.RuleEscapeHatch, d.At) {
+		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, d.loses(l)...)
 	}
 	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
 	if l.known {
@@ -90,19 +90,19 @@ func escaped(r *Request, s *quorum.Snapshot, l *loss) []string {
 	}
 	return []string{
 		what + " The Machine is not terminated before etcd can do without it.", left,
-		"Holdfast releases the Machine once etcd keeps quorum without it: " + r.watch(),
-		"To let it go all the same: " + r.override(quorum.RuleEscapeHatch),
+		"Holdfast releases the Machine once etcd keeps quorum without it: " + d.watch(),
+		"To let it go all the same: " + d.override(quorum.RuleEscapeHatch),
 	}
 }
 
 // letGo says what goes with a Machine that Holdfast lets go of.
-func letGo(r *Request, s *quorum.Snapshot, l *loss) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: its hook is off, and it is terminated now.", quorum.RuleEscapeHatch, r.name())}
-	return append(lines, loses(s, l)...)
+func (d *deciding) letGo(l *loss) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) let go of Machine %s: its hook is off, and it is terminated now.", quorum.RuleEscapeHatch, d.name())}
+	return append(lines, d.loses(l)...)
 }
 
 // loses says what etcd loses with a Machine, and what to do about it.
-func loses(s *quorum.Snapshot, l *loss) []string {
+func (d *deciding) loses(l *loss) []string {
 	switch {
 	case l.nothing:
 		return []string{"No etcd member runs on it."}
@@ -112,7 +112,7 @@ func loses(s *quorum.Snapshot, l *loss) []string {
 		return []string{fmt.Sprintf("It hosts etcd %s, which has no vote.", l.member)}
 	}
 	out := []string{fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())}
-	if s.Mode == quorum.ModeFull {
+	if d.s.Mode == quorum.ModeFull {
 		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
 	}
 	return append(out, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")

@@ -8,13 +8,13 @@ import (
 
 // admitEvidence keeps the evidence as the custodians wrote it. Nobody else gives any to a worker, which may get a control-plane label while
 // Holdfast is down.
-func admitEvidence(d *Decision, r *Request, class Class) {
-	if class == ClassCustodian || r.New.EvidenceRaw == r.Old.EvidenceRaw || r.New.EvidenceRaw == "" && !r.guarded() {
+func (d *deciding) admitEvidence() {
+	if d.class == ClassCustodian || d.New.EvidenceRaw == d.Old.EvidenceRaw || d.New.EvidenceRaw == "" && !d.guarded() {
 		return
 	}
 	d.Repairs.Evidence = FixAsOld
-	if !r.Drops() { // else the hook's own Warning says it all
-		d.add(quorum.RuleKeepHook, VerdictRepaired, keepEvidence(r)...)
+	if !d.Drops() { // else the hook's own Warning says it all
+		d.add(quorum.RuleKeepHook, VerdictRepaired, keepEvidence(d.Request)...)
 	}
 }
 

@@ -7,36 +7,36 @@ import (
 )
 
 // admitHook are the rules about hook and latch.
-func admitHook(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
+func (d *deciding) admitHook() {
 	switch {
-	case r.Old.Deleting():
-		admitHookDeleting(d, r, s, class)
-	case r.Old.Hook == quorum.EntryOurs && r.New.Hook != quorum.EntryOurs:
-		if class == ClassCustodian && r.New.Hook == quorum.EntryAbsent {
-			is, why := r.hosting(s)
+	case d.Old.Deleting():
+		d.admitHookDeleting()
+	case d.Old.Hook == quorum.EntryOurs && d.New.Hook != quorum.EntryOurs:
+		if d.class == ClassCustodian && d.New.Hook == quorum.EntryAbsent {
+			is, why := d.hosting()
 			if is == quorum.HostingNothing {
-				d.pairLatch(r.New.Hook, r.New.Latch)
+				d.pairLatch()
 				return
 			}
-			d.holdHook(r, quorum.RuleKeepHook, earlyRelease(r, quorum.RuleKeepHook, s, is, why))
+			d.holdHook(quorum.RuleKeepHook, d.earlyRelease(quorum.RuleKeepHook, is, why))
 		} else {
-			d.holdHook(r, quorum.RuleKeepHook, keepHookLive(r))
+			d.holdHook(quorum.RuleKeepHook, keepHookLive(d.Request))
 		}
-		if r.Old.Latch != quorum.EntryOurs {
+		if d.Old.Latch != quorum.EntryOurs {
 			d.Repairs.Latch = FixPut // the hook stays, so add the missing latch
 		}
-	case r.New.Hook == quorum.EntryOurs && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs:
+	case d.New.Hook == quorum.EntryOurs && d.Old.Latch == quorum.EntryOurs && d.New.Latch != quorum.EntryOurs:
 		d.Repairs.Latch = FixAsOld
-		d.add(quorum.RuleKeepHook, VerdictRepaired, keepLatch(r)...)
+		d.add(quorum.RuleKeepHook, VerdictRepaired, keepLatch(d.Request)...)
 	default:
-		d.pairLatch(r.New.Hook, r.New.Latch)
+		d.pairLatch()
 	}
 }
 
 // admitHookDeleting are the rules about hook and latch of a deleting Machine.
-func admitHookDeleting(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
-	gainsHook := r.Old.Hook != quorum.EntryOurs && r.New.Hook == quorum.EntryOurs
-	gainsLatch := r.Old.Latch != quorum.EntryOurs && r.New.Latch == quorum.EntryOurs
+func (d *deciding) admitHookDeleting() {
+	gainsHook := d.Old.Hook != quorum.EntryOurs && d.New.Hook == quorum.EntryOurs
+	gainsLatch := d.Old.Latch != quorum.EntryOurs && d.New.Latch == quorum.EntryOurs
 	if gainsHook || gainsLatch {
 		if gainsHook {
 			d.Repairs.Hook = FixAsOld
@@ -44,23 +44,23 @@ func admitHookDeleting(d *Decision, r *Request, s *quorum.Snapshot, class Class)
 		if gainsLatch {
 			d.Repairs.Latch = FixAsOld
 		}
-		d.add(quorum.RuleNoRegain, VerdictRepaired, noRegain(r)...)
+		d.add(quorum.RuleNoRegain, VerdictRepaired, noRegain(d.Request)...)
 	}
 	switch {
-	case r.Drops():
-		admitRelease(d, r, s, class)
-	case r.Old.Hook != quorum.EntryOurs: // and the request removes no latch
-	case r.New.Hook == quorum.EntryForeign:
-		d.holdHook(r, quorum.RuleKeepHook, keepOwner(r))
-	case r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs:
+	case d.Drops():
+		d.admitRelease()
+	case d.Old.Hook != quorum.EntryOurs: // and the request removes no latch
+	case d.New.Hook == quorum.EntryForeign:
+		d.holdHook(quorum.RuleKeepHook, keepOwner(d.Request))
+	case d.Old.Latch == quorum.EntryOurs && d.New.Latch != quorum.EntryOurs:
 		d.Repairs.Latch = FixAsOld
-		d.add(quorum.RuleKeepHook, VerdictRepaired, keepLatch(r)...)
+		d.add(quorum.RuleKeepHook, VerdictRepaired, keepLatch(d.Request)...)
 	}
 }
 
 // pairLatch makes the latch follow the hook of a live Machine.
-func (d *Decision) pairLatch(hook, latch quorum.Entry) {
-	switch {
+func (d *deciding) pairLatch() {
+	switch hook, latch := d.New.Hook, d.New.Latch; {
 	case hook == quorum.EntryOurs && latch != quorum.EntryOurs:
 		d.Repairs.Latch = FixPut
 	case hook != quorum.EntryOurs && latch == quorum.EntryOurs:
@@ -69,19 +69,19 @@ func (d *Decision) pairLatch(hook, latch quorum.Entry) {
 }
 
 // holdHook puts hook and latch back as they were.
-func (d *Decision) holdHook(r *Request, rule quorum.Rule, lines []string) {
-	if r.New.Hook != r.Old.Hook {
+func (d *deciding) holdHook(rule quorum.Rule, lines []string) {
+	if d.New.Hook != d.Old.Hook {
 		d.Repairs.Hook = FixAsOld
 	}
-	if r.New.Latch != r.Old.Latch {
+	if d.New.Latch != d.Old.Latch {
 		d.Repairs.Latch = FixAsOld
 	}
 	d.add(rule, VerdictRepaired, lines...)
 }
 
 // dropLatch removes the latch together with a released hook.
-func (d *Decision) dropLatch(r *Request) {
-	if r.New.Latch == quorum.EntryOurs {
+func (d *deciding) dropLatch() {
+	if d.New.Latch == quorum.EntryOurs {
 		d.Repairs.Latch = FixDrop
 	}
 }

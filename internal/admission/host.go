@@ -21,33 +21,33 @@ func (ids *Identities) remediator(u User) bool {
 }
 
 // admitRemediation is the rule keep-host for a Machine.
-func admitRemediation(d *Decision, r *Request, s *quorum.Snapshot, ids *Identities, class Class) {
-	if !r.remediates() {
+func (d *deciding) admitRemediation() {
+	if !d.remediates() {
 		return
 	}
-	if !ids.remediator(r.User) {
-		d.add(quorum.RuleKeepHost, VerdictDenied, remediationByTool(r)...)
+	if !d.ids.remediator(d.User) {
+		d.add(quorum.RuleKeepHost, VerdictDenied, remediationByTool(d.Request)...)
 		return
 	}
-	voter, why := r.hostLoss(s)
+	voter, why := d.hostLoss()
 	switch {
 	case why == "" && voter == nil: // etcd has nothing to lose
 	case why == "":
-		d.powersOff(r, s, VerdictAllowed, remediated(r, voter))
-	case class == ClassPerson && r.Old.Lifts(quorum.RuleKeepHost, r.At):
-		d.powersOff(r, s, VerdictOverridden, overrideUsed(r, quorum.RuleKeepHost))
+		d.powersOff(VerdictAllowed, remediated(d.Request, voter))
+	case d.class == ClassPerson && d.Old.Lifts(quorum.RuleKeepHost, d.At):
+		d.powersOff(VerdictOverridden, overrideUsed(d.Request, quorum.RuleKeepHost))
 	default:
-		d.add(quorum.RuleKeepHost, VerdictDenied, remediationDenied(r, s, voter, why)...)
+		d.add(quorum.RuleKeepHost, VerdictDenied, d.remediationDenied(voter, why)...)
 	}
 }
 
 // powersOff lets the host of the request's Machine be powered off. No Machine shows that before the request is stored, so it is
 // claimed first: of two such requests at one instant, the later finds the other's claim, or the ledger changed. Where the ledger cannot be
 // written, only a person's override is left.
-func (d *Decision) powersOff(r *Request, s *quorum.Snapshot, verdict Verdict, lines []string) {
+func (d *deciding) powersOff(verdict Verdict, lines []string) {
 	d.add(quorum.RuleKeepHost, verdict, lines...)
-	if s != nil && s.Ledger.Unusable() == "" {
-		d.Claims = quorum.PowersOff(r.Old, r.At, r.User.Name)
+	if d.s != nil && d.s.Ledger.Unusable() == "" {
+		d.Claims = quorum.PowersOff(d.Old, d.At, d.User.Name)
 	}
 }
 
@@ -64,31 +64,31 @@ func (d *Decision) NotClaimed(why string) {
 // while, "" if it can. No hook holds a host that is powered off. So what a deletion may not do is not enough: without the host, and
 // without those that are powered off or released, a quorum must be left, also where the voter does not answer Holdfast: it may still
 // vote. Beside the only voter there is none to protect.
-func (r *Request) hostLoss(s *quorum.Snapshot) (voter *quorum.Member, why string) {
-	is, why := r.hosting(s)
+func (d *deciding) hostLoss() (voter *quorum.Member, why string) {
+	is, why := d.hosting()
 	if is == quorum.HostingUnknown {
 		return nil, reasonLine(why)
 	}
-	j, m := quorum.NewJoin(s), s.Machine(r.Old.Name)
-	voter = j.Voter(m)
-	voters, healthy := s.Ring.Voters()
+	m := d.machine
+	voter = d.join.Voter(m)
+	voters, healthy := d.s.Ring.Voters()
 	if voter == nil || voters == 1 {
 		return voter, ""
 	}
-	if going, limit := deletions(s, j, m); voter.Healthy && limit > 0 && len(going) >= limit {
+	if going, limit := d.deletions(m); voter.Healthy && limit > 0 && len(going) >= limit {
 		return voter, fmt.Sprintf("With %s, at most %d may go at a time, and Machine %s is being deleted already.", quorum.NVoters(voters), limit, going[0].Name)
 	}
-	if sick := sickBeside(s, j, voter); voter.Healthy && sick != nil {
+	if sick := d.sickBeside(voter); voter.Healthy && sick != nil {
 		return voter, fmt.Sprintf("Voter %s is unhealthy.", sick)
 	}
-	if !j.QuorumWithout(m) {
+	if !d.join.QuorumWithout(m) {
 		off := ""
-		if names := s.PoweredOff(m); names != nil {
+		if names := d.s.PoweredOff(m); names != nil {
 			off = fmt.Sprintf(" (powered off, or to be by a request of the last two minutes: %s)", strings.Join(names, ", "))
 		}
-		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go%s; quorum is %d.", healthy, voters, j.Remaining(m), off, quorum.Size(voters))
+		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go%s; quorum is %d.", healthy, voters, d.join.Remaining(m), off, quorum.Size(voters))
 	}
-	if why := s.Ledger.Unusable(); why != "" { // it has to be on record first: see powersOff
+	if why := d.s.Ledger.Unusable(); why != "" { // it has to be on record first: see powersOff
 		return voter, reasonLine(why)
 	}
 	return voter, ""
@@ -110,16 +110,16 @@ func hostsVoter(voter *quorum.Member) string {
 	return "it hosts etcd voter " + voter.String()
 }
 
-func remediationDenied(r *Request, s *quorum.Snapshot, voter *quorum.Member, why string) []string {
+func (d *deciding) remediationDenied(voter *quorum.Member, why string) []string {
 	again := "Try again when the others are healthy and none of their Machines is going: etcdctl endpoint health --cluster"
 	if voter == nil {
-		again = untilKnown(s, again)
+		again = d.untilKnown(again)
 	}
 	return []string{
-		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and %s.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name(), hostsVoter(voter)),
+		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and %s.", quorum.RuleKeepHost, quorum.RemediationAnnotation, d.name(), hostsVoter(voter)),
 		why + " No hook holds a host that is powered off.",
 		again,
-		r.lift(quorum.RuleKeepHost),
+		d.lift(quorum.RuleKeepHost),
 	}
 }
 
@@ -146,26 +146,25 @@ type HostRequest struct {
 // counted after the other: a request for one BareMetalHost does not show what is asked of another. It passes where that annotation
 // stands, or the voter does not answer anyway and etcd can do without.
 func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Snapshot) Decision {
-	var d Decision
+	d := ids.decide(&Request{Operation: OperationUpdate, User: r.User, Namespace: r.MachineNamespace, At: r.At, Old: m, Unread: r.Unread}, s)
 	if m.Mirrored || m.LetGo() {
-		return d
+		return d.Decision
 	}
-	of := &Request{Operation: OperationUpdate, User: r.User, Namespace: r.MachineNamespace, At: r.At, Old: m, Unread: r.Unread}
-	voter, why := of.hostLoss(withMachine(s, m))
+	voter, why := d.hostLoss()
 	if why == "" && voter == nil {
-		return d
+		return d.Decision
 	}
 	off := !r.Ends
 	switch {
 	case off && m.Remediating: // as was judged
 	case off && why == "" && !voter.Healthy:
-		d.powersOff(of, s, VerdictAllowed, remediated(of, voter))
-	case ids.Classify(r.User) == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
-		d.powersOff(of, s, VerdictOverridden, overrideUsed(of, quorum.RuleKeepHost))
+		d.powersOff(VerdictAllowed, remediated(d.Request, voter))
+	case d.class == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
+		d.powersOff(VerdictOverridden, overrideUsed(d.Request, quorum.RuleKeepHost))
 	default:
-		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, of, voter)...)
+		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, d.Request, voter)...)
 	}
-	return d
+	return d.Decision
 }
 
 func hostDenied(r *HostRequest, of *Request, voter *quorum.Member) []string {

@@ -9,50 +9,50 @@ import (
 )
 
 // admitLabels are the rules keep-finalizer and keep-role.
-func admitLabels(d *Decision, r *Request, ids *Identities, class Class) {
-	if !r.Old.Held() {
-		admitUnheld(d, r, ids, class)
+func (d *deciding) admitLabels() {
+	if !d.Old.Held() {
+		d.admitUnheld()
 		return
 	}
-	if r.Old.Finalizer && !r.New.Finalizer {
-		d.add(quorum.RuleKeepFinalizer, VerdictDenied, keepFinalizer(r)...)
+	if d.Old.Finalizer && !d.New.Finalizer {
+		d.add(quorum.RuleKeepFinalizer, VerdictDenied, keepFinalizer(d.Request)...)
 	}
-	if r.Old.Role != "" && r.New.Role != r.Old.Role || r.Old.Type != "" && r.New.Type != r.Old.Type {
-		d.add(quorum.RuleKeepRole, VerdictDenied, keepRole(r)...)
+	if d.Old.Role != "" && d.New.Role != d.Old.Role || d.Old.Type != "" && d.New.Type != d.Old.Type {
+		d.add(quorum.RuleKeepRole, VerdictDenied, keepRole(d.Request)...)
 	}
 }
 
 // admitUnheld is the rule keep-finalizer for a control-plane Machine that neither hook nor latch holds. While it drains, a tool that applies its
 // manifest would take off the finalizer and the name of the instance, and nobody would terminate the instance. A person may:
 // where a deletion hangs, that is what the platforms' procedures say.
-func admitUnheld(d *Decision, r *Request, ids *Identities, class Class) {
-	instance := r.Old.InstanceName()
-	if !r.Old.ControlPlane() || instance == "" || slices.Contains(ids.MachineAPI, r.User.Name) {
+func (d *deciding) admitUnheld() {
+	instance := d.Old.InstanceName()
+	if !d.Old.ControlPlane() || instance == "" || slices.Contains(d.ids.MachineAPI, d.User.Name) {
 		return
 	}
 	fixes := Repairs{}
 	var took []string
-	if r.Old.Finalizer && !r.New.Finalizer {
+	if d.Old.Finalizer && !d.New.Finalizer {
 		fixes.Finalizer = FixPut
 		took = append(took, "finalizer "+quorum.Finalizer)
 	}
-	if r.Old.ProviderID != "" && r.New.ProviderID == "" {
+	if d.Old.ProviderID != "" && d.New.ProviderID == "" {
 		fixes.ProviderID = FixAsOld
 		took = append(took, "spec.providerID")
 	}
-	for i, value := range r.Old.Instance {
-		if value != "" && r.New.Instance[i] == "" {
+	for i, value := range d.Old.Instance {
+		if value != "" && d.New.Instance[i] == "" {
 			fixes.Instance[i] = FixAsOld
 			took = append(took, quorum.InstanceAnnotations[i].Key)
 		}
 	}
 	switch {
 	case took == nil:
-	case class == ClassPerson:
-		d.add(quorum.RuleKeepFinalizer, VerdictAllowed, leftBehind(r, instance)...)
+	case d.class == ClassPerson:
+		d.add(quorum.RuleKeepFinalizer, VerdictAllowed, leftBehind(d.Request, instance)...)
 	default:
 		d.Repairs.Finalizer, d.Repairs.ProviderID, d.Repairs.Instance = fixes.Finalizer, fixes.ProviderID, fixes.Instance
-		d.add(quorum.RuleKeepFinalizer, VerdictRepaired, keptUnheld(r, took, instance)...)
+		d.add(quorum.RuleKeepFinalizer, VerdictRepaired, keptUnheld(d.Request, took, instance)...)
 	}
 }
 

@@ -9,26 +9,26 @@ import (
 )
 
 // admitOverride keeps the override a person's, with the name of who set it. How long it counts is in quorum/override.go.
-func admitOverride(d *Decision, r *Request, class Class) {
-	switch changed := r.New.Override != r.Old.Override; {
-	case !changed && r.New.OverrideBy == r.Old.OverrideBy:
-	case changed && r.New.Override == "" && class != ClassAutomation:
-		if r.New.OverrideBy != "" {
+func (d *deciding) admitOverride() {
+	switch changed := d.New.Override != d.Old.Override; {
+	case !changed && d.New.OverrideBy == d.Old.OverrideBy:
+	case changed && d.New.Override == "" && d.class != ClassAutomation:
+		if d.New.OverrideBy != "" {
 			d.Repairs.OverrideBy = FixDrop
 		}
-		d.add(quorum.RuleOverride, VerdictAllowed, fmt.Sprintf("Holdfast (%s): the override of Machine %s is gone: %s", quorum.RuleOverride, r.name(), quorum.Clip(r.Old.Override, 120)))
-	case changed && class == ClassPerson:
-		if !quorum.StampedBy(r.New.OverrideBy, r.User.Name, r.At) {
+		d.add(quorum.RuleOverride, VerdictAllowed, fmt.Sprintf("Holdfast (%s): the override of Machine %s is gone: %s", quorum.RuleOverride, d.name(), quorum.Clip(d.Old.Override, 120)))
+	case changed && d.class == ClassPerson:
+		if !quorum.StampedBy(d.New.OverrideBy, d.User.Name, d.At) {
 			d.Repairs.OverrideBy = FixPut
 		}
-		if rules, reason := quorum.ParseOverride(r.New.Override); len(rules) == 0 || reason == "" {
-			d.add(quorum.RuleOverride, VerdictAllowed, overrideUnclear(r)...)
+		if rules, reason := quorum.ParseOverride(d.New.Override); len(rules) == 0 || reason == "" {
+			d.add(quorum.RuleOverride, VerdictAllowed, overrideUnclear(d.Request)...)
 		} else {
-			d.add(quorum.RuleOverride, VerdictAllowed, overrideSet(r, rules, reason)...)
+			d.add(quorum.RuleOverride, VerdictAllowed, overrideSet(d.Request, rules, reason)...)
 		}
 	default:
 		d.Repairs.Override, d.Repairs.OverrideBy = FixAsOld, FixAsOld
-		d.add(quorum.RuleOverride, VerdictRepaired, overrideTaken(r)...)
+		d.add(quorum.RuleOverride, VerdictRepaired, overrideTaken(d.Request)...)
 	}
 }
 

@@ -7,52 +7,52 @@ import (
 )
 
 // admitRelease are the rules about who may let a deleting Machine go.
-func admitRelease(d *Decision, r *Request, s *quorum.Snapshot, class Class) {
-	if class == ClassPerson && r.ByWebhook {
-		d.holdHook(r, quorum.RuleAutomationRelease, webhookRelease(r))
+func (d *deciding) admitRelease() {
+	if d.class == ClassPerson && d.ByWebhook {
+		d.holdHook(quorum.RuleAutomationRelease, webhookRelease(d.Request))
 		return
 	}
-	switch class {
+	switch d.class {
 	case ClassAutomation:
-		d.holdHook(r, quorum.RuleAutomationRelease, automationRelease(r))
+		d.holdHook(quorum.RuleAutomationRelease, automationRelease(d.Request))
 	case ClassCustodian:
-		switch is, why := r.hosting(s); {
+		switch is, why := d.hosting(); {
 		case is == quorum.HostingNothing:
-			d.dropLatch(r)
-		case r.Old.Hook == quorum.EntryAbsent && s != nil && s.Ledger.Has(r.Old.UID) && quorum.NewJoin(s).MayRelease(s.Machine(r.Old.Name)):
-			admitFinal(d, r, s)
-		case is == quorum.HostingMember && s.Mode == quorum.ModeGuard && r.Old.Hook == quorum.EntryOurs && r.New.Hook == quorum.EntryAbsent && r.Old.Latch == quorum.EntryOurs && quorum.NewJoin(s).Voter(s.Machine(r.Old.Name)) == nil:
-			if r.New.Latch != r.Old.Latch {
+			d.dropLatch()
+		case d.Old.Hook == quorum.EntryAbsent && d.s != nil && d.s.Ledger.Has(d.Old.UID) && d.join.MayRelease(d.machine):
+			d.admitFinal()
+		case is == quorum.HostingMember && d.s.Mode == quorum.ModeGuard && d.Old.Hook == quorum.EntryOurs && d.New.Hook == quorum.EntryAbsent && d.Old.Latch == quorum.EntryOurs && d.join.Voter(d.machine) == nil:
+			if d.New.Latch != d.Old.Latch {
 				d.Repairs.Latch = FixAsOld
 			}
-			d.add(quorum.RuleEarlyRelease, VerdictAllowed, learnerRelease(r, s)...)
+			d.add(quorum.RuleEarlyRelease, VerdictAllowed, d.learnerRelease()...)
 		default:
-			d.holdHook(r, quorum.RuleEarlyRelease, earlyRelease(r, quorum.RuleEarlyRelease, s, is, why))
+			d.holdHook(quorum.RuleEarlyRelease, d.earlyRelease(quorum.RuleEarlyRelease, is, why))
 		}
 	case ClassPerson:
-		admitEscape(d, r, s)
+		d.admitEscape()
 	}
 }
 
-func earlyRelease(r *Request, rule quorum.Rule, s *quorum.Snapshot, is quorum.Hosting, why string) []string {
-	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, r.holder(), r.name())}
+func (d *deciding) earlyRelease(rule quorum.Rule, is quorum.Hosting, why string) []string {
+	lines := []string{fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s:", rule, d.holder(), d.name())}
 	if is == quorum.HostingMember {
-		lines[0] += " etcd still lists " + hosted(s, r.Old) + " on it."
+		lines[0] += " etcd still lists " + d.hosted() + " on it."
 		return append(lines, "Remove the member from etcd first; the hook may go then.")
 	}
 	lines[0] += " whether it still hosts an etcd member is not known."
-	if s == nil {
+	if d.s == nil {
 		return append(lines, reasonLine(why), "The hook may go once that is known. Try again; if it stays so, look into Holdfast's log.")
 	}
-	if m := s.Machine(r.Old.Name); m != nil && quorum.NewJoin(s).WhyHeldAfterRestore(m) != "" {
+	if d.join.WhyHeldAfterRestore(d.machine) != "" {
 		return append(lines, reasonLine(why))
 	}
-	return append(lines, reasonLine(why), "The hook may go once that is known.", untilKnown(s, "See how etcd is: etcdctl endpoint status --cluster"))
+	return append(lines, reasonLine(why), "The hook may go once that is known.", d.untilKnown("See how etcd is: etcdctl endpoint status --cluster"))
 }
 
 // learnerRelease says that a learner, which is no part of quorum, holds its Machine no longer than etcd needs.
-func learnerRelease(r *Request, s *quorum.Snapshot) []string {
-	return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which has no vote, so its hook may go. Holdfast takes latch %s off once etcd can do without it.", quorum.RuleEarlyRelease, r.name(), hosted(s, r.Old), quorum.LatchName)}
+func (d *deciding) learnerRelease() []string {
+	return []string{fmt.Sprintf("Holdfast (%s): Machine %s hosts etcd learner %s, which has no vote, so its hook may go. Holdfast takes latch %s off once etcd can do without it.", quorum.RuleEarlyRelease, d.name(), d.hosted(), quorum.LatchName)}
 }
 
 func automationRelease(r *Request) []string {

@@ -59,10 +59,10 @@ func (r *Request) watch() string {
 	return "kubectl -n " + r.Namespace + " get machines -w"
 }
 
-// hosted names the members that a Machine hosts.
-func hosted(s *quorum.Snapshot, m *quorum.Machine) string {
+// hosted names the members that the request's Machine hosts.
+func (d *deciding) hosted() string {
 	var names []string
-	for _, member := range quorum.NewJoin(s).Members(s.Machine(m.Name)) {
+	for _, member := range d.join.Members(d.machine) {
 		names = append(names, member.String())
 	}
 	return strings.Join(names, " and ")

@@ -11,7 +11,7 @@
 //	step 5  removedead.go     remove a dead voter that keeps its replacement out
 //	step 6  promote.go        promote a learner
 //	step 7  addlearner.go     add a learner
-//	step 8  quorumguard.go    full mode, beside any other: size the quorum guard's budget, create and delete its pods
+//	step 8  budget.go         full mode, beside any other: size the quorum guard's budget, create and delete its pods
 //
 // If the leader's Machine is being replaced, leadership moves to another voter (leader.go): at the latest before the leader is removed
 // (step 4), and where it can before the learner is added (step 7).
