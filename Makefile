@@ -58,6 +58,13 @@ compiled:
 	@cd deploy/image && $(PROGRESS) "tests of the image" go list -export -test -f '' ./...
 	@cd deploy/bundle && $(PROGRESS) "tests of the bundle" go list -export -test -f '' ./...
 
+# What monitoring, certmanager and cpms need beside that.
+.PHONY: compiled-beside
+compiled-beside: binaries parts set-operator
+	test/monitoring/build.sh $(BIN)
+	@for m in test/monitoring test/certmanager test/cpms; do (cd $$m && $(PROGRESS) "tests of $$m" go test -run '^$$' ./...) || exit 1; done
+	@$(PROGRESS) "tests of sets" go test -tags cpms -run '^$$' ./test/custodian
+
 .PHONY: scenarios
 scenarios: binaries parts compiled ## Run the long scenarios: faults, chaos, partitions, restores, drains, escapes, ways in, sets of all sizes
 	go test -vet=off -timeout 60m -p 6 $$(test/tier/long.sh)
