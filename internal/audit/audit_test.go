@@ -69,7 +69,10 @@ func repaired(uid, user, machine string) Record {
 
 func options(path string) Options {
 	o := NewOptions()
-	o.LogPath, o.Registerer, o.Log = path, prometheus.NewRegistry(), logr.Discard()
+	o.Registerer, o.Log = prometheus.NewRegistry(), logr.Discard()
+	if path != "" {
+		o.LogPaths = []string{path}
+	}
 	return o
 }
 
@@ -92,7 +95,9 @@ func sink(t *testing.T, o Options) *Sink {
 func patient(t *testing.T, o Options) *Sink {
 	t.Helper()
 	s := sink(t, o)
-	s.local.out.patience = time.Minute
+	for _, l := range s.locals {
+		l.out.patience = time.Minute
+	}
 	return s
 }
 
@@ -125,7 +130,7 @@ func uids(list []Entry) []string {
 func counts(t *testing.T, s *Sink, want string) {
 	t.Helper()
 	value := testutil.ToFloat64
-	got := fmt.Sprintf("written %v errors %v repeated %v", value(s.local.counters.events), value(s.local.counters.errors), value(s.repeated))
+	got := fmt.Sprintf("written %v errors %v repeated %v", value(s.locals[0].counters.events), value(s.locals[0].counters.errors), value(s.repeated))
 	if s.remote != nil {
 		got += fmt.Sprintf("; sent %v dropped %v", value(s.remote.counters.events), value(s.remote.counters.dropped))
 	}
@@ -228,11 +233,16 @@ func TestRotationAndCompression(t *testing.T) {
 	g := gomega.NewWithT(t)
 	var files []string
 	g.Eventually(func() (rotated bool) {
-		files, _ = filepath.Glob(filepath.Join(dir, "*")) // by time: audit.log comes last
+		files, _ = filepath.Glob(filepath.Join(dir, "audit*")) // by time: audit.log comes last
 		return len(files) > 3 && !slices.ContainsFunc(files[:len(files)-1], func(f string) bool { return !strings.HasSuffix(f, ".log.gz") })
 	}).WithTimeout(2*time.Minute).Should(gomega.BeTrue(), "rotated files are compressed")
 	if diff := cmp.Diff(want, uids(entries(t, 0, files...))); diff != "" {
 		t.Error(diff)
+	}
+	for _, f := range files { // users' words are in them
+		if info, err := os.Stat(f); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: mode %v, %v", f, info.Mode(), err)
+		}
 	}
 	counts(t, s, "written 40 errors 0 repeated 0")
 }
@@ -406,7 +416,7 @@ func TestManyAtOnce(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "audit*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,6 +430,115 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	if len(files) < 2 || len(denied) != 1600 || repairs != 1600 {
 		t.Errorf("%d files, %d denials, %d repairs", len(files), len(denied), repairs)
+	}
+}
+
+// TestTwoLogs: each has every record, and what ails one of them is nothing to the other.
+func TestTwoLogs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "not", "there", "audit.log")
+	if err := os.WriteFile(filepath.Join(dir, "not"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	o := options("-")
+	o.LogPaths, o.Stdout = append(o.LogPaths, path), &out
+	s := patient(t, o)
+	s.Write(record("a"))
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("ready: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "not")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ready(); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+	s.Write(record("b"))
+	counts(t, s, "written 3 errors 1 repeated 0")
+	var got []Entry
+	if _, err := Read(&out, func(e Entry) { got = append(got, e) }, func(_ int, err error) { t.Error(err) }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, uids(got)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"b"}, uids(entries(t, 0, path))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestBothHang: an answer waits for two logs that hang as long as for one.
+func TestBothHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options("-")
+		w := &stuck{disk: disk{space: 1 << 20}, letGo: make(chan struct{})}
+		o.LogPaths, o.Stdout = []string{"-", "-"}, w
+		s := sink(t, o)
+		start := time.Now()
+		s.Write(record("a"))
+		if took := time.Since(start); took != writeTimeout {
+			t.Errorf("the first waited %s", took)
+		}
+		start = time.Now()
+		s.Write(record("b"))
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the second waited %s", took)
+		}
+		counts(t, s, "written 0 errors 4 repeated 0")
+		close(w.letGo)
+		synctest.Wait()
+	})
+}
+
+// TestSharedHost: two replicas are given one file, and rotate. Each writes its own, so that no record is lost or torn.
+func TestSharedHost(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "audit.log")
+	var both [2]*Sink
+	for i := range both {
+		o := options(path)
+		o.LogMaxSize = 1
+		both[i] = patient(t, o)
+	}
+	var want []string
+	for i := range 40 { // 100 KB each
+		r := record(fmt.Sprint(i))
+		r.Decision.Findings[0].Lines = []string{strings.Repeat("a long story. ", 7000)}
+		both[i%2].Write(r)
+		want = append(want, fmt.Sprint(i))
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "audit*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := uids(entries(t, 0, all...))
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("in %v: %s", all, diff)
+	}
+	if len(all) < 4 || !slices.Contains(all, filepath.Join(dir, "audit-2.log")) {
+		t.Errorf("the files are %v", all)
+	}
+}
+
+// TestNextProcess: a process goes on with the file of one that was killed.
+func TestNextProcess(t *testing.T) {
+	const env = "HOLDFAST_AUDIT_NEXT_LOG"
+	if path := os.Getenv(env); path != "" {
+		sink(t, options(path)).Write(record("before"))
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	path := filepath.Join(t.TempDir(), "audit.log")
+	var exit *exec.ExitError
+	if output, err := child(t, env, path); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the child ended with %v:\n%s", err, output)
+	}
+	sink(t, options(path)).Write(record("after"))
+	if diff := cmp.Diff([]string{"before", "after"}, uids(entries(t, 0, path))); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -587,14 +706,16 @@ func TestValidate(t *testing.T) {
 	for args, want := range map[string][]string{
 		"":                   nil,
 		"--audit-log-path=-": nil,
-		"--audit-log-path=/nowhere/at/all/audit.log": nil, // a disk that is missing is no slip
-		"--audit-log-maxsize=0 --audit-log-maxage=0": nil,
-		"--audit-log-maxsize=-1":                     {"--audit-log-maxsize", "-1", "0 or more"},
-		"--audit-log-maxage=-7":                      {"--audit-log-maxage", "-7"},
-		"--audit-log-maxbackup=-1":                   {"--audit-log-maxbackup", "-1"},
-		"--audit-log-path=" + dir:                    {"--audit-log-path", dir, "folder"},
-		"--audit-log-path=" + pipe:                   {"--audit-log-path", pipe, "use -"},
-		"--audit-webhook-config-file=" + config:      {"--audit-webhook-config-file", "needs --audit-log-path"},
+		"--audit-log-path=- --audit-log-path=/nowhere/at/all/audit.log": nil,
+		"--audit-log-path=/nowhere/at/all/audit.log":                    nil, // a disk that is missing is no slip
+		"--audit-log-maxsize=0 --audit-log-maxage=0":                    nil,
+		"--audit-log-maxsize=-1":                                        {"--audit-log-maxsize", "-1", "0 or more"},
+		"--audit-log-maxage=-7":                                         {"--audit-log-maxage", "-7"},
+		"--audit-log-maxbackup=-1":                                      {"--audit-log-maxbackup", "-1"},
+		"--audit-log-path=" + dir:                                       {"--audit-log-path", dir, "folder"},
+		"--audit-log-path=" + pipe:                                      {"--audit-log-path", pipe, "use -"},
+		"--audit-log-path=-," + dir:                                     {"--audit-log-path", dir, "folder"},
+		"--audit-webhook-config-file=" + config:                         {"--audit-webhook-config-file", "needs --audit-log-path"},
 	} {
 		o := NewOptions()
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -624,7 +745,9 @@ func TestReadLongLines(t *testing.T) {
 func TestReadPrefixed(t *testing.T) {
 	var log bytes.Buffer
 	log.WriteString("[pod/holdfast-5d8f-x2x/manager] ")
-	s, err := open(options("-"), &log)
+	o := options("-")
+	o.Stdout = &log
+	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -653,7 +776,9 @@ func BenchmarkWrite(b *testing.B) {
 
 func FuzzRead(f *testing.F) {
 	var log bytes.Buffer
-	s, err := open(options("-"), &log)
+	o := options("-")
+	o.Stdout = &log
+	s, err := New(o)
 	if err != nil {
 		f.Fatal(err)
 	}

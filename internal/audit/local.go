@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// local is the local log. The API server's log backend would write each failure to klog, with the record, and tell nobody else.
+// local is a local log. The API server's log backend would write each failure to klog, with the record, and tell nobody else.
 type local struct {
 	path     string
 	out      *timeLimited
@@ -29,12 +29,16 @@ type local struct {
 	failing error // the last write's, nil if it worked
 }
 
-func newLocal(o Options, out io.Writer, c counters) *local {
+func newLocal(path string, o Options, c counters) *local {
+	out := o.Stdout
+	if path != stdoutPath {
+		out = newFile(path, o)
+	}
 	l := &local{
-		path: o.LogPath, out: &timeLimited{out: out, patience: writeTimeout, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
+		path: path, out: &timeLimited{out: out, patience: writeTimeout, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
 		complain: rate.Sometimes{Interval: complainEvery},
 	}
-	if l.path == stdoutPath {
+	if path == stdoutPath {
 		l.path = "(standard output)"
 	} else {
 		_ = l.attempt([]byte("\n")) // so that a failure is told now, not at the first denial, and ends what a crash cut off

@@ -13,15 +13,15 @@ import (
 
 // Options say where records go. Make them with NewOptions; the fields with a flag are named like it.
 type Options struct {
-	LogPath      string // local log; - is Stdout, empty is none
-	LogMaxSize   int    // megabytes at which it is rotated, 0 is never
-	LogMaxAge    int    // days for which rotated files are kept, 0 is for ever
-	LogMaxBackup int    // rotated files that are kept, 0 is all
-	LogCompress  bool   // rotated files are compressed with gzip
+	LogPaths     []string // local logs, each of which gets all records; - is Stdout
+	LogMaxSize   int      // megabytes at which a file is rotated, 0 is never
+	LogMaxAge    int      // days for which rotated files are kept, 0 is for ever
+	LogMaxBackup int      // rotated files that are kept, 0 is all
+	LogCompress  bool     // rotated files are compressed with gzip
 
 	WebhookConfigFile string // kubeconfig of the remote sink, empty is none
 
-	Stdout     io.Writer             // for LogPath -
+	Stdout     io.Writer             // for path -
 	Registerer prometheus.Registerer // required; takes the counters holdfast_audit_*
 	Log        logr.Logger           // told when a sink fails and when it recovers
 }
@@ -33,7 +33,7 @@ func NewOptions() Options {
 
 // AddFlags adds the flags, named like kube-apiserver's.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.LogPath, "audit-log-path", o.LogPath, "file that each decision is written to before it is answered, as an audit.k8s.io/v1 Event; - for standard output, empty for none")
+	f.StringSliceVar(&o.LogPaths, "audit-log-path", o.LogPaths, "files that each decision is written to before it is answered, as an audit.k8s.io/v1 Event; - for standard output, empty for none; the flag may be given several times")
 	f.IntVar(&o.LogMaxSize, "audit-log-maxsize", o.LogMaxSize, "megabytes at which the audit log is rotated; 0 for never")
 	f.IntVar(&o.LogMaxAge, "audit-log-maxage", o.LogMaxAge, "days to keep rotated audit logs; 0 for ever")
 	f.IntVar(&o.LogMaxBackup, "audit-log-maxbackup", o.LogMaxBackup, "rotated audit logs to keep; 0 for all")
@@ -51,20 +51,20 @@ func (o *Options) Validate() error {
 		}
 	}
 	// A disk that is not there today is no reason to leave the cluster unguarded; a slip of the pen is.
-	if o.LogPath != "" && o.LogPath != stdoutPath {
-		if info, err := os.Stat(o.LogPath); err == nil {
+	for _, path := range o.LogPaths {
+		if info, err := os.Stat(path); err == nil && path != stdoutPath {
 			if err := loggable(info); err != nil {
-				return fmt.Errorf("--audit-log-path %s: %w", o.LogPath, err)
+				return fmt.Errorf("--audit-log-path %s: %w", path, err)
 			}
 		}
 	}
-	if o.WebhookConfigFile != "" && o.LogPath == "" {
+	if o.WebhookConfigFile != "" && len(o.LogPaths) == 0 {
 		return fmt.Errorf("--audit-webhook-config-file needs --audit-log-path as well (- is standard output): that log keeps what the server does not take in time")
 	}
 	return nil
 }
 
-// stdoutPath is the LogPath that means standard output.
+// stdoutPath is the path that means standard output.
 const stdoutPath = "-"
 
 // loggable says why a file cannot be the local log. A pipe nobody reads would block for ever, and

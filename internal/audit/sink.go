@@ -1,17 +1,14 @@
 package audit
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"math"
-	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"gopkg.in/natefinch/lumberjack.v2"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 )
 
@@ -19,38 +16,24 @@ import (
 type Sink struct {
 	repeats  *repeats
 	repeated prometheus.Counter
-	local    *local  // nil without one
+	locals   []*local
 	remote   *remote // nil without one
 }
 
 // New opens the sinks of the options, which are to be valid. A local log that cannot be written is no error: Ready tells of
 // it, and it is tried again with each record.
 func New(o Options) (*Sink, error) {
-	var out io.Writer
-	switch o.LogPath {
-	case "":
-	case stdoutPath:
-		out = o.Stdout
-	default:
-		const never = math.MaxInt64 >> 20 // megabytes; lumberjack takes 0 for 100
-		size := cmp.Or(o.LogMaxSize, never)
-		if info, err := os.Stat(o.LogPath); err == nil && !info.Mode().IsRegular() {
-			size = never // a device is not to be renamed
-		}
-		out = &lumberjack.Logger{Filename: o.LogPath, MaxSize: size, MaxAge: o.LogMaxAge, MaxBackups: o.LogMaxBackup, Compress: o.LogCompress}
-	}
-	return open(o, out)
-}
-
-func open(o Options, out io.Writer) (*Sink, error) {
 	s := &Sink{repeated: promauto.With(o.Registerer).NewCounter(prometheus.CounterOpts{
 		Name: "holdfast_audit_repeated_total", Help: "Repairs that repeated one on record and are in a summary instead of a record of their own.",
 	})}
 	s.repeats = &repeats{write: s.send, fights: map[fight]*count{}}
-	if out != nil {
-		s.local = newLocal(o, out, newCounters(o.Registerer, "log"))
+	if len(o.LogPaths) > 0 {
+		c := newCounters(o.Registerer, "log")
+		for _, path := range o.LogPaths {
+			s.locals = append(s.locals, newLocal(path, o, c))
+		}
 		promauto.With(o.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "holdfast_audit_log_writable", Help: "1 if the local audit log takes records, 0 if the last one could not be written.",
+			Name: "holdfast_audit_log_writable", Help: "1 if all local audit logs take records, 0 if one could not write the last one.",
 		}, func() float64 {
 			if s.Ready() != nil {
 				return 0
@@ -68,10 +51,10 @@ func open(o Options, out io.Writer) (*Sink, error) {
 	return s, nil
 }
 
-// Write records a decision. When it returns, the record is in the local log, or counted as one that
+// Write records a decision. When it returns, the record is in each local log, or counted as one that
 // is not; see the package's comment. A decision without findings and a dry run leave no record.
 func (s *Sink) Write(r Record) {
-	if s.local == nil || r.DryRun || len(r.Decision.Findings) == 0 {
+	if len(s.locals) == 0 || r.DryRun || len(r.Decision.Findings) == 0 {
 		return
 	}
 	e := r.event(time.Now())
@@ -83,24 +66,29 @@ func (s *Sink) Write(r Record) {
 }
 
 func (s *Sink) send(e *auditapi.Event) {
-	s.local.write(e)
+	var writing sync.WaitGroup
+	for _, l := range s.locals {
+		writing.Go(func() { l.write(e) }) // at the same time: if two hang, the wait is that for one
+	}
+	writing.Wait()
 	if s.remote != nil {
 		s.remote.add(e)
 	}
 }
 
-// Ready says why the local log is not being written, nil if it is. It tries the log again if the last
+// Ready says why a local log is not being written, nil if all are. It tries a log again if its last
 // record failed, so that a log that works again is seen to. It is for people and monitoring: a guard
 // that leaves its Service because a disk is full would change decisions.
 func (s *Sink) Ready() error {
-	if s.local == nil {
-		return nil
+	var failed []error
+	for _, l := range s.locals {
+		failed = append(failed, l.ready())
 	}
-	return s.local.ready()
+	return errors.Join(failed...)
 }
 
 // Close writes what is still counted, and sends what waits for the remote sink, until ctx is done.
-// Records that come later still go to the local log.
+// Records that come later still go to the local logs.
 func (s *Sink) Close(ctx context.Context) error {
 	s.repeats.close()
 	if s.remote == nil {

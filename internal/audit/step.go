@@ -42,7 +42,7 @@ func ObjectOf(about *corev1.ObjectReference) auditapi.ObjectReference {
 
 // WriteStep records a step, as Write does a decision.
 func (s *Sink) WriteStep(step Step) {
-	if s.local == nil {
+	if len(s.locals) == 0 {
 		return
 	}
 	now := time.Now()

@@ -204,7 +204,7 @@ func TestMonitored(t *testing.T) {
 	}
 	setcontroller.NewMetrics(registry)
 	options := audit.NewOptions()
-	options.Registerer, options.LogPath = registry, filepath.Join(t.TempDir(), "audit")
+	options.Registerer, options.LogPaths = registry, []string{filepath.Join(t.TempDir(), "audit")}
 	sink, err := audit.New(options)
 	if err != nil {
 		t.Fatal(err)

@@ -38,6 +38,11 @@ Without a FILE they are read from the logs of Holdfast's pods (label ` + holdfas
 where they stand if holdfast run has --audit-log-path=-. A FILE is such a log, compressed or not: name those that were rotated from it as well
 (audit*.log*). For - standard input is read. Lines of a FILE that are no audit events are counted and left out.
 
+A pod's log goes with the pod. With deploy/components/host-audit the replicas write to ` + hostAudit + ` of their hosts as well, and the
+files there are read, too, each record once. So they are where no pod of Holdfast is left. The kubelets of the control-plane Nodes serve these
+files through the API server: you need the rights to list nodes and to get nodes/proxy. What cannot be read is named, the rest is shown, and
+the exit status is 1.
+
 The verdicts: denied (the request was refused), repaired (it passed, with what a rule protects put
 back), overridden (a person had lifted the rule), allowed (it passed, and is worth a record: a
 deletion that is held, an escape hatch that was used). "repaired x29" stands for 29 repairs. "(abandoned)" stands behind a verdict for which

@@ -45,7 +45,7 @@ const (
 type dialer interface {
 	api(config *rest.Config) (client.Client, error)
 	etcd(flags *etcdflags.Flags) (ring observe.Ring, stop func(), err error)
-	pods(config *rest.Config) (corev1client.PodsGetter, error)
+	core(config *rest.Config) (corev1client.CoreV1Interface, error)
 }
 
 // network is the dialer of a process.
@@ -65,7 +65,7 @@ func kinds() (*runtime.Scheme, error) {
 	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme))
 }
 
-func (network) pods(config *rest.Config) (corev1client.PodsGetter, error) {
+func (network) core(config *rest.Config) (corev1client.CoreV1Interface, error) {
 	return corev1client.NewForConfig(config)
 }
 

@@ -129,7 +129,7 @@ func (f fakes) etcd(*etcdflags.Flags) (observe.Ring, func(), error) {
 	return given(v.Ring), func() {}, nil
 }
 
-func (fakes) pods(*rest.Config) (corev1client.PodsGetter, error) {
+func (fakes) core(*rest.Config) (corev1client.CoreV1Interface, error) {
 	return nil, errors.New("there are no pods here")
 }
 

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
 )
@@ -18,14 +19,14 @@ import (
 // holdfastPods selects the replicas of Holdfast.
 const holdfastPods = "app.kubernetes.io/name=holdfast"
 
-// ofPods hands the records in the logs of Holdfast's pods to each. Those of the pods that could be read are handed over although others could
-// not.
+// ofPods hands the records in the logs of Holdfast's pods and in the files on their hosts to each. Those that could be read are handed over
+// although others could not.
 func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.Entry)) error {
 	config, err := o.cluster.config()
 	if err != nil {
 		return err
 	}
-	api, err := t.dial.pods(config)
+	api, err := t.dial.core(config)
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
@@ -36,13 +37,13 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 	if err != nil {
 		return fmt.Errorf("list the pods of Holdfast in namespace %s: %s", o.cluster.holdfast, oneLine(err))
 	}
-	if len(found.Items) == 0 {
-		return fmt.Errorf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, o.cluster.holdfast)
-	}
 	var (
 		sum    audit.Tally
 		failed []string
 	)
+	if len(found.Items) == 0 {
+		failed = append(failed, fmt.Sprintf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, o.cluster.holdfast))
+	}
 	for i := range found.Items {
 		pod := &found.Items[i]
 		for k := range pod.Status.ContainerStatuses {
@@ -51,9 +52,9 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 				continue // it has no log yet
 			}
 			if c.RestartCount > 0 { // the log before the restart, which nobody keeps for long
-				_ = readLog(ctx, pods, pod.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true}, each, &sum)
+				_ = readLog(ctx, pods.GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true}), each, &sum)
 			}
-			err := readLog(ctx, pods, pod.Name, &corev1.PodLogOptions{Container: c.Name}, each, &sum)
+			err := readLog(ctx, pods.GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name}), each, &sum)
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}
@@ -62,7 +63,15 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 			}
 		}
 	}
-	fmt.Fprintf(t.err, "Pods found: %d. Records of Holdfast: %d; other lines left out: %d.\n", len(found.Items), sum.Ours, sum.Foreign+sum.Bad)
+	hosts := ""
+	if len(found.Items) == 0 || slices.ContainsFunc(found.Items, writesOnHost) {
+		asked, without := ofHosts(ctx, api, each, &sum)
+		hosts, failed = fmt.Sprintf(", hosts asked: %d", asked), append(failed, without...)
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	fmt.Fprintf(t.err, "Pods found: %d%s. Records of Holdfast: %d; other lines left out: %d.\n", len(found.Items), hosts, sum.Ours, sum.Foreign+sum.Bad)
 	if failed != nil {
 		return errors.New(strings.Join(failed, "; and "))
 	}
@@ -73,10 +82,10 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 }
 
 // readLog hands the records of one log to each, and adds them to the sum.
-func readLog(ctx context.Context, pods corev1client.PodInterface, pod string, options *corev1.PodLogOptions, each func(audit.Entry), sum *audit.Tally) error {
-	stream, err := pods.GetLogs(pod, options).Stream(ctx)
+func readLog(ctx context.Context, log *rest.Request, each func(audit.Entry), sum *audit.Tally) error {
+	stream, err := log.Stream(ctx)
 	if apierrors.IsNotFound(err) {
-		return nil // the pod went meanwhile
+		return nil // the pod went meanwhile, or the file was rotated away
 	}
 	if err != nil {
 		return err

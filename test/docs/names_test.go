@@ -101,7 +101,7 @@ func metricNames(t *testing.T) []string {
 	_, err3 := registrations.NewMetrics(d)
 	err4 := webhookserver.NewMetrics().Register(d)
 	o := audit.NewOptions()
-	o.Registerer, o.LogPath, o.Stdout = d, "-", io.Discard
+	o.Registerer, o.LogPaths, o.Stdout = d, []string{"-"}, io.Discard
 	_, err5 := audit.New(o)
 	_, err6 := controller.NewAlarms(nil, d, logr.Discard())
 	for _, err := range []error{err1, err2, err3, err4, err5, err6} {

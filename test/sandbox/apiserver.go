@@ -65,12 +65,18 @@ func (s *Sandbox) apiserverSpecOf(name, address string, etcd ...string) (process
 	if err != nil {
 		return process.Spec{}, err
 	}
-	audit, err := s.auditFlags()
+	more, err := s.auditFlags()
 	if err != nil {
 		return process.Spec{}, err
 	}
+	env := process.Roomy()
+	if s.options.ForInstall {
+		more = append(more, "--kubelet-certificate-authority="+filepath.Join(s.pki(), "ca.crt"), "--kubelet-preferred-address-types=ExternalIP",
+			"--kubelet-client-certificate="+s.kubeletCert, "--kubelet-client-key="+s.kubeletKey)
+		env = append(env, "HTTPS_PROXY="+s.kubeletProxy, "NO_PROXY=.svc") // Go asks no proxy for loopback
+	}
 	return process.Spec{
-		Name: name, Path: path, Log: s.logFile(name), Env: process.Roomy(),
+		Name: name, Path: path, Log: s.logFile(name), Env: env,
 		Noise: "addrConn.createTransport failed", // where a voter is down
 		Args: append([]string{
 			"--etcd-servers=" + strings.Join(etcd, ","),
@@ -87,7 +93,7 @@ func (s *Sandbox) apiserverSpecOf(name, address string, etcd ...string) (process
 			"--endpoint-reconciler-type=none",
 			"--allow-privileged", // as every cluster: the pods of a control plane are
 			"--disable-admission-plugins=ServiceAccount",
-		}, audit...),
+		}, more...),
 	}, nil
 }
 

@@ -90,6 +90,9 @@ func (h *host) syncNode(ctx context.Context, on bool) error {
 		{Type: corev1.NodeInternalIP, Address: h.at()},
 		{Type: corev1.NodeHostName, Address: h.name},
 	}
+	if h.cloud.runPods {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: h.external()})
+	}
 	node.Status.NodeInfo.KubeletVersion = "v1.36.3"
 	node.Status.Capacity, node.Status.Allocatable = capacity(), capacity()
 	updated, err := h.cloud.nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})

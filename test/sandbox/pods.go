@@ -334,7 +334,13 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 func (h *host) inside(pod *corev1.Pod, container *corev1.Container) *strings.Replacer {
 	var places []string // mount path and directory, one after the other
 	for _, mount := range container.VolumeMounts {
-		places = append(places, mount.MountPath, filepath.Join(h.podDir(pod), mount.Name))
+		dir := filepath.Join(h.podDir(pod), mount.Name)
+		for _, v := range pod.Spec.Volumes {
+			if v.Name == mount.Name && v.HostPath != nil {
+				dir = h.hostPath(v.HostPath.Path)
+			}
+		}
+		places = append(places, mount.MountPath, dir)
 	}
 	return strings.NewReplacer(places...)
 }
@@ -367,7 +373,7 @@ func (h *host) variables(pod *corev1.Pod, container *corev1.Container, podIP str
 
 func (h *host) podDir(pod *corev1.Pod) string { return filepath.Join(h.dir, "pods", string(pod.UID)) }
 
-// mount writes the pod's Secrets and ConfigMaps where its containers find them, and makes its empty directories.
+// mount writes the pod's Secrets and ConfigMaps where its containers find them, and makes its empty directories and those on the host.
 func (h *host) mount(ctx context.Context, pod *corev1.Pod) error {
 	for _, volume := range pod.Spec.Volumes {
 		files := map[string][]byte{}
@@ -386,6 +392,11 @@ func (h *host) mount(ctx context.Context, pod *corev1.Pod) error {
 			for name, text := range cm.Data {
 				files[name] = []byte(text)
 			}
+		case volume.HostPath != nil:
+			if err := os.MkdirAll(h.hostPath(volume.HostPath.Path), 0o755); err != nil {
+				return fmt.Errorf("volume %s: %w", volume.Name, err)
+			}
+			continue
 		case volume.EmptyDir == nil:
 			continue
 		}

@@ -146,6 +146,9 @@ type Sandbox struct {
 	apiserverAddress string   // host:port
 	apiserverCert    string   // files, which all API servers have in common
 	apiserverKey     string
+	kubeletCert      string // files, with which API servers ask kubelets
+	kubeletKey       string
+	kubeletProxy     string   // URL
 	doors            []string // etcd's endpoints, as the API server knows them
 	holdfastHost     string
 	webhookPort      int // where Holdfast's webhooks are registered
@@ -314,7 +317,7 @@ func (s *Sandbox) prepare() error {
 	if err := s.openCloud(etcdPorts, own, podIPs); err != nil {
 		return err
 	}
-	if err := errors.Join(s.openDoors(), s.openAPI()); err != nil {
+	if err := errors.Join(s.openDoors(), s.openAPI(), s.openKubelets()); err != nil {
 		return err
 	}
 	return s.startBalancer()

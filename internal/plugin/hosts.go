@@ -1,0 +1,63 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/audit"
+)
+
+// hostAudit is where replicas write on their hosts with deploy/components/host-audit. Kubelets serve /var/log as /logs.
+const hostAudit = "/var/log/holdfast"
+
+// auditLink is an audit file in the list that a kubelet makes of a directory, rotated or not.
+var auditLink = regexp.MustCompile(`href="(audit[\w.-]*)"`)
+
+// writesOnHost says whether a pod has that directory.
+func writesOnHost(pod corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == hostAudit })
+}
+
+// ofHosts hands the records in the audit files of control-plane hosts to each. It says how many hosts it asked, and which could not be read.
+func ofHosts(ctx context.Context, api corev1client.CoreV1Interface, each func(audit.Entry), sum *audit.Tally) (hosts int, failed []string) {
+	limited, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	nodes, err := api.Nodes().List(limited, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/control-plane"})
+	if err != nil {
+		return 0, []string{"list the control-plane Nodes: " + oneLine(err)}
+	}
+	for i := range nodes.Items {
+		name := nodes.Items[i].Name
+		if err := readHost(ctx, api, name, each, sum); err != nil {
+			failed = append(failed, fmt.Sprintf("read the audit files on the host of Node %s: %s", name, oneLine(err)))
+		}
+	}
+	return len(nodes.Items), failed
+}
+
+// readHost reads all audit files of one host, through the API server and the host's kubelet.
+func readHost(ctx context.Context, api corev1client.CoreV1Interface, node string, each func(audit.Entry), sum *audit.Tally) error {
+	files := "/api/v1/nodes/" + node + "/proxy/logs/holdfast/"
+	limited, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	list, err := api.RESTClient().Get().AbsPath(files).Do(limited).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil // no replica has been there
+	}
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, link := range auditLink.FindAllSubmatch(list, -1) {
+		failed = append(failed, readLog(ctx, api.RESTClient().Get().AbsPath(files+string(link[1])), each, sum))
+	}
+	return errors.Join(failed...)
+}
