@@ -5,7 +5,7 @@
 //
 // # What is kept, and when
 //
-// The local log is written before Write returns, and so before the API server gets its answer. The
+// Each local log is written before Write returns, and so before the API server gets its answer. The
 // record is then in the kernel's hands: it survives a kill -9 of Holdfast, as the counts of repetitions do not. It is not synced to the
 // disk, because that disk is mostly etcd's, which a sync would slow down at the worst moment: a power
 // loss may take the last seconds with it. The remote sink and the API server's own log are for that.
