@@ -60,17 +60,14 @@ func (c *config) start() state {
 	for i := range c.voters {
 		o := &s.at[i]
 		o.set(machine, live)
-		o.set(instance, 1)
 		o.set(node, ready)
 		o.set(member, voter)
-		o.set(own, 1)
+		o.put(1, instance, own)
 		if i < c.lower {
 			o.set(lower, 1)
 		}
 		if !c.bare {
-			o.set(hook, 1)
-			o.set(latch, 1)
-			o.set(evidence, 1)
+			o.put(1, hook, latch, evidence)
 			o.set(record, recHere)
 		}
 		if c.guard && !c.bare {

@@ -17,6 +17,9 @@ type explorer struct {
 	seen    set // all states, in the order in which they were reached
 	reached [elects + 1]bool
 	restful set // idle states from which a fair run comes to rest
+
+	emit func(*state, event)                       // gets each state that can come next, not in canonical form
+	fail func(membership.Invariant, string, event) // gets each step that breaks an invariant
 }
 
 // result is what an exploration found.
@@ -53,13 +56,13 @@ func (e *explorer) run(bound int) (out result) {
 	}
 	var at uint32
 	var s state
-	emit := func(next *state, ev event) {
+	e.emit = func(next *state, ev event) {
 		out.steps++
 		e.reached[ev.what] = true
 		next.canon(nil)
 		e.seen.add(next, at)
 	}
-	fail := func(i membership.Invariant, what string, ev event) {
+	e.fail = func(i membership.Invariant, what string, ev event) {
 		if out.found == nil {
 			out.found = &violation{invariant: i, what: what, at: at, event: &ev}
 		}
@@ -74,7 +77,7 @@ func (e *explorer) run(bound int) (out result) {
 				break
 			}
 			if e.c.blind {
-				e.steps(&s, emit, fail)
+				e.steps(&s)
 				continue
 			}
 			if hung := e.rests(&s); hung != nil {
@@ -82,7 +85,7 @@ func (e *explorer) run(bound int) (out result) {
 				break
 			}
 		}
-		e.steps(&s, emit, fail)
+		e.steps(&s)
 	}
 	out.states, out.views, out.restful, out.all = e.seen.n, len(e.views), e.restful.n, n == e.seen.n
 	out.took, out.cpu = time.Since(began), used()-cpu
@@ -90,6 +93,13 @@ func (e *explorer) run(bound int) (out result) {
 	runtime.ReadMemStats(&m)
 	out.bytes = m.HeapInuse
 	return out
+}
+
+// then emits what a change makes of a state.
+func (e *explorer) then(s *state, ev event, change func(*state)) {
+	next := *s
+	change(&next)
+	e.emit(&next, ev)
 }
 
 func (r *result) String() string {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -60,24 +62,14 @@ func (s *state) evictable(i int) bool {
 	if !ok {
 		return true
 	}
-	spare := -minAvailable
-	for _, other := range s.at {
-		if other.get(pod) == podReady {
-			spare++
-		}
-	}
+	spare := s.count(func(o slot) bool { return o.get(pod) == podReady }) - minAvailable
 	return spare > 0 || spare == 0 && o.get(pod) != podReady
 }
 
 // late says whether a guard pod is still ready although its voter does not answer any more. Its probes find that out within seconds, and
 // nothing that Kubernetes has could keep a drain off until then. A pod that is not ready although its voter is healthy stays so for any time.
 func (s *state) late() bool {
-	for _, o := range s.at {
-		if o.votes() && !o.heard() && o.get(pod) == podReady {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.at[:], func(o slot) bool { return o.votes() && !o.heard() && o.get(pod) == podReady })
 }
 
 // probe has a pod say whether the Node's voter is healthy.
@@ -94,7 +86,7 @@ func (o slot) drainedByPerson() bool {
 }
 
 // drains is what becomes of guard pods by themselves, and of Nodes that people drain: a while later the member stops, and may come back.
-func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
+func (e *explorer) drains(s *state, i int, then, fault func(what, func(*state))) {
 	o := s.at[i]
 	if o.is(pod) && o.is(node) && o.heard() != (o.get(pod) == podReady) {
 		then(probes, func(n *state) { n.probe(i) })
@@ -104,8 +96,7 @@ func (e *explorer) drains(s *state, i int, then func(what, func(*state))) {
 	}
 	free := e.c.windows || !s.inHand(i)
 	if o.get(node) == ready && o.is(pod) && o.healthy() && !o.is(cordon) && !o.leaves() && s.faults() > 0 && !s.late() && s.evictable(i) && free {
-		then(evicts, func(n *state) {
-			n.ctl -= 1 << faultShift
+		fault(evicts, func(n *state) {
 			n.at[i].set(cordon, 1)
 			n.unpod(i)
 		})

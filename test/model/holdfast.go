@@ -4,7 +4,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
-func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+func (e *explorer) reconcile(s *state, v *view, r int) {
 	d := s.rec(r)
 	a := act{doing: d}
 	if d.stage() != idle {
@@ -16,7 +16,7 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 		}
 		next := *s
 		next.forget(r)
-		emit(&next, event{what: crashes, rec: int8(r), slot: a.slot, doing: d})
+		e.emit(&next, event{what: crashes, rec: int8(r), slot: a.slot, doing: d})
 	}
 	ev := event{rec: int8(r), slot: a.slot, to: a.to, doing: d}
 	switch d.stage() {
@@ -25,14 +25,14 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 			return // the other one does the same
 		}
 		for way := range 2 {
-			e.look(s, e.plan(v, s, way), r, emit, fail)
+			e.look(s, e.plan(v, s, way), r)
 		}
 	case looked:
 		switch {
 		case e.c.blind:
-			e.apply(s, v, r, a, emit, fail)
+			e.apply(s, v, r, a)
 		case d.kind() == membership.KindAddHook, d.kind() == membership.KindRecordRelease, d.kind() == membership.KindSizeGuard && !d.locks(), d.kind() == membership.KindCreateGuardPod:
-			e.apply(s, v, r, a, emit, fail)
+			e.apply(s, v, r, a)
 		default:
 			if other := s.rec(1 - r); d.locks() && other.stage() == confirmed && other.locks() {
 				return // the other one has the lock
@@ -46,11 +46,11 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 					if d.kind() == membership.KindPromote {
 						switch o := s.at[a.slot]; {
 						case !o.is(machine) || !o.is(hook):
-							fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
+							e.fail(membership.InvariantHookedPromotion, "its Machine does not carry the hook", ev)
 						case o.get(machine) == deleting:
-							fail(membership.InvariantLivePromotion, "its Machine is deleting", ev)
+							e.fail(membership.InvariantLivePromotion, "its Machine is deleting", ev)
 						case !s.followed(e.c):
-							fail(membership.InvariantTolerance, "no voter can be removed after it", ev)
+							e.fail(membership.InvariantTolerance, "no voter can be removed after it", ev)
 						}
 					}
 					next, now := *s, d&^stageMask|confirmed
@@ -59,22 +59,22 @@ func (e *explorer) reconcile(s *state, v *view, r int, emit func(*state, event),
 					}
 					if d.kind() == membership.KindRemoveVoter && s.at[a.slot].heard() { // what does not answer makes room for what does
 						if n := s.replacements(int(a.slot)); n < s.least(e.c) {
-							fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
+							e.fail(membership.InvariantVoterCount, "too few would be left that vote, answer and have a host", ev)
 						}
 					}
 					next.setRec(r, now)
-					emit(&next, ev)
+					e.emit(&next, ev)
 					return
 				}
 			}
 		}
 	case confirmed:
-		e.apply(s, v, r, a, emit, fail)
+		e.apply(s, v, r, a)
 	}
 }
 
 // look is a first look: one of the plan's actions is on its way.
-func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+func (e *explorer) look(s *state, p *plan, r int) {
 	seen := *s
 	if p.writes {
 		for i := range seen.at {
@@ -87,18 +87,18 @@ func (e *explorer) look(s *state, p *plan, r int, emit func(*state, event), fail
 		}
 	}
 	if seen != *s {
-		emit(&seen, event{what: records, rec: int8(r)})
+		e.emit(&seen, event{what: records, rec: int8(r)})
 	}
 	if p.violated != "" {
-		fail(p.violated, "Decide had to withdraw its own plan", event{what: decides, rec: int8(r)})
+		e.fail(p.violated, "Decide had to withdraw its own plan", event{what: decides, rec: int8(r)})
 	}
 	if p.changes > 1 {
-		fail(membership.InvariantOneChange, "two membership changes in one round", event{what: decides, rec: int8(r)})
+		e.fail(membership.InvariantOneChange, "two membership changes in one round", event{what: decides, rec: int8(r)})
 	}
 	for _, a := range p.acts {
 		next := seen
 		next.capture(r, a)
-		emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
+		e.emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
 	}
 }
 
@@ -126,13 +126,9 @@ func (s *state) followed(c *config) bool {
 
 // replacements counts the other voters that started, take part, and have a Machine or Node.
 func (s *state) replacements(i int) int {
-	n := 0
-	for k, o := range s.at {
-		if k != i && o.get(member) == voter && o.healthy() && (o.is(machine) || o.is(node)) {
-			n++
-		}
-	}
-	return n
+	others := *s
+	others.at[i] = 0
+	return others.count(func(o slot) bool { return o.get(member) == voter && o.healthy() && (o.is(machine) || o.is(node)) })
 }
 
 // putHook is AddHook: the Machine is read anew, and changed if it is the same and live.
@@ -158,7 +154,7 @@ func (s *state) putHook(a act) bool {
 
 // apply makes an action happen. That its answer may be lost needs no state of its own: a reconciler
 // that got it remembers no more than one that did not.
-func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+func (e *explorer) apply(s *state, v *view, r int, a act) {
 	ev := event{what: applies, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing}
 	next := *s
 	next.forget(r)
@@ -171,38 +167,38 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 		if o.is(pod) {
 			next.unpod(int(a.slot))
 			stopped := next // it crashes before the Machine is changed
-			emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+			e.emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 		}
 		hooked := o.is(hook)
 		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
 		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {
-			fail(membership.InvariantRelease, "its member is listed", ev)
+			e.fail(membership.InvariantRelease, "its member is listed", ev)
 		}
-		e.judge(s, &next, ev, fail)
-		emit(&next, ev)
+		e.judge(s, &next, ev)
+		e.emit(&next, ev)
 		return
 	}
 	if a.kind() == membership.KindRecordRelease {
 		next.recorded(int(a.slot), a.about())
-		emit(&next, ev)
+		e.emit(&next, ev)
 		return
 	}
 	if a.kind() == membership.KindAddHook {
 		if next.putHook(a) {
-			emit(&next, ev)
+			e.emit(&next, ev)
 		}
 		return
 	}
 	if a.guards() {
 		if next.guard(a) {
-			emit(&next, ev)
+			e.emit(&next, ev)
 		}
 		return
 	}
 	if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
 		next.giveWay(int(a.slot))
 		stopped := next // it crashes before it asks etcd
-		emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
+		e.emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 	}
 	wasUp := a.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
 	if !next.etcd(e.c, a) {
@@ -210,11 +206,11 @@ func (e *explorer) apply(s *state, v *view, r int, a act, emit func(*state, even
 	}
 	switch voters, healthy := next.tally(); {
 	case healthy <= voters/2:
-		fail(membership.InvariantQuorum, "no quorum is left", ev)
+		e.fail(membership.InvariantQuorum, "no quorum is left", ev)
 	case a.kind() == membership.KindPromote && voters > s.wanted(e.c)+1:
-		fail(membership.InvariantVoterCount, "too many voters", ev)
+		e.fail(membership.InvariantVoterCount, "too many voters", ev)
 	case wasUp && voters < s.least(e.c):
-		fail(membership.InvariantVoterCount, "too few voters", ev)
+		e.fail(membership.InvariantVoterCount, "too few voters", ev)
 	}
-	emit(&next, ev)
+	e.emit(&next, ev)
 }

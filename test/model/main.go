@@ -17,15 +17,14 @@ func main() {
 	if *bounded {
 		*states = bound
 	}
-	var ok bool
-	var err error
-	switch {
-	case *planted:
+	if *first {
+		*states = plantedBound
+	}
+	ok, err := false, error(nil)
+	if *planted {
 		ok, err = mutate(*only)
-	case *first:
-		ok = surprise(*only)
-	default:
-		ok = explore(*only, *states)
+	} else {
+		ok = explore(*only, *states, *first)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "model:", err)
@@ -42,8 +41,8 @@ const bound = 30_000
 // plantedBound is how many of them are explored with a planted bug in it.
 const plantedBound = 150_000
 
-// explore runs configurations, and says whether all that was found is known.
-func explore(only string, states int) bool {
+// explore runs configurations, and says whether all that was found is known. With first it prints no more than the first that is not.
+func explore(only string, states int, first bool) bool {
 	ok := true
 	for _, c := range configs() {
 		if !strings.Contains(c.name, only) {
@@ -51,28 +50,20 @@ func explore(only string, states int) bool {
 		}
 		e := newExplorer(&c)
 		r := e.run(states)
-		fmt.Printf("%-28s %s\n", c.name, &r)
-		if r.found != nil {
-			fmt.Print(e.transcript(r.found))
-		}
-		ok = ok && c.expected(&r)
-	}
-	return ok
-}
-
-// surprise says the first thing that the bounded run finds and that is not known; true for nothing.
-func surprise(only string) bool {
-	for _, c := range configs() {
-		if !strings.Contains(c.name, only) {
-			continue
-		}
-		e := newExplorer(&c)
-		if r := e.run(plantedBound); !c.expected(&r) && r.found != nil {
+		known := c.expected(&r)
+		switch {
+		case !first:
+			fmt.Printf("%-28s %s\n", c.name, &r)
+			if r.found != nil {
+				fmt.Print(e.transcript(r.found))
+			}
+			ok = ok && known
+		case !known && r.found != nil:
 			fmt.Printf("%s: %s, %s\n", r.found.invariant, r.found.what, c.name)
 			return false
 		}
 	}
-	return true
+	return ok
 }
 
 // expected says whether an exploration found what is known of its configuration, and no more.

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"os/exec"
-	"strings"
 	"testing"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // TestModel explores as much of every configuration as is done in a minute. Together they get to
@@ -55,12 +56,12 @@ func TestCanon(t *testing.T) {
 
 // TestMutants: the edits still fit the code. That they compile, and are found, is a matter of minutes: make model.
 func TestMutants(t *testing.T) {
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := assets.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range mutants() {
-		if _, _, err := m.edit(strings.TrimSpace(string(root))); err != nil {
+		if _, err := overlay.Write(root, t.TempDir(), m.file, m.old, m.new); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // mutant is one edit of a file in internal: old stands in it exactly once. test/mutation holds
@@ -63,11 +64,10 @@ func mutants() []mutant {
 
 // mutate explores with each mutant, and says whether all were found.
 func mutate(only string) (found bool, err error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := assets.Root()
 	if err != nil {
-		return false, fmt.Errorf("find the module: %w", err)
+		return false, err
 	}
-	root := strings.TrimSpace(string(out))
 	dir, err := os.MkdirTemp("", "model")
 	if err != nil {
 		return false, err
@@ -92,49 +92,17 @@ func mutate(only string) (found bool, err error) {
 	return found, nil
 }
 
-// edit is the file, and what stands in it with the mutant.
-func (m mutant) edit(root string) (path string, mutated []byte, err error) {
-	path = filepath.Join(root, "internal", filepath.FromSlash(m.file))
-	source, err := os.ReadFile(path)
-	if err != nil {
-		return "", nil, err
-	}
-	if n := bytes.Count(source, []byte(m.old)); n != 1 {
-		return "", nil, fmt.Errorf("%s holds %q %d times, not once", m.file, m.old, n)
-	}
-	return path, bytes.Replace(source, []byte(m.old), []byte(m.new), 1), nil
-}
-
-// build compiles the exploration with the mutant instead of the file, into a file of dir. An error says what does not compile.
-func (m mutant) build(root, dir string) (binary string, err error) {
-	path, source, err := m.edit(root)
+// explore runs the bounded exploration with the mutant instead of the file, and says what it found.
+func (m mutant) explore(root, dir string) (string, error) {
+	edited, err := overlay.Write(root, dir, m.file, m.old, m.new)
 	if err != nil {
 		return "", err
 	}
-	mutated, overlay, binary := filepath.Join(dir, "mutated.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "model")
-	if err := os.WriteFile(mutated, source, 0o600); err != nil {
-		return "", err
-	}
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-overlay="+overlay, "-o", binary, "./test/model")
+	binary := filepath.Join(dir, "model")
+	build := exec.Command("go", "build", "-overlay="+edited, "-o", binary, "./test/model")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("it does not compile: %s", out)
-	}
-	return binary, nil
-}
-
-// explore runs the bounded exploration with the mutant instead of the file, and says what it found.
-func (m mutant) explore(root, dir string) (string, error) {
-	binary, err := m.build(root, dir)
-	if err != nil {
-		return "", err
 	}
 	only := ""
 	if strings.HasPrefix(m.name, "set:") {

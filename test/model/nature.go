@@ -7,49 +7,42 @@ import (
 )
 
 // nature is what hosts, etcd and the machine controller do by themselves, and who creates Machines.
-func (e *explorer) nature(s *state, emit func(*state, event)) {
-	quorate, machines, broke := s.quorate(), 0, 0
-	for _, o := range s.at {
-		if o.is(machine) {
-			machines++
-		}
-		broke += int(o.get(broken))
-	}
-	room := s.spares() > 0 && machines < e.c.voters+e.c.spares && !e.c.set
+func (e *explorer) nature(s *state) {
+	quorate := s.quorate()
+	room := s.spares() > 0 && s.countOf(machine) < e.c.voters+e.c.spares && !e.c.set
 	empty := true // no Machine was put at an empty slot yet: they are all alike
 	for i, o := range s.at {
 		if i > 0 && o == s.at[i-1] {
 			continue
 		}
-		then := func(w what, change func(*state)) {
-			next := *s
-			change(&next)
-			emit(&next, event{what: w, slot: int8(i)})
+		then := func(w what, change func(*state)) { e.then(s, event{what: w, slot: int8(i)}, change) }
+		fault := func(w what, change func(*state)) {
+			then(w, func(n *state) { n.ctl -= 1 << faultShift; change(n) })
 		}
 		vacant := o&^targets == 0
 		first := !vacant || empty
 		empty = empty && !vacant
 		if room && first && !o.is(machine) {
-			e.creation(i, broke, then)
+			e.creation(s, i, then)
 		}
-		e.machineController(s, i, then)
-		e.mishaps(s, i, first, then)
-		e.etcdLives(s, i, quorate, then)
+		e.machineController(s, i, then, fault)
+		e.mishaps(s, i, first, then, fault)
+		e.etcdLives(s, i, quorate, then, fault)
 	}
 	if e.c.then > 0 && s.ctl&rewanted == 0 && !s.changing() {
-		next := *s
-		next.ctl |= rewanted
-		if d := next.setDoing(); d.stage() != setIdle {
-			next.setSet(d | setStale)
-		}
-		emit(&next, event{what: wants})
+		e.then(s, event{what: wants}, func(n *state) {
+			n.ctl |= rewanted
+			if d := n.setDoing(); d.stage() != setIdle {
+				n.setSet(d | setStale)
+			}
+		})
 	}
 }
 
 // creation is a new Machine at one slot, without a set. On the host of a broken one etcd never starts.
-func (e *explorer) creation(i, broke int, then func(what, func(*state))) {
+func (e *explorer) creation(s *state, i int, then func(what, func(*state))) {
 	for k := range 2 {
-		if k == 1 && broke >= e.c.broken {
+		if k == 1 && s.countOf(broken) >= e.c.broken {
 			break
 		}
 		then(creates+what(k), func(n *state) {
@@ -62,13 +55,13 @@ func (e *explorer) creation(i, broke int, then func(what, func(*state))) {
 
 // machineController is what the machine controller and the kubelet do to the Machine at one slot: it gets its instance, and goes
 // once nothing holds it.
-func (e *explorer) machineController(s *state, i int, then func(what, func(*state))) {
+func (e *explorer) machineController(s *state, i int, then, fault func(what, func(*state))) {
 	o := s.at[i]
 	if o.is(machine) && !o.is(instance) && o.get(machine) == live && !o.is(barren) {
 		then(arrives, func(n *state) { n.arrive(i) })
 	}
 	if e.c.guard {
-		e.drains(s, i, then)
+		e.drains(s, i, then, fault)
 		if o.leaves() && o.get(node) == ready && !s.cordoned() {
 			then(cordons, func(n *state) { n.at[i].set(cordon, 1) })
 		}
@@ -90,27 +83,23 @@ func (e *explorer) machineController(s *state, i int, then func(what, func(*stat
 
 // mishaps are the faults at one slot that are not its member's: an override that expires unused, a Node object that is lost, a voter
 // that somebody lists by hand.
-func (e *explorer) mishaps(s *state, i int, first bool, then func(what, func(*state))) {
+func (e *explorer) mishaps(s *state, i int, first bool, then, fault func(what, func(*state))) {
 	o := s.at[i]
-	if e.c.left && o.get(lifts) == liftedNow && o.is(latch) && !s.acting(i) {
+	if e.c.left && o.get(lifts) == liftedNow && o.is(latch) && !s.acting(i, func(membership.Kind) bool { return true }) {
 		then(expires, func(n *state) {
 			n.at[i].set(lifts, liftedOnce)
 			n.ctl &^= beyond // nothing came of it, so from here on it excuses nothing
 		})
 	}
 	if e.c.nodes && o.is(node) && o.is(machine) && s.faults() > 0 {
-		then(loses, func(n *state) {
-			n.ctl -= 1 << faultShift
-			n.at[i].set(node, noNode)
-			n.at[i].set(gave, 0)
-			n.at[i].set(cordon, 0)
+		fault(loses, func(n *state) {
+			n.at[i].put(0, node, gave, cordon)
 			n.unpod(i)
 		})
 	}
 	if e.c.strays && o.get(member) == noMember && s.faults() > 0 && first && !s.changing() {
 		if voters, left := s.survivors(); left > (voters+1)/2 {
-			then(listed, func(n *state) {
-				n.ctl -= 1 << faultShift
+			fault(listed, func(n *state) {
 				n.at[i].set(member, stray)
 				n.at[i].set(answers, down)
 			})
@@ -140,38 +129,27 @@ func (c *config) drained(s *state, i int) bool {
 	return !c.guard || o.get(node) != ready || o.is(cordon) && !s.late() && s.evictable(i)
 }
 
-// inHand says whether a reconciler is between second look and call of a change of the member at a slot.
-func (s *state) inHand(i int) bool {
+// acting says whether a reconciler is between second look and call of such an act, about a slot or, with -1, about any.
+func (s *state) acting(i int, such func(membership.Kind) bool) bool {
 	for r := range 2 {
-		if d := s.rec(r); d.stage() == confirmed && d.kind().Membership() && s.at[i].is(target(r)) {
+		if d := s.rec(r); d.stage() == confirmed && such(d.kind()) && (i < 0 || s.at[i].is(target(r))) {
 			return true
 		}
 	}
 	return false
 }
 
-// acting says whether a reconciler is between second look and any act on a slot.
-func (s *state) acting(i int) bool {
-	for r := range 2 {
-		if s.rec(r).stage() == confirmed && s.at[i].is(target(r)) {
-			return true
-		}
-	}
-	return false
-}
+// inHand says whether that is a change of the member at a slot, and changing whether it is any change of members.
+func (s *state) inHand(i int) bool { return s.acting(i, membership.Kind.Membership) }
+func (s *state) changing() bool    { return s.acting(-1, membership.Kind.Membership) }
 
-// changing says whether a reconciler is between second look and call of any change of members.
-func (s *state) changing() bool {
-	for r := range 2 {
-		if d := s.rec(r); d.stage() == confirmed && d.kind().Membership() {
-			return true
-		}
-	}
-	return false
+// releasing says whether it is the release of what stands at a slot.
+func (s *state) releasing(i int) bool {
+	return s.acting(i, func(k membership.Kind) bool { return k == membership.KindReleaseHook })
 }
 
 // etcdLives is what the member at one slot does by itself.
-func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func(*state))) {
+func (e *explorer) etcdLives(s *state, i int, quorate bool, then, fault func(what, func(*state))) {
 	o := s.at[i]
 	m, runs := o.get(member), o.is(own) && o.is(machine) && o.is(instance) && !o.is(broken)
 	if m == noMember {
@@ -197,8 +175,7 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 		then(passes, func(n *state) { n.age(i) })
 	}
 	if e.c.mutes && o.heard() && s.faults() > 0 && free {
-		then(hushes, func(n *state) {
-			n.ctl -= 1 << faultShift
+		fault(hushes, func(n *state) {
 			n.at[i].set(mute, 1)
 			n.at[i].set(answers, down)
 		})
@@ -206,8 +183,7 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 	if (o.get(answers) == up || o.is(mute)) && s.faults() > 0 && free {
 		over := o.votes() && !s.survives(i)
 		if !over || e.c.beyond {
-			then(dies, func(n *state) {
-				n.ctl -= 1 << faultShift
+			fault(dies, func(n *state) {
 				if over {
 					n.ctl |= beyond
 				}
@@ -216,8 +192,7 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 		}
 	}
 	if e.c.rehomes && runs && !o.is(moved) && s.faults() > 0 && free && (!o.healthy() || s.survives(i)) {
-		then(rehomes, func(n *state) {
-			n.ctl -= 1 << faultShift
+		fault(rehomes, func(n *state) {
 			n.stop(i)
 			n.at[i].set(moved, 1)
 		})
@@ -237,8 +212,7 @@ func (e *explorer) etcdLives(s *state, i int, quorate bool, then func(what, func
 func (s *state) create(i int, hooked bool) {
 	s.at[i].set(machine, live)
 	if hooked {
-		s.at[i].set(hook, 1)
-		s.at[i].set(latch, 1)
+		s.at[i].put(1, hook, latch)
 	}
 }
 
@@ -272,14 +246,4 @@ func (s *state) survives(i int) bool {
 		}
 	}
 	return left > voters/2
-}
-
-// releasing says whether a reconciler is between its second look at a slot and the release of what stands there.
-func (s *state) releasing(i int) bool {
-	for r := range 2 {
-		if d := s.rec(r); d.stage() == confirmed && d.kind() == membership.KindReleaseHook && s.at[i].is(target(r)) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	q "github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -87,18 +89,15 @@ func (e *explorer) fair(s *state) {
 		case membership.KindAddHook:
 			s.putHook(a)
 		case membership.KindReleaseHook:
-			s.at[a.slot].set(hook, 0)
-			s.at[a.slot].set(latch, 0)
+			s.at[a.slot].put(0, hook, latch)
 		case membership.KindRecordRelease:
 			s.at[a.slot].set(ledger, a.about())
 		case membership.KindSizeGuard, membership.KindCreateGuardPod, membership.KindDeleteGuardPod:
 			s.guard(a)
-		case membership.KindRemoveLearner:
-			if a.has(givesWay) {
+		default:
+			if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
 				s.giveWay(int(a.slot))
 			}
-			s.etcd(e.c, a)
-		default:
 			s.etcd(e.c, a)
 		}
 	}
@@ -125,12 +124,9 @@ func (e *explorer) fair(s *state) {
 			s.terminate(i, false)
 		}
 	}
-	if !s.hasLeader() {
-		for i := range s.at {
-			if s.at[i].healthy() {
-				s.at[i].set(leads, 1)
-				break
-			}
+	if _, led := s.find(leads); !led {
+		if i := slices.IndexFunc(s.at[:], slot.healthy); i >= 0 {
+			s.at[i].set(leads, 1)
 		}
 	}
 	e.administer(s)
@@ -162,10 +158,7 @@ func (s *state) settle(i int) {
 // administer is what a person does about what is dead, too many or missing.
 func (e *explorer) administer(s *state) {
 	voters, healthy := s.tally()
-	settled, working := voters == healthy, 0
-	for _, o := range s.at {
-		settled = settled && o.get(machine) != deleting
-	}
+	settled, working := voters == healthy && s.count(slot.going) == 0, 0
 	for i := range s.at {
 		o := s.at[i]
 		if o.get(member) == stray && healthy > (voters-1)/2 {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
 // setDoing is what Holdfast's set is in the middle of; zero is nothing.
@@ -68,17 +67,6 @@ func (s *state) edit() {
 	if d := s.setDoing(); d.stage() == setCreating {
 		s.setSet(d | setOld)
 	}
-}
-
-// live counts the Machines that are not being deleted.
-func (s *state) live() int {
-	n := 0
-	for _, o := range s.at {
-		if o.get(machine) == live {
-			n++
-		}
-	}
-	return n
 }
 
 // least is how many voters have to be left, and serve, after a healthy one is removed. A set that grows wants ever more, so it is
@@ -172,25 +160,25 @@ func (c *config) setDecide(s *state, way int) *setPlan {
 }
 
 // setSteps are those of Holdfast's set, and the edits of its template.
-func (e *explorer) setSteps(s *state, v *view, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+func (e *explorer) setSteps(s *state, v *view) {
 	if s.edits() > 0 {
-		next := *s
-		next.ctl -= 1 << editShift
-		next.edit()
-		emit(&next, event{what: edited})
+		e.then(s, event{what: edited}, func(n *state) {
+			n.ctl -= 1 << editShift
+			n.edit()
+		})
 	}
 	d := s.setDoing()
 	if d.stage() == setIdle {
 		for way := range 2 {
-			e.setLook(s, e.setPlan(v, s, way), emit, fail)
+			e.setLook(s, e.setPlan(v, s, way))
 		}
 		return
 	}
 	next := *s
 	next.setSet(0)
-	emit(&next, event{what: setForgets, set: d})
+	e.emit(&next, event{what: setForgets, set: d})
 	if d.stage() == setCreating {
-		e.setCreate(s, d, emit, fail)
+		e.setCreate(s, d)
 		return
 	}
 	i, _ := s.find(targetS) // it deletes, so there is one
@@ -200,26 +188,26 @@ func (e *explorer) setSteps(s *state, v *view, emit func(*state, event), fail fu
 	}
 	next.at[i] = answer.slot | next.at[i]&hidden
 	ev := event{what: setDeletes, slot: int8(i), set: d}
-	e.judge(s, &next, ev, fail)
-	emit(&next, ev)
+	e.judge(s, &next, ev)
+	e.emit(&next, ev)
 }
 
 // setLook is the set's look: it sets out to do what its plan says. A Machine is deleted only where there is one more than wanted, and a
 // voter's only where enough others vote and none is on the way.
-func (e *explorer) setLook(s *state, p *setPlan, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+func (e *explorer) setLook(s *state, p *setPlan) {
 	ev := event{what: setDecides, slot: int8(p.slot), set: p.doing}
-	there, most := s.live(), s.wanted(e.c)
+	there, most := s.count(slot.lives), s.wanted(e.c)
 	switch {
 	case p.violated:
-		fail("set", "it had to withdraw its own plan", ev)
+		e.fail("set", "it had to withdraw its own plan", ev)
 	case p.overlarge:
-		fail("set", "two actions in one round", ev)
+		e.fail("set", "two actions in one round", ev)
 	case p.doing == setIdle:
 		return
 	case p.doing.stage() == setCreating && there > most:
-		fail("set", "it creates a Machine more than it may", ev)
+		e.fail("set", "it creates a Machine more than it may", ev)
 	case p.doing.stage() == setDeleting && there <= most:
-		fail("set", "it deletes a Machine though there are no more than wanted", ev)
+		e.fail("set", "it deletes a Machine though there are no more than wanted", ev)
 	case p.doing.stage() == setDeleting && s.at[p.slot].votes():
 		others := 0
 		for i, o := range s.at {
@@ -227,11 +215,11 @@ func (e *explorer) setLook(s *state, p *setPlan, emit func(*state, event), fail 
 				others++
 			}
 			if i != p.slot && o.learner() {
-				fail("set", "it deletes a voter's Machine while a learner is under way", ev)
+				e.fail("set", "it deletes a voter's Machine while a learner is under way", ev)
 			}
 		}
 		if others < most {
-			fail("set", "it deletes a voter's Machine before enough others vote", ev)
+			e.fail("set", "it deletes a voter's Machine before enough others vote", ev)
 		}
 	}
 	next := *s
@@ -239,25 +227,20 @@ func (e *explorer) setLook(s *state, p *setPlan, emit func(*state, event), fail 
 	if p.doing.stage() == setDeleting {
 		next.at[p.slot].set(targetS, 1)
 	}
-	emit(&next, ev)
+	e.emit(&next, ev)
 }
 
 // setCreate is the creation that the set decided on: the Machine comes up, or etcd never starts there, or it gets no instance.
-func (e *explorer) setCreate(s *state, d setDoing, emit func(*state, event), fail func(membership.Invariant, string, event)) {
-	i, ok := s.vacant()
-	if s.spares() == 0 || !ok {
+func (e *explorer) setCreate(s *state, d setDoing) {
+	i := s.vacant()
+	if s.spares() == 0 || i < 0 {
 		return
-	}
-	broke, barrens := 0, 0
-	for _, o := range s.at {
-		broke += int(o.get(broken))
-		barrens += int(o.get(barren))
 	}
 	for _, kind := range [...]struct {
 		what
 		field
 		may bool
-	}{{creates, 0, true}, {createsBroken, broken, broke < e.c.broken}, {createsBarren, barren, barrens < e.c.barren}} {
+	}{{creates, 0, true}, {createsBroken, broken, s.countOf(broken) < e.c.broken}, {createsBarren, barren, s.countOf(barren) < e.c.barren}} {
 		if !kind.may {
 			continue
 		}
@@ -269,10 +252,10 @@ func (e *explorer) setCreate(s *state, d setDoing, emit func(*state, event), fai
 			next.at[i].set(kind.field, 1)
 		}
 		ev := event{what: kind.what, slot: int8(i), set: d}
-		if next.live() > s.wanted(e.c)+1 && !d.has(setStale) {
-			fail("set", "there are more Machines than wanted and one", ev)
+		if next.count(slot.lives) > s.wanted(e.c)+1 && !d.has(setStale) {
+			e.fail("set", "there are more Machines than wanted and one", ev)
 		}
-		emit(&next, ev)
+		e.emit(&next, ev)
 	}
 }
 
@@ -286,18 +269,15 @@ func (s *state) place(c *config, i int, d setDoing) {
 	}
 }
 
-// vacant is the first slot at which nothing is; ok is false if there is none.
-func (s *state) vacant() (i int, ok bool) {
-	i = slices.Index(s.at[:], 0)
-	return i, i >= 0
-}
+// vacant is the first slot at which nothing is, or -1.
+func (s *state) vacant() int { return slices.Index(s.at[:], 0) }
 
 // setFair is a round of the set's in a fair run.
 func (e *explorer) setFair(s *state) {
 	p := e.setPlan(e.view(s), s, 0)
 	switch p.doing.stage() {
 	case setCreating:
-		if i, ok := s.vacant(); ok {
+		if i := s.vacant(); i >= 0 {
 			s.place(e.c, i, p.doing)
 		}
 	case setDeleting:
@@ -325,7 +305,7 @@ func (s *state) setDone(c *config) bool {
 			}
 		}
 	}
-	return s.live() == s.wanted(c)
+	return s.count(slot.lives) == s.wanted(c)
 }
 
 // setText is the set, and what it makes of its Machines, in the words of test/decisions/testdata.

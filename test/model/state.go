@@ -112,11 +112,20 @@ func (s *slot) set(f field, v uint32) {
 	*s = *s&^((1<<(f&7)-1)<<(f>>3)) | slot(v)<<(f>>3)
 }
 
+// put sets several fields to the same.
+func (s *slot) put(v uint32, fields ...field) {
+	for _, f := range fields {
+		s.set(f, v)
+	}
+}
+
 func (s slot) votes() bool   { return s.get(member) >= voter }
 func (s slot) heard() bool   { return s.votes() && s.get(answers) == up }    // what probes say
 func (s slot) healthy() bool { return s.heard() || s.votes() && s.is(mute) } // what etcd knows
 func (s slot) hooked() bool  { return s.is(hook) && s.is(latch) }
 func (s slot) freed() bool   { return s.get(machine) == deleting && !s.is(hook) && !s.is(latch) } // nothing holds it any more
+func (s slot) lives() bool   { return s.get(machine) == live }
+func (s slot) going() bool   { return s.get(machine) == deleting }
 func (s slot) learner() bool { return s.get(member) != noMember && !s.votes() }
 
 // state is one situation of the control plane, and what the reconcilers are in the middle of.
@@ -212,18 +221,11 @@ func (s *state) find(f field) (i int, ok bool) {
 	return 0, false
 }
 
-// hasLeader says whether a member leads.
-func (s *state) hasLeader() bool {
-	_, ok := s.find(leads)
-	return ok
-}
-
 // forget makes a reconciler idle: it is done, or it crashed; nothing is remembered.
 func (s *state) forget(r int) {
 	s.setRec(r, 0)
 	for i := range s.at {
-		s.at[i].set(target(r), 0)
-		s.at[i].set(to(r), 0)
+		s.at[i].put(0, target(r), to(r))
 	}
 }
 
@@ -261,18 +263,18 @@ func (s *state) canon(perm *[slots]int) {
 	}
 }
 
-// tally counts the voters, and those of them that answer.
-func (s *state) tally() (voters, healthy int) {
+// count counts slots.
+func (s *state) count(such func(slot) bool) (n int) {
 	for _, o := range s.at {
-		if o.votes() {
-			voters++
-			if o.healthy() {
-				healthy++
-			}
+		if such(o) {
+			n++
 		}
 	}
-	return voters, healthy
+	return n
 }
+
+// tally counts the voters, and those of them that answer.
+func (s *state) tally() (voters, healthy int) { return s.count(slot.votes), s.count(slot.healthy) }
 
 // quorate says whether etcd has quorum.
 func (s *state) quorate() bool {
@@ -293,17 +295,12 @@ func (s *state) recorded(i int, as uint32) {
 	}
 }
 
+// countOf counts the slots with a field set.
+func (s *state) countOf(f field) int { return s.count(func(o slot) bool { return o.is(f) }) }
+
 // survivors counts the voters, and those that answer and are held by something.
 func (s *state) survivors() (voters, left int) {
-	for _, o := range s.at {
-		if o.votes() {
-			voters++
-		}
-		if o.healthy() && !s.conceded(o) {
-			left++
-		}
-	}
-	return voters, left
+	return s.count(slot.votes), s.count(func(o slot) bool { return o.healthy() && !s.conceded(o) })
 }
 
 // conceded says whether a voter's loss is accepted: nothing holds its Machine any more, or its release is recorded and its
@@ -321,14 +318,7 @@ func (s *state) wanted(c *config) int {
 	return c.desired
 }
 
-func (s *state) learners() (n int) {
-	for _, o := range s.at {
-		if o.learner() {
-			n++
-		}
-	}
-	return n
-}
+func (s *state) learners() int { return s.count(slot.learner) }
 
 // starts says whether etcd starts at an address: one that takes one learner does not while there are two.
 func (s *state) starts(i int) bool { return !s.at[i].is(lower) || s.learners() < 2 }
@@ -350,16 +340,13 @@ func (s *state) stop(i int) {
 	if s.at[i].get(answers) == up || s.at[i].is(mute) {
 		s.at[i].set(answers, down)
 	}
-	s.at[i].set(mute, 0)
-	s.at[i].set(leads, 0)
+	s.at[i].put(0, mute, leads)
 }
 
 // unlist takes a member off etcd's list. A reconciler that is in the middle of something with that
 // member can only fail, so it is idle.
 func (s *state) unlist(i int) {
-	for _, f := range [...]field{member, answers, stalled, evidence, record, leads, own, lower, moved, mute} {
-		s.at[i].set(f, 0)
-	}
+	s.at[i].put(0, member, answers, stalled, evidence, record, leads, own, lower, moved, mute)
 	if s.at[i].get(ledger) == recGone {
 		s.at[i].set(ledger, recNone) // of a member that is not listed and a Machine that is gone: it says nothing
 	}
@@ -394,9 +381,7 @@ func (s *state) terminate(i int, nodeStays bool) {
 	if o.is(targetS) {
 		s.setSet(0) // it acts on that very Machine or on none
 	}
-	for _, f := range [...]field{machine, hook, latch, evidence, instance, node, own, broken, barren, gave, lifts, outdated, index, domain, moved} {
-		o.set(f, 0)
-	}
+	o.put(0, machine, hook, latch, evidence, instance, node, own, broken, barren, gave, lifts, outdated, index, domain, moved)
 	if nodeStays && had != noNode {
 		o.set(node, notReady)
 	}
@@ -444,7 +429,8 @@ func (s *state) refuses(c *config) bool {
 // etcd makes one change of membership, unless it refuses.
 func (s *state) etcd(c *config, a act) (done bool) {
 	voters, healthy := s.tally()
-	if healthy <= voters/2 || !s.hasLeader() {
+	leader, led := s.find(leads)
+	if healthy <= voters/2 || !led {
 		return false
 	}
 	o := &s.at[a.slot]
@@ -471,7 +457,7 @@ func (s *state) etcd(c *config, a act) (done bool) {
 		o.set(member, voter)
 		o.set(stalled, 0)
 	case membership.KindMoveLeader:
-		if leader, _ := s.find(leads); !s.at[a.to].healthy() || !s.at[leader].heard() {
+		if !s.at[a.to].healthy() || !s.at[leader].heard() {
 			return false
 		}
 		o.set(leads, 0)

@@ -1,9 +1,5 @@
 package main
 
-import (
-	"github.com/holdfast-dev/holdfast/internal/membership"
-)
-
 // what happens between two states.
 type what uint8
 
@@ -58,16 +54,15 @@ type event struct {
 	set      setDoing
 }
 
-// steps calls emit with every state that can come next, not in canonical form, and fail with every
-// step that breaks an invariant.
-func (e *explorer) steps(s *state, emit func(*state, event), fail func(membership.Invariant, string, event)) {
+// steps emits every state that can come next, and fails every step that breaks an invariant.
+func (e *explorer) steps(s *state) {
 	v := e.view(s)
 	for r := range e.c.recs {
-		e.reconcile(s, v, r, emit, fail)
+		e.reconcile(s, v, r)
 	}
-	e.requests(s, v, emit, fail)
+	e.requests(s, v)
 	if e.c.set {
-		e.setSteps(s, v, emit, fail)
+		e.setSteps(s, v)
 	}
-	e.nature(s, emit)
+	e.nature(s)
 }

@@ -27,14 +27,16 @@ func (e *explorer) transcript(v *violation) string {
 	for k := len(path) - 1; k > 0; k-- {
 		from, to := e.seen.get(path[k]), e.seen.get(path[k-1])
 		found := false
-		e.steps(from, func(next *state, ev event) {
+		e.fail = func(membership.Invariant, string, event) {}
+		e.emit = func(next *state, ev event) {
 			moved := names
 			if next.canon(&moved); !found && *next == *to {
 				found = true
 				fmt.Fprintf(&b, "# %2d. %s\n", len(path)-k, ev.text(&names))
 				names = moved
 			}
-		}, func(membership.Invariant, string, event) {})
+		}
+		e.steps(from)
 	}
 	if v.event != nil {
 		fmt.Fprintf(&b, "# %2d. %s: this breaks %s\n", len(path), v.event.text(&names), v.invariant)

@@ -13,11 +13,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // TestFit: every edit still fits the code and compiles, for one that does not shows nothing, and has a name of its own.
 func TestFit(t *testing.T) {
-	base := root(t)
+	base, err := assets.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./internal/...")
 	list.Dir = base
 	out, err := list.Output()
@@ -37,7 +43,7 @@ func TestFit(t *testing.T) {
 			t.Errorf("two mutants are named %s", m.name)
 		}
 		seen[m.name] = true
-		if _, err := m.write(base, dir); err != nil {
+		if _, err := overlay.Write(base, dir, m.file, m.old, m.new); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 			continue
 		}
@@ -51,7 +57,7 @@ func TestFit(t *testing.T) {
 				continue
 			}
 			if filepath.Base(source) == path.Base(m.file) {
-				source = filepath.Join(dir, "mutated.go")
+				source = filepath.Join(dir, overlay.Mutated)
 			}
 			file, err := parser.ParseFile(fset, source, nil, parser.SkipObjectResolution)
 			if err != nil {

@@ -8,19 +8,19 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // mutant is one edit of a file in internal, in which old stands exactly once.
@@ -53,11 +53,10 @@ func main() {
 }
 
 func run(only string) (survived int, err error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := assets.Root()
 	if err != nil {
-		return 0, fmt.Errorf("find the module: %w", err)
+		return 0, err
 	}
-	root := strings.TrimSpace(string(out))
 	dir, err := os.MkdirTemp("", "mutation")
 	if err != nil {
 		return 0, err
@@ -79,12 +78,12 @@ func run(only string) (survived int, err error) {
 		}
 		tried++
 		began := time.Now()
-		overlay, err := m.write(root, dir)
+		edited, err := overlay.Write(root, dir, m.file, m.old, m.new)
 		if err != nil {
 			stale = append(stale, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}
-		caught, text := test(root, overlay, pkg, flags)
+		caught, text := test(root, edited, pkg, flags)
 		switch {
 		case slices.Contains(caught, failedBuild):
 			stale = append(stale, fmt.Errorf("%s does not compile:\n%s", m.name, text))
@@ -97,28 +96,6 @@ func run(only string) (survived int, err error) {
 	}
 	fmt.Printf("%d mutants in %s\n", tried, time.Since(start).Round(time.Second))
 	return survived, errors.Join(stale...)
-}
-
-// write makes the overlay that has the mutant instead of the file, and says where it is.
-func (m mutant) write(root, dir string) (string, error) {
-	file := filepath.Join(root, "internal", filepath.FromSlash(m.file))
-	source, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	if n := bytes.Count(source, []byte(m.old)); n != 1 {
-		return "", fmt.Errorf("%s holds %q %d times, not once", m.file, m.old, n)
-	}
-	mutated := filepath.Join(dir, "mutated.go")
-	if err := os.WriteFile(mutated, bytes.Replace(source, []byte(m.old), []byte(m.new), 1), 0o600); err != nil {
-		return "", err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutated}})
-	if err != nil {
-		return "", err
-	}
-	name := filepath.Join(dir, "overlay.json")
-	return name, os.WriteFile(name, overlay, 0o600)
 }
 
 const failedBuild = "the compiler"
