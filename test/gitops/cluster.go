@@ -1,10 +1,8 @@
 package gitops
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,12 +12,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -47,9 +45,8 @@ type Cluster struct {
 	// writes counts the requests that GitOps sent to write a Machine, but for dry runs.
 	writes atomic.Int64
 
-	output output
-	done   chan struct{} // closed when the sandbox has ended
-	err    error         // set before
+	done chan struct{} // closed when the sandbox has ended
+	err  error         // set before
 }
 
 // Start starts a sandbox of one Machine with Holdfast, and stops it when the test is over.
@@ -73,20 +70,22 @@ func start(t *testing.T, flags ...string) *Cluster {
 	c := &Cluster{bin: bin, dir: filepath.Join(t.TempDir(), "sandbox"), files: t.TempDir(), done: make(chan struct{})}
 	command := exec.Command(c.Binary("sandbox"), append([]string{"up", "--mode=guard", "--dir=" + c.dir}, flags...)...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	reader, writer, err := os.Pipe()
+	output, err := os.Create(filepath.Join(c.files, "sandbox.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	command.Stdout, command.Stderr = writer, writer
-	ready := make(chan struct{})
-	go c.output.read(reader, ready)
+	command.Stdout, command.Stderr = output, output
+	said := func() string {
+		text, err := os.ReadFile(output.Name())
+		return errors.Join(err, errors.New(string(text))).Error()
+	}
 	started := make(chan error)
 	go func() {
 		defer close(c.done)
 		// The kernel kills the child when the thread that started it ends, so the thread stays for it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := errors.Join(command.Start(), writer.Close())
+		err := errors.Join(command.Start(), output.Close())
 		started <- err
 		if err == nil {
 			c.err = command.Wait()
@@ -102,21 +101,23 @@ func start(t *testing.T, flags ...string) *Cluster {
 		select {
 		case <-c.done:
 			if c.err != nil {
-				t.Errorf("the sandbox: %v\n%s", c.err, c.output.text())
+				t.Errorf("the sandbox: %v\n%s", c.err, said())
 			}
 		case <-time.After(limit):
-			t.Errorf("the sandbox does not stop\n%s", c.output.text())
+			t.Errorf("the sandbox does not stop\n%s", said())
 			_ = command.Process.Kill()
 			<-c.done
 		}
 	})
-	select {
-	case <-ready:
-	case <-c.done:
-		t.Fatalf("the sandbox did not start: %v\n%s", c.err, c.output.text())
-	case <-time.After(limit):
-		t.Fatalf("the sandbox is not ready\n%s", c.output.text())
-	}
+	eventually(t.Context(), t, "the sandbox is ready", func(context.Context) error {
+		select {
+		case <-c.done:
+			t.Fatalf("the sandbox did not start: %v\n%s", c.err, said())
+		default:
+		}
+		_, err := os.Stat(filepath.Join(c.dir, "env")) // which it writes last
+		return err
+	})
 	c.count(t)
 	return c
 }
@@ -151,30 +152,18 @@ func (c *Cluster) count(t *testing.T) {
 	}
 }
 
-// binaries is the repository's bin/, with all that the sandbox runs in it or in $KUBEBUILDER_ASSETS.
+// binaries is the repository's bin/, the first above that has a sandbox in it.
 func binaries() (string, error) {
 	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(text), "module github.com/holdfast-dev/holdfast\n") {
-			break
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if bin := filepath.Join(dir, "bin"); exists(filepath.Join(bin, "sandbox")) {
+			return bin, nil
 		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("Holdfast's repository was not found: run this inside its checkout")
-		}
-		dir = parent
-	}
-	bin := filepath.Join(dir, "bin")
-	for _, name := range []string{"sandbox", "holdfast", "machine-api", "kubectl", "kube-apiserver", "etcd"} {
-		if _, err := os.Stat(binary(bin, name)); err != nil {
-			return "", fmt.Errorf("%s is not built yet: run `make binaries parts` in %s", name, dir)
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("there is no sandbox: run `make binaries parts` in Holdfast's repository")
 		}
 	}
-	return bin, nil
+	return "", err
 }
 
 func binary(bin, name string) string {
@@ -211,49 +200,14 @@ func (c *Cluster) Config(t *testing.T, identity string) *rest.Config {
 	return config
 }
 
-// output is what the sandbox prints.
-type output struct {
-	mu   sync.Mutex
-	all  strings.Builder
-	seen bool
-}
-
-// read reads to the end, and closes ready at the sandbox's word.
-func (o *output) read(from *os.File, ready chan<- struct{}) {
-	defer func() { _ = from.Close() }()
-	for lines := bufio.NewScanner(from); lines.Scan(); {
-		o.mu.Lock()
-		fmt.Fprintln(&o.all, lines.Text())
-		if !o.seen && strings.HasSuffix(lines.Text(), "s  ready") {
-			o.seen = true
-			close(ready)
-		}
-		o.mu.Unlock()
-	}
-}
-
-func (o *output) text() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.all.String()
-}
-
 // eventually waits until check returns nil.
 func eventually(ctx context.Context, t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-tick.C:
-		}
+	var last error
+	if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	}); err != nil {
+		t.Fatalf("%s: %v: %v", what, err, last)
 	}
 }
