@@ -35,8 +35,6 @@ type options struct {
 	kubeconfig  string
 	namespace   string
 	cloudSocket string
-	healthAddr  string
-	leaderElect bool
 	resync      time.Duration
 	webhooks    webhookOptions
 }
@@ -49,8 +47,6 @@ func parse(args []string, help io.Writer) (options, error) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server (required)")
 	flags.StringVar(&o.cloudSocket, "cloud-socket", "", "unix `socket` of the sandbox's cloud API (required)")
 	flags.StringVar(&o.namespace, "namespace", "openshift-machine-api", "`namespace` of the Machines")
-	flags.StringVar(&o.healthAddr, "health-addr", "", "`address` (host:port) that serves /healthz and /readyz; none if empty")
-	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding a Lease in the namespace")
 	flags.DurationVar(&o.resync, "resync", 10*time.Second, "`interval` at which all objects are looked at again without a change;\n"+
 		"also the longest that a drain waits for its next try")
 	flags.StringVar(&o.webhooks.host, "webhook-host", "", "IP `address` that serves machine-api-operator's own webhooks; none if empty")

@@ -17,7 +17,6 @@ import (
 	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -47,10 +46,6 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 		Scheme:                  scheme,
 		Cache:                   cache.Options{SyncPeriod: &opts.resync, DefaultNamespaces: map[string]cache.Config{opts.namespace: {}}},
 		Metrics:                 server.Options{BindAddress: "0"},
-		HealthProbeBindAddress:  opts.healthAddr,
-		LeaderElection:          opts.leaderElect,
-		LeaderElectionID:        "machine-api",
-		LeaderElectionNamespace: opts.namespace,
 		GracefulShutdownTimeout: &grace,
 	}
 	if opts.webhooks.host != "" {
@@ -59,12 +54,6 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 	mgr, err := manager.New(config, managerOptions)
 	if err != nil {
 		return fmt.Errorf("setting up the controllers: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("setting up /healthz: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("setting up /readyz: %w", err)
 	}
 
 	// The machine controller and the webhooks ask for these gates and panic if one is unknown. Off, as in
