@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -135,31 +134,13 @@ func (s *Sandbox) auditFlags() ([]string, error) {
 	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + s.APIAuditLog(), "--audit-log-maxsize=1000"}, nil
 }
 
-// waitAPIServer waits for a path of the API server to answer 200.
-func (s *Sandbox) waitAPIServer(ctx context.Context, path string) error {
-	transport, err := rest.TransportFor(s.Config(Admin))
+// waitAPIServer waits until the API server is ready.
+func (s *Sandbox) waitAPIServer(ctx context.Context) error {
+	client, err := rest.HTTPClientFor(s.Config(Admin))
 	if err != nil {
 		return fmt.Errorf("kube-apiserver: %w", err)
 	}
-	return s.waitHTTP(ctx, &http.Client{Transport: transport, Timeout: 2 * time.Second}, s.Server()+path)
-}
-
-func (s *Sandbox) waitHTTP(ctx context.Context, client *http.Client, url string) error {
-	return s.poll(ctx, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s", url, response.Status)
-		}
-		return nil
-	})
+	return s.poll(ctx, func(ctx context.Context) error { return probeHTTP(ctx, client, 2*time.Second, s.Server()+"/readyz") })
 }
 
 func (s *Sandbox) machineAPISpec() (process.Spec, error) {

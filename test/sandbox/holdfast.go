@@ -131,10 +131,10 @@ func (s *Sandbox) prepareCertificate() (registersItself bool, err error) {
 // WaitHoldfast waits until each replica says that it is ready, and requests are led to it, after a restart say.
 func (s *Sandbox) WaitHoldfast(ctx context.Context) error {
 	for _, r := range s.holdfasts {
-		if err := s.waitHTTP(ctx, &http.Client{Timeout: 2 * time.Second}, s.url(r.ports.probe, "/readyz")); err != nil {
-			return err
-		}
-		if err := s.poll(ctx, func(context.Context) error {
+		if err := s.poll(ctx, func(ctx context.Context) error {
+			if err := probeHTTP(ctx, http.DefaultClient, 2*time.Second, s.url(r.ports.probe, "/readyz")); err != nil {
+				return err
+			}
 			if len(s.holdfasts) > 1 && !r.serves() {
 				return fmt.Errorf("no request is led to %s", r.component.Name)
 			}

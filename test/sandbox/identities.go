@@ -86,13 +86,7 @@ func (s *Sandbox) writeIdentities() error {
 		if err := table.Write([]string{token, string(identity), identity.File(), strings.Join(identity.Groups(), ",")}); err != nil {
 			return fmt.Errorf("token of %s: %w", identity, err)
 		}
-		const name = "sandbox"
-		config := clientcmdapi.NewConfig()
-		config.Clusters[name] = &clientcmdapi.Cluster{Server: s.Server(), CertificateAuthorityData: s.ca.CertPEM()}
-		config.AuthInfos[identity.File()] = &clientcmdapi.AuthInfo{Token: token}
-		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: identity.File(), Namespace: MachineNamespace}
-		config.CurrentContext = name
-		if err := clientcmd.WriteToFile(*config, s.Kubeconfig(identity)); err != nil {
+		if err := writeKubeconfig(s.Kubeconfig(identity), s.Server(), s.ca.CertPEM(), identity.File(), token, MachineNamespace); err != nil {
 			return fmt.Errorf("kubeconfig of %s: %w", identity, err)
 		}
 	}
@@ -101,4 +95,14 @@ func (s *Sandbox) writeIdentities() error {
 		return fmt.Errorf("the identities' tokens: %w", err)
 	}
 	return nil
+}
+
+func writeKubeconfig(file, server string, ca []byte, user, token, namespace string) error {
+	const name = "sandbox"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: user, Namespace: namespace}
+	config.CurrentContext = name
+	return clientcmd.WriteToFile(*config, file)
 }

@@ -50,17 +50,23 @@ func parse(name string, text []byte) ([]object, error) {
 	}
 }
 
-// apply sends the objects by server-side apply. It tries again while the API
+// apply sends the objects by server-side apply, and then their statuses. It tries again while the API
 // server is not ready for them, just after their CRD was made for one.
 func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
 	for _, u := range objects {
+		answered := u.DeepCopy() // the answer is put into it
 		err := s.poll(ctx, func(ctx context.Context) error {
-			err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("sandbox"), client.ForceOwnership)
+			err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(answered), client.FieldOwner("sandbox"), client.ForceOwnership)
 			if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
 				return permanent{err}
 			}
 			return err
 		})
+		if _, has := u.Object["status"]; has && err == nil {
+			err = s.poll(ctx, func(ctx context.Context) error {
+				return s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("sandbox"), client.ForceOwnership)
+			})
+		}
 		if err != nil {
 			return fmt.Errorf("applying %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
@@ -184,6 +190,7 @@ apiVersion: config.openshift.io/v1
 kind: Infrastructure
 metadata: {name: cluster}
 spec: {platformSpec: {type: None}}
+status: {infrastructureName: sandbox, platformStatus: {type: None}} # on no cloud that machine-api-operator's webhooks know
 `, s.options.Replicas)
 
 	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, SetOperatorIdentity, controllerManager}
@@ -230,26 +237,6 @@ func (s *Sandbox) rights() ([]object, error) {
 		all = append(all, objects...)
 	}
 	return all, nil
-}
-
-// platform says that the cluster is on no cloud that machine-api-operator's webhooks know.
-const platform = `apiVersion: config.openshift.io/v1
-kind: Infrastructure
-metadata: {name: cluster}
-status:
-  infrastructureName: sandbox
-  platformStatus: {type: None}
-`
-
-// applyPlatform applies it: what the installer finds out is in a status.
-func (s *Sandbox) applyPlatform(ctx context.Context) error {
-	objects, err := parse("platform", []byte(platform))
-	if err != nil {
-		return err
-	}
-	return s.poll(ctx, func(ctx context.Context) error {
-		return s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(objects[0]), client.FieldOwner("sandbox"), client.ForceOwnership)
-	})
 }
 
 // machine is the manifest of a first Machine.

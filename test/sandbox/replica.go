@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -160,19 +159,8 @@ func (s *Sandbox) Elected(ctx context.Context) (*Component, error) {
 }
 
 func (s *Sandbox) saysItLeads(ctx context.Context, r *replica) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(r.ports.metrics, "/metrics"), http.NoBody)
-	if err != nil {
-		return false, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return strings.Contains(string(text), `leader_election_master_status{name="holdfast"} 1`+"\n"), err
+	text, err := get(ctx, http.DefaultClient, time.Second, s.url(r.ports.metrics, "/metrics"))
+	return strings.Contains(text, `leader_election_master_status{name="holdfast"} 1`+"\n"), err
 }
 
 // SecondHoldfast starts another replica of Holdfast, which runs the reconciler as well, without an election:

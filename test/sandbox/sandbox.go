@@ -416,7 +416,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context) error {
 	if err := s.APIServer.Start(); err != nil {
 		return err
 	}
-	return s.waitAPIServer(ctx, "/readyz")
+	return s.waitAPIServer(ctx)
 }
 
 func (s *Sandbox) startCluster(ctx context.Context) error {
@@ -433,9 +433,6 @@ func (s *Sandbox) startCluster(ctx context.Context) error {
 		return err
 	}
 	if err := s.apply(ctx, append(crds, objects...)...); err != nil {
-		return err
-	}
-	if err := s.applyPlatform(ctx); err != nil {
 		return err
 	}
 	return s.waitEstablished(ctx, crds)

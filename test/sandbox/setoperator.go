@@ -2,9 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -57,19 +54,8 @@ func (s *Sandbox) startSetOperator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range objects {
-		if err := s.apply(ctx, o.DeepCopy()); err != nil { // the answer, which has no status yet, is put into it
-			return err
-		}
-		if _, has := o.Object["status"]; !has {
-			continue
-		}
-		err := s.poll(ctx, func(ctx context.Context) error {
-			return s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("sandbox"), client.ForceOwnership)
-		})
-		if err != nil {
-			return fmt.Errorf("the status of %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
+	if err := s.apply(ctx, objects...); err != nil {
+		return err
 	}
 	return s.SetOperator.Start()
 }

@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -18,8 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/process"
@@ -260,26 +257,6 @@ func (w *workload) probe(ctx context.Context, probe *corev1.Probe) error {
 	return probeHTTP(ctx, http.DefaultClient, limit, "http://"+joinPort(w.address, port)+probe.HTTPGet.Path)
 }
 
-// probeHTTP asks as a kubelet does.
-func probeHTTP(ctx context.Context, client *http.Client, limit time.Duration, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode >= http.StatusBadRequest {
-		said, _ := io.ReadAll(io.LimitReader(response.Body, 200))
-		return fmt.Errorf("%s answers %s: %s", request.URL, response.Status, strings.TrimSpace(string(said)))
-	}
-	return nil
-}
-
 // portOf resolves the name or the number of a port.
 func portOf(pod *corev1.Pod, port intstr.IntOrString) (int, error) {
 	if port.Type == intstr.Int {
@@ -349,17 +326,11 @@ func (w *workload) token(ctx context.Context) (kubeconfig string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("a token of service account %s/%s: %w", w.pod.Namespace, account, err)
 	}
-	const name = "pod"
-	config := clientcmdapi.NewConfig()
-	config.Clusters[name] = &clientcmdapi.Cluster{Server: w.host.cloud.server, CertificateAuthorityData: w.host.cloud.ca.CertPEM()}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: review.Status.Token}
-	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	config.CurrentContext = name
 	if err := os.MkdirAll(w.host.podDir(w.pod), 0o700); err != nil {
 		return "", fmt.Errorf("the volumes of pod %s: %w", w.pod.Name, err)
 	}
 	kubeconfig = filepath.Join(w.host.podDir(w.pod), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
+	if err := writeKubeconfig(kubeconfig, w.host.cloud.server, w.host.cloud.ca.CertPEM(), "pod", review.Status.Token, ""); err != nil {
 		return "", fmt.Errorf("the kubeconfig of pod %s: %w", w.pod.Name, err)
 	}
 	return kubeconfig, nil

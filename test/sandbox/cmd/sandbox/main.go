@@ -38,15 +38,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // errUsage is what a person can mend on the command line.
 type errUsage struct{ error }
 
-// console is where the command speaks to a person. One that has gone away is no
-// reason to stop.
-type console struct{ io.Writer }
-
-func (c console) say(format string, args ...any) { _, _ = fmt.Fprintf(c, format, args...) }
-
 // run is the command; the result is its exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	out := console{stdout}
 	var options sandbox.Options
 	flags := pflag.NewFlagSet("sandbox", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -68,24 +61,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		out.say("%s%s", usage, flags.FlagUsages())
+		fmt.Fprintf(stdout, "%s%s", usage, flags.FlagUsages())
 		return 0
 	case err != nil:
 		err = errUsage{err}
 	default:
-		err = dispatch(flags.Args(), options, *operator, out)
+		err = dispatch(flags.Args(), options, *operator, stdout)
 	}
 	if err == nil {
 		return 0
 	}
-	console{stderr}.say("sandbox: %v\n", err)
+	fmt.Fprintf(stderr, "sandbox: %v\n", err)
 	if errors.As(err, &errUsage{}) {
 		return 2
 	}
 	return 1
 }
 
-func dispatch(args []string, options sandbox.Options, operator bool, out console) error {
+func dispatch(args []string, options sandbox.Options, operator bool, out io.Writer) error {
 	switch {
 	case len(args) == 1 && args[0] == "up":
 		if err := options.Validate(); err != nil {
@@ -100,29 +93,29 @@ func dispatch(args []string, options sandbox.Options, operator bool, out console
 }
 
 // up starts a sandbox and keeps it until a signal or a failure.
-func up(options sandbox.Options, operator bool, out console) (err error) {
+func up(options sandbox.Options, operator bool, out io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	started := time.Now()
 	options.Progress = func(line string) {
-		out.say("%6.1fs  %s\n", time.Since(started).Seconds(), line)
+		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(started).Seconds(), line)
 	}
 	s, err := sandbox.Start(ctx, options)
 	if err != nil {
 		if ctx.Err() != nil {
-			out.say("interrupted; everything is stopped\n")
+			fmt.Fprintf(out, "interrupted; everything is stopped\n")
 			return nil
 		}
 		return err
 	}
-	out.say("%6.1fs  ready\n", time.Since(started).Seconds())
+	fmt.Fprintf(out, "%6.1fs  ready\n", time.Since(started).Seconds())
 	if operator && options.Mode == "guard" {
 		end, err := operate(ctx, s, options.Replicas)
 		if err != nil {
 			return errors.Join(err, s.Stop())
 		}
 		defer func() { err = errors.Join(err, end()) }()
-		out.say("%6.1fs  a stand-in plays cluster-etcd-operator\n", time.Since(started).Seconds())
+		fmt.Fprintf(out, "%6.1fs  a stand-in plays cluster-etcd-operator\n", time.Since(started).Seconds())
 	}
 	if options.ForInstall {
 		explainInstall(out, s, options)
@@ -134,12 +127,12 @@ func up(options sandbox.Options, operator bool, out console) (err error) {
 	select {
 	case <-ctx.Done():
 	case failure = <-s.Failed():
-		out.say("\na part of the sandbox has died: stopping the rest\n")
+		fmt.Fprintf(out, "\na part of the sandbox has died: stopping the rest\n")
 	}
 	stop() // a second Ctrl-C ends it at once, and the kernel ends its children
-	out.say("\nstopping ...\n")
+	fmt.Fprintf(out, "\nstopping ...\n")
 	err = errors.Join(failure, s.Stop())
-	out.say("stopped; the logs stay in %s\n", s.Logs)
+	fmt.Fprintf(out, "stopped; the logs stay in %s\n", s.Logs)
 	return err
 }
 
@@ -174,12 +167,12 @@ func shown(s *sandbox.Sandbox, options sandbox.Options) string {
 	return options.Dir
 }
 
-func explainInstall(out console, s *sandbox.Sandbox, options sandbox.Options) {
+func explainInstall(out io.Writer, s *sandbox.Sandbox, options sandbox.Options) {
 	manifests := "holdfast-self-signed.yaml"
 	if options.Mode == "full" {
 		manifests = "holdfast-self-signed-full-mode.yaml"
 	}
-	out.say(`
+	fmt.Fprintf(out, `
 Holdfast is yours to install: Deployments, Services and pods of Holdfast's image work. In another terminal:
 
   source %[1]s/env                        # KUBECONFIG, ETCDCTL_*, PATH; you are %[2]s
@@ -193,10 +186,10 @@ Ctrl-C stops everything.
 `, shown(s, options), sandbox.Admin, manifests)
 }
 
-func explain(out console, s *sandbox.Sandbox, options sandbox.Options) {
+func explain(out io.Writer, s *sandbox.Sandbox, options sandbox.Options) {
 	dir := shown(s, options)
 	host := s.Hosts()[0].Name
-	out.say(`
+	fmt.Fprintf(out, `
 In another terminal:
 
   source %[1]s/env                        # KUBECONFIG, ETCDCTL_*, PATH
@@ -223,7 +216,7 @@ Ctrl-C stops everything.
 }
 
 // power asks the cloud of the sandbox in dir.
-func power(dir, host string, on bool, out console) error {
+func power(dir, host string, on bool, out io.Writer) error {
 	body, err := json.Marshal(map[string]bool{"on": on})
 	if err != nil {
 		return err
@@ -249,6 +242,6 @@ func power(dir, host string, on bool, out console) error {
 	if err := json.Unmarshal(answer, &instance); err != nil {
 		return fmt.Errorf("the sandbox in %s: %w", dir, err)
 	}
-	out.say("%s is %s\n", instance.Name, instance.State)
+	fmt.Fprintf(out, "%s is %s\n", instance.Name, instance.State)
 	return nil
 }
