@@ -2,28 +2,24 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/term"
 )
 
-// narrator writes the transcript. On a terminal a last line shows that time goes by; otherwise every
-// line is plain and final.
+// narrator writes the transcript, in colours on a terminal.
 type narrator struct {
-	mu       sync.Mutex
-	out      io.Writer
-	terminal bool
-	begun    time.Time
-	told     int    // the last chapter's number
-	status   string // the line that stands below the transcript, "" without one
+	out     *os.File
+	colours bool
+	begun   time.Time
+	told    int       // chapters
+	since   time.Time // the last chapter or command began
 }
 
 func newNarrator(f *os.File) *narrator {
-	return &narrator{out: f, terminal: term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "", begun: time.Now()}
+	return &narrator{out: f, colours: term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "", begun: time.Now()}
 }
 
 const (
@@ -34,79 +30,42 @@ const (
 	red    = "\x1b[31m"
 )
 
+// say writes lines of the transcript, in a style or none.
+func (n *narrator) say(style, format string, args ...any) {
+	fmt.Fprintln(n.out, n.paint(style, fmt.Sprintf(format, args...)))
+}
+
 func (n *narrator) paint(style, text string) string {
-	if !n.terminal {
+	if style == "" || !n.colours {
 		return text
 	}
 	return style + text + "\x1b[0m"
 }
 
-// line writes one line of the transcript.
-func (n *narrator) line(text string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.clear()
-	fmt.Fprintln(n.out, text)
-	n.draw()
-}
-
-func (n *narrator) clear() {
-	if n.status != "" && n.terminal {
-		fmt.Fprint(n.out, "\r\x1b[K")
-	}
-}
-
-func (n *narrator) draw() {
-	if n.status != "" && n.terminal {
-		fmt.Fprint(n.out, n.status)
-	}
-}
-
-// wait shows on a terminal what is waited for, until the next one; "" for nothing.
-func (n *narrator) wait(what string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.clear()
-	n.status = ""
-	if what != "" {
-		n.status = n.paint(dim, fmt.Sprintf("  ... %s (%.0f s)", what, time.Since(n.begun).Seconds()))
-	}
-	n.draw()
-}
-
 // chapter begins a part of the demo.
-func (n *narrator) chapter(number int, title, why string) {
-	n.wait("")
-	n.told = number
-	n.line("")
-	n.line(n.paint(bold, fmt.Sprintf("%d. %s", number, title)))
-	for _, l := range strings.Split(why, "\n") {
-		n.line(n.paint(dim, "   "+l))
-	}
+func (n *narrator) chapter(title, why string) {
+	n.told++
+	n.since = time.Now()
+	n.say("", "")
+	n.say(bold, "%d. %s", n.told, title)
+	n.say(dim, "   %s", strings.ReplaceAll(why, "\n", "\n   "))
 }
 
-// say writes an indented line.
-func (n *narrator) say(format string, args ...any) { n.line("   " + fmt.Sprintf(format, args...)) }
-
-// event writes something that happened, with the seconds since the given time.
-func (n *narrator) event(since time.Time, format string, args ...any) {
-	n.line(fmt.Sprintf("   %6.1f s  %s", time.Since(since).Seconds(), fmt.Sprintf(format, args...)))
+// event writes what happened, with the time since the last command.
+func (n *narrator) event(format string, args ...any) {
+	n.say("", "   %6.1f s  %s", time.Since(n.since).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // output writes what a command printed, with the API server's warnings and refusals made visible.
 func (n *narrator) output(text string) {
 	for _, l := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		style := ""
 		switch {
 		case strings.HasPrefix(l, "Warning:"):
-			l = n.paint(yellow, l)
+			style = yellow
 		case strings.HasPrefix(l, "Error"):
-			l = n.paint(red, l)
+			style = red
 		}
-		n.line("   " + l)
+		n.say(style, "   %s", l)
 	}
-}
-
-// command writes a command as a person would type it.
-func (n *narrator) command(as, text string) {
-	n.line("   " + n.paint(bold, "$ "+text) + n.paint(dim, "   # as "+as))
 }

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -18,186 +22,147 @@ import (
 
 // sight is the control plane at a moment, as anybody can see it with kubectl and etcdctl.
 type sight struct {
-	machines []quorum.Machine
-	types    map[string]string // instance type by Machine
-	nodes    []quorum.Node
-	members  []member
+	machines []machineSight
+	facts    []fact
+	members  int
+	voters   int
 }
 
-type member struct {
-	name, peer string
-	learner    bool
+type machineSight struct {
+	quorum.Machine
+	kind, node, etcd string // instance type; "Ready" or not; "voter", "learner" or "-"
 }
+
+// fact is one thing that is so at a moment.
+type fact struct{ about, text, gone string }
 
 // look reads the control plane.
-func (d *demo) look(ctx context.Context) (sight, error) {
-	s := sight{types: map[string]string{}}
+func (d *demo) look(ctx context.Context) (*sight, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	var machines machinev1beta1.MachineList
-	if err := d.client.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
-		return s, fmt.Errorf("list Machines: %w", err)
-	}
-	for i := range machines.Items {
-		s.machines = append(s.machines, machineapi.Machine(&machines.Items[i]))
-		s.types[machines.Items[i].Name] = machines.Items[i].Labels["machine.openshift.io/instance-type"]
-	}
 	var nodes corev1.NodeList
-	if err := d.client.List(ctx, &nodes); err != nil {
-		return s, fmt.Errorf("list Nodes: %w", err)
-	}
-	for i := range nodes.Items {
-		s.nodes = append(s.nodes, machineapi.Node(&nodes.Items[i]))
+	if err := errors.Join(d.client.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)), d.client.List(ctx, &nodes)); err != nil {
+		return nil, err
 	}
 	list, err := d.etcd.MemberList(ctx)
 	if err != nil {
-		return s, fmt.Errorf("list etcd's members: %w", err)
+		return nil, fmt.Errorf("list etcd's members: %w", err)
+	}
+	s := &sight{members: len(list.Members)}
+	etcd, node := map[string]string{}, map[string]string{}
+	fact := func(about, gone, format string, args ...any) {
+		s.facts = append(s.facts, fact{about, fmt.Sprintf(format, args...), gone})
+	}
+	for i := range nodes.Items {
+		n := machineapi.Node(&nodes.Items[i])
+		node[n.Name] = map[bool]string{true: "Ready", false: "not ready"}[n.Ready]
+		fact("Node "+n.Name, "", "Node %s is %s", n.Name, node[n.Name])
 	}
 	for _, m := range list.Members {
-		s.members = append(s.members, member{m.GetName(), strings.Join(m.GetPeerURLs(), ","), m.GetIsLearner()})
+		name, at := m.GetName(), strings.Join(m.GetPeerURLs(), ",")
+		switch gone := "member " + name + " has left etcd"; {
+		case !m.GetIsLearner():
+			s.voters++
+			etcd[name] = "voter"
+			fact(at, gone, "member %s is a voter", name)
+		case name == "":
+			fact(at, gone, "etcd lists a learner at %s: it gets the log, but no vote", at)
+		default:
+			etcd[name] = "learner"
+			fact(at, gone, "learner %s has started", name)
+		}
+	}
+	fact("etcd", "", "etcd has %d voters", s.voters)
+	for i := range machines.Items {
+		m := machineSight{machineapi.Machine(&machines.Items[i]), machines.Items[i].Labels["machine.openshift.io/instance-type"], "-", "-"}
+		m.node, m.etcd = cmp.Or(node[m.NodeName], "-"), cmp.Or(etcd[m.Name], "-")
+		s.machines = append(s.machines, m)
+		held := "nothing holds it"
+		switch hook, latch := m.Hook == quorum.EntryOurs, m.Latch == quorum.EntryOurs; {
+		case hook && latch:
+			held = "held by hook and latch"
+		case hook:
+			held = "held by the hook"
+		case latch:
+			held = "held by the latch"
+		}
+		fact("Machine "+m.Name, "Machine "+m.Name+" is gone, its instance terminated", "Machine %s is %s, %s", m.Name, cmp.Or(m.Phase, "new"), held)
 	}
 	return s, nil
 }
 
-func (s *sight) machine(name string) *quorum.Machine {
-	i := slices.IndexFunc(s.machines, func(m quorum.Machine) bool { return m.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.machines[i]
-}
-
-// voters counts the voting members.
-func (s *sight) voters() int {
-	n := 0
-	for _, m := range s.members {
-		if !m.learner {
-			n++
+// tell writes what is otherwise than at the last sight, and remembers this one.
+func (d *demo) tell(s *sight) {
+	if len(d.seen) > 0 {
+		for _, f := range s.facts {
+			if !slices.Contains(d.facts, f) {
+				d.event("%s", f.text)
+			}
+		}
+		for _, was := range d.facts {
+			if was.gone != "" && !slices.ContainsFunc(s.facts, func(f fact) bool { return f.about == was.about }) {
+				d.event("%s", was.gone)
+			}
 		}
 	}
-	return n
+	d.facts = s.facts
+	now := moment{at: time.Since(d.begun), voters: s.voters, states: map[string]string{}}
+	for _, m := range s.machines {
+		now.states[m.Name] = state(&m)
+	}
+	d.seen = append(d.seen, now)
+}
+
+// follow tells what changes, until done says so.
+func (d *demo) follow(ctx context.Context, what string, done func(*sight) bool) (s *sight, err error) {
+	var last error
+	err = d.poll(ctx, func(ctx context.Context) bool {
+		if s, last = d.look(ctx); last != nil {
+			return false
+		}
+		d.tell(s)
+		return done(s)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, errors.Join(err, last))
+	}
+	return s, nil
+}
+
+// poll asks until it is done, two minutes have passed, or a part of the control plane has ended by itself.
+func (d *demo) poll(ctx context.Context, done func(context.Context) bool) error {
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		select {
+		case err := <-d.sandbox.Failed():
+			return false, err
+		default:
+			return done(ctx), nil
+		}
+	})
+}
+
+// all says whether there are three Machines and as many voters, and each Machine is so.
+func (s *sight) all(so func(m *machineSight) bool) bool {
+	return len(s.machines) == 3 && s.voters == 3 && s.members == 3 && !slices.ContainsFunc(s.machines, func(m machineSight) bool { return !so(&m) })
+}
+
+func (s *sight) machine(name string) *machineSight {
+	if i := slices.IndexFunc(s.machines, func(m machineSight) bool { return m.Name == name }); i >= 0 {
+		return &s.machines[i]
+	}
+	return nil
 }
 
 // table shows the Machines with their Nodes and members.
-func (d *demo) table(s sight) {
-	longest := len("MACHINE")
-	for i := range s.machines {
-		longest = max(longest, len(s.machines[i].Name))
-	}
-	row := fmt.Sprintf("%%-%ds", longest) + " %-11s %-9s %-10s %-8s %-5s %s"
-	d.say(row, "MACHINE", "TYPE", "PHASE", "NODE", "ETCD", "HOOK", "LATCH")
+func (d *demo) table(s *sight) {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MACHINE\tTYPE\tPHASE\tNODE\tETCD\tHOOK\tLATCH")
+	mark := map[bool]string{true: "yes", false: "-"}
 	for _, m := range s.machines {
-		node, etcd := "-", "-"
-		for _, n := range s.nodes {
-			if n.Name == m.NodeName {
-				node = map[bool]string{true: "Ready", false: "not ready"}[n.Ready]
-			}
-		}
-		for _, e := range s.members {
-			if e.name == m.Name {
-				etcd = map[bool]string{true: "learner", false: "voter"}[e.learner]
-			}
-		}
-		d.say(row, m.Name, s.types[m.Name], m.Phase, node, etcd, mark(m.Hook), mark(m.Latch))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.kind, m.Phase, m.node, m.etcd, mark[m.Hook == quorum.EntryOurs], mark[m.Latch == quorum.EntryOurs])
 	}
-}
-
-func mark(e quorum.Entry) string {
-	if e == quorum.EntryOurs {
-		return "yes"
-	}
-	return "-"
-}
-
-// follow tells what changes, until done says so or the time is over.
-func (d *demo) follow(ctx context.Context, within time.Duration, what string, from time.Time, done func(sight) bool) (sight, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	before, err := d.look(ctx)
-	if err == nil {
-		d.picture.see(time.Since(d.begun), &before)
-	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err == nil && done(before) {
-			d.wait("")
-			return before, nil
-		}
-		d.wait(what)
-		select {
-		case <-ctx.Done():
-			return before, fmt.Errorf("%s: not within %s (last: %w)", what, within, err)
-		case err := <-d.sandbox.Failed():
-			return before, err
-		case <-tick.C:
-		}
-		var now sight
-		if now, err = d.look(ctx); err == nil {
-			d.tell(before, now, from)
-			d.picture.see(time.Since(d.begun), &now)
-			before = now
-		}
-	}
-}
-
-// tell writes a line for each difference of two sights.
-func (d *demo) tell(before, now sight, from time.Time) {
-	for _, m := range now.machines {
-		was := before.machine(m.Name)
-		if was == nil {
-			was = &quorum.Machine{Hook: quorum.EntryAbsent, Latch: quorum.EntryAbsent}
-			d.event(from, "Machine %s exists", m.Name)
-		}
-		if was.Phase != m.Phase && m.Phase != "" {
-			d.event(from, "Machine %s is %s", m.Name, m.Phase)
-		}
-		switch hooked, hooks := was.Hook == quorum.EntryOurs, m.Hook == quorum.EntryOurs; {
-		case hooks && !hooked:
-			d.event(from, "%s put hook%s on Machine %s", d.hooks, map[bool]string{true: " and latch"}[d.hooks == holdfast && m.Latch == quorum.EntryOurs], m.Name)
-			d.stamp("hooked", from)
-		case hooked && !hooks:
-			d.event(from, "%s released hook%s of Machine %s", d.hooks, map[bool]string{true: " and latch"}[d.hooks == holdfast], m.Name)
-			d.stamp("released", from)
-		}
-		switch latched, latches := was.Latch == quorum.EntryOurs, m.Latch == quorum.EntryOurs; {
-		case d.hooks == holdfast: // both at once
-		case latches && !latched:
-			d.event(from, "%s put latch and evidence on Machine %s", holdfast, m.Name)
-		case latched && !latches:
-			d.event(from, "%s took the latch off Machine %s", holdfast, m.Name)
-		}
-	}
-	for _, m := range before.machines {
-		if now.machine(m.Name) == nil {
-			d.event(from, "Machine %s is gone, its instance terminated", m.Name)
-			d.stamp("gone", from)
-		}
-	}
-	for _, n := range now.nodes {
-		if n.Ready && !slices.ContainsFunc(before.nodes, func(o quorum.Node) bool { return o.Name == n.Name && o.Ready }) {
-			d.event(from, "Node %s is Ready", n.Name)
-			d.stamp("node", from)
-		}
-	}
-	for _, e := range now.members {
-		i := slices.IndexFunc(before.members, func(o member) bool { return o.peer == e.peer })
-		switch {
-		case i < 0 && e.learner:
-			d.event(from, "etcd lists a learner at %s: it gets the log, but no vote", e.peer)
-			d.stamp("learner", from)
-		case i < 0:
-			d.event(from, "etcd lists a voter at %s", e.peer)
-		case before.members[i].name == "" && e.name != "":
-			d.event(from, "learner %s has started", e.name)
-			d.stamp("started", from)
-		case before.members[i].learner && !e.learner:
-			d.event(from, "learner %s is a voter now: %d voters for a moment", e.name, now.voters())
-			d.stamp("promoted", from)
-		}
-	}
-	for _, e := range before.members {
-		if !slices.ContainsFunc(now.members, func(o member) bool { return o.peer == e.peer }) {
-			d.event(from, "member %s has left etcd: %d voters remain", e.name, now.voters())
-			d.stamp("removed", from)
-		}
-	}
+	_ = w.Flush() // into memory
+	d.output(text.String())
 }
