@@ -55,6 +55,7 @@ type process struct {
 	observer  *observe.Observer
 	meters    *controller.Metrics
 	setMeters *setcontroller.Metrics // full mode
+	news      chan struct{}          // full mode: the reconciler has seen something new, of etcd say
 }
 
 // run sets the parts up, and runs them until the context ends.
@@ -85,7 +86,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	if p.mode == quorum.ModeFull {
-		p.setMeters = setcontroller.NewMetrics(metrics.Registry)
+		p.setMeters, p.news = setcontroller.NewMetrics(metrics.Registry), make(chan struct{}, 1)
 	}
 	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
 	if p.records, err = audit.New(p.flags.audit); err != nil {
@@ -197,7 +198,7 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 // setController is made anew each time that this replica is elected, like the reconciler.
 func (p *process) setController() *setcontroller.Controller {
 	return &setcontroller.Controller{
-		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.kept(), Metrics: p.setMeters, Log: p.log.WithName("machineset"),
+		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.kept(), Metrics: p.setMeters, Log: p.log.WithName("machineset"), News: p.news,
 	}
 }
 
@@ -218,6 +219,10 @@ func (p *process) seen(s *quorum.Snapshot, news []membership.Seen) {
 		}
 		p.records.WriteStep(step)
 		s = nil
+		select {
+		case p.news <- struct{}{}:
+		default: // guard mode, or the last news have not been taken
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// How soon to look again. Changes of the set, its Machines and its Nodes wake the controller besides; etcd tells nobody of its members.
+// How soon to look again. Changes of the set, its Machines and its Nodes wake the controller besides, and what the reconciler sees of etcd.
 const (
 	requeueNow  = time.Millisecond // something was just done
 	requeueSoon = time.Second      // something is under way
@@ -45,6 +45,8 @@ type Controller struct {
 	Events   events.EventRecorder
 	Metrics  *Metrics
 	Log      logr.Logger
+	// News has the controller look at once: etcd's members cannot be watched, and who asks etcd for them has seen a change.
+	News <-chan struct{}
 
 	memory    observe.Memory
 	creations creations
@@ -63,25 +65,38 @@ func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 	if err != nil {
 		return fmt.Errorf("set up the set's controller: %w", err)
 	}
-	watch := source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		changed := func() { q.Add(set) }
-		changed() // look at once
-		byRole, err := observe.LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
-		if err != nil {
-			return err
-		}
-		here := client.InNamespace(c.Observer.Namespace)
-		go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, here)
-		go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: byRole})
-		for _, label := range observe.NodeLabels() {
-			go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
-		}
-		return nil
-	})
-	if err := runner.Watch(watch); err != nil {
+	if err := runner.Watch(source.Func(func(ctx context.Context, q queue) error { return c.watch(ctx, api, func() { q.Add(set) }) })); err != nil {
 		return fmt.Errorf("set up the set's controller: %w", err)
 	}
 	return runner.Start(ctx)
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// watch reports what may change the plan, until the context ends, and once at the start.
+func (c *Controller) watch(ctx context.Context, api client.WithWatch, changed func()) error {
+	changed()
+	byRole, err := observe.LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
+	if err != nil {
+		return err
+	}
+	here := client.InNamespace(c.Observer.Namespace)
+	go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, here)
+	go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: byRole})
+	for _, label := range observe.NodeLabels() {
+		go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
+	}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.News:
+				changed()
+			}
+		}
+	}()
+	return nil
 }
 
 // Reconcile runs one round: look, decide, report, act.

@@ -1,6 +1,7 @@
 package setcontroller
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -15,10 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
@@ -284,5 +288,26 @@ func TestRoundThatSlept(t *testing.T) {
 	must(t, c.act(t.Context(), seen, takes, time.Now()))
 	if !taken() {
 		t.Error("a round in time does not act")
+	}
+}
+
+// TestNews: the controller looks at once when a voter was promoted, of which no watch tells.
+func TestNews(t *testing.T) {
+	news, looks := make(chan struct{}), make(chan struct{})
+	c := &Controller{Observer: &observe.Observer{Namespace: where}, News: news}
+	silent := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+			return nil, errors.New("not here")
+		},
+	})
+	go func() {
+		if err := c.watch(t.Context(), silent, func() { looks <- struct{}{} }); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-looks // the first
+	for range 2 {
+		news <- struct{}{}
+		<-looks
 	}
 }
