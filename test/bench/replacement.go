@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
-	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/writer"
@@ -20,18 +19,14 @@ import (
 
 // replaced is one replacement.
 type replaced struct {
-	phases  map[string]float64 // seconds, by the manager's own metric
-	whole   time.Duration      // from the deletion until the old Machine is gone
-	caught  time.Duration      // from the deletion to the learner that caught up
-	release time.Duration      // from the learner that caught up to the old hook's release
-	stall   time.Duration      // the writer's longest wait
+	whole   time.Duration // from the deletion until the old Machine is gone
+	caught  time.Duration // from the deletion to the learner that caught up
+	release time.Duration // from the learner that caught up to the old hook's release
+	stall   time.Duration // the writer's longest wait
 	api     float64
 	lost    int
-
-	snapshot float64       // seconds that etcd took to receive one, 0 if the learner was sent the log alone
-	unwell   time.Duration // a voter was unhealthy, or etcd not to be read, as the manager saw it
-	gaveUp   float64       // learners that the manager removed
-	failed   float64       // its actions that failed
+	gaveUp  float64 // learners that the manager removed
+	failed  float64 // its actions that failed
 }
 
 // replacement replaces one Machine after the other, while somebody writes to etcd.
@@ -52,8 +47,8 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		}
 		names[i%len(names)] = next
 		all = append(all, r)
-		progress("%s: %d of %d: %.1f s, caught up after %.1f s (%.1f s of them a snapshot), from there to released %d ms, longest stall %d ms, %.0f API requests",
-			section, i+1, n, r.whole.Seconds(), r.caught.Seconds(), r.snapshot, r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
+		progress("%s: %d of %d: %.1f s, caught up after %.1f s, from there to released %d ms, longest stall %d ms, %.0f API requests",
+			section, i+1, n, r.whole.Seconds(), r.caught.Seconds(), r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
 	}
 	column := func(of func(*replaced) float64) (out []float64) {
 		for i := range all {
@@ -65,17 +60,12 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		b.report.figure(section, what, quantile(column(of), part), unit, bar)
 	}
 	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
-	for _, p := range membership.Phases() {
-		add("phase "+p.String()+", median", "s", .5, 0, func(r *replaced) float64 { return r.phases[p.String()] })
-	}
 	add("from the learner that caught up to the old hook's release, median", "ms", .5, 1000, func(r *replaced) float64 { return ms(r.release) })
 	add("the same, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.release) })
 	add("the writer's longest wait, median", "ms", .5, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("the writer's longest wait, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("API requests, median", "requests", .5, 0, func(r *replaced) float64 { return r.api })
 	add("from deletion to the learner that caught up, median", "s", .5, 0, func(r *replaced) float64 { return r.caught.Seconds() })
-	add("etcd's own time to receive the snapshot, longest", "s", 1, 0, func(r *replaced) float64 { return r.snapshot })
-	add("a voter unhealthy or etcd not to be read, longest in sum", "ms", 1, 0, func(r *replaced) float64 { return ms(r.unwell) })
 	total := func(what, unit string, of func(*replaced) float64) (sum float64) {
 		for i := range all {
 			sum += of(&all[i])
@@ -83,12 +73,6 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		b.report.figure(section, what, sum, unit, 0)
 		return sum
 	}
-	total("learners that were sent a snapshot", fmt.Sprintf("of %d", n), func(r *replaced) float64 {
-		if r.snapshot > 0 {
-			return 1
-		}
-		return 0
-	})
 	total("learners that were given up", "learners", func(r *replaced) float64 { return r.gaveUp })
 	total("actions that failed and were tried again", "actions", func(r *replaced) float64 { return r.failed })
 	if lost := total("acknowledged writes that are lost", "writes", func(r *replaced) float64 { return float64(r.lost) }); lost > 0 {
@@ -138,15 +122,12 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 		return r, err
 	}
 	w.stop()
-	r.stall, r.unwell = w.writer.Stats().Longest, w.unwell
+	r.stall = w.writer.Stats().Longest
 	if w.caughtUp.IsZero() || w.released.IsZero() {
 		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !w.caughtUp.IsZero(), !w.released.IsZero())
 	}
 	r.caught, r.release = w.caughtUp.Sub(began), w.released.Sub(w.caughtUp)
 	r.count(before, after)
-	if r.snapshot, err = c.received(ctx, etcd, next); err != nil {
-		return r, err
-	}
 	r.lost, err = lost(ctx, w.writer)
 	return r, err
 }
@@ -157,10 +138,6 @@ func (r *replaced) count(before, after samples) {
 		return after.sum(name, labels...) - before.sum(name, labels...)
 	}
 	r.api = rise("rest_client_requests_total")
-	r.phases = map[string]float64{}
-	for _, p := range membership.Phases() {
-		r.phases[p.String()] = rise("holdfast_replacement_phase_duration_seconds_sum", `phase="`+p.String()+`"`)
-	}
 	const actions = "holdfast_plan_actions_total"
 	r.gaveUp = rise(actions, `kind="remove-learner"`, `result="done"`)
 	r.failed = rise(actions, `result="failed"`)
@@ -188,7 +165,6 @@ type watched struct {
 	writer   *writer.Writer
 	caughtUp time.Time // when the learner had caught up
 	released time.Time // when the old Machine's hook was released
-	unwell   time.Duration
 
 	stop func() // may be called twice
 }
@@ -209,7 +185,6 @@ func (c *cluster) watch(ctx context.Context, etcd *clientv3.Client, old, next st
 	}}
 	work.Go(func() { w.writer.Run(ctx) })
 	work.Go(func() { w.caughtUp = catchesUp(ctx, etcd, next) })
-	work.Go(func() { w.unwell = c.unwell(ctx) })
 	work.Go(func() {
 		for event := range watcher.ResultChan() {
 			if m, ok := event.Object.(*machinev1beta1.Machine); ok && w.released.IsZero() && machineapi.Machine(m).Hook == quorum.EntryAbsent {
@@ -218,45 +193,6 @@ func (c *cluster) watch(ctx context.Context, etcd *clientv3.Client, old, next st
 		}
 	})
 	return w, nil
-}
-
-// unwell is for how long, until the context ends, the manager saw a voter unhealthy or could not read etcd.
-func (c *cluster) unwell(ctx context.Context) (sum time.Duration) {
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for last := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return sum
-		case <-tick.C:
-		}
-		m, err := scrape(ctx, c.plain, c.MetricsURL())
-		now := time.Now()
-		if err == nil && (m.sum("holdfast_etcd_readable") == 0 || m.sum("holdfast_etcd_members", `role="voter"`, `health="unhealthy"`) > 0) {
-			sum += now.Sub(last)
-		}
-		last = now
-	}
-}
-
-// received is how long the member of that name took to receive snapshots from its peers, in seconds, by etcd's own metric.
-func (c *cluster) received(ctx context.Context, etcd *clientv3.Client, name string) (seconds float64, err error) {
-	err = until(ctx, "the metrics of "+name, func(ctx context.Context) error {
-		list, err := etcd.MemberList(ctx)
-		if err != nil {
-			return err
-		}
-		for _, m := range list.Members {
-			if m.GetName() != name || len(m.GetClientURLs()) == 0 {
-				continue
-			}
-			s, err := scrape(ctx, c.members, m.GetClientURLs()[0]+"/metrics")
-			seconds = s.sum("etcd_network_snapshot_receive_total_duration_seconds_sum")
-			return err
-		}
-		return errors.New("it is not listed")
-	})
-	return seconds, err
 }
 
 // lost asks the writer, again while its client looks for a member that is still there.

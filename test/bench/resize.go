@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,17 +22,22 @@ import (
 
 const resizeWithin = 4 * time.Minute
 
-// The two that keep the set, in turns, on one control plane. Holdfast moves etcd's members for both.
-const (
-	platformKeeps = "the platform's operator"
-	holdfastKeeps = "Holdfast"
-)
+// keepers keep the set in turns, on one control plane. Holdfast moves etcd's members for both.
+var keepers = [...]string{"the platform's operator", "Holdfast"}
 
 // resized is one resize of all three Machines.
 type resized struct {
-	whole time.Duration // from the change of the template until all are as it says and etcd has no other member
-	stall time.Duration // the writer's longest wait
-	most  int           // the most Machines at a time
+	phases [][]float64   // of each replacement, in seconds: how long each of steps came after all those before it
+	stall  time.Duration // the writer's longest wait
+	most   int           // the most Machines at a time
+}
+
+// whole is the time from the change of the template until the last outdated Machine is gone.
+func (r *resized) whole() (sum float64) {
+	for _, s := range slices.Concat(r.phases...) {
+		sum += s
+	}
+	return sum
 }
 
 // resize changes the template of a set of three, once kept by the platform's control plane machine set operator and once by Holdfast,
@@ -48,13 +51,13 @@ func (b *bench) resize(ctx context.Context) (err error) {
 	if err := c.admin.Create(ctx, platformSet()); err != nil {
 		return fmt.Errorf("create the set: %w", err)
 	}
-	size := sandbox.InstanceType
-	if err := within(ctx, resizeWithin, "the set to adopt its Machines", func(ctx context.Context) error { return c.unsettled(ctx, size, nil) }); err != nil {
+	if err := within(ctx, resizeWithin, "the set to adopt its Machines", c.unsettled); err != nil {
 		return err
 	}
+	size := sandbox.InstanceType
 	all := map[string][]resized{}
 	for i := range b.resizes {
-		for _, keeper := range [...]string{platformKeeps, holdfastKeeps} {
+		for _, keeper := range keepers {
 			if err := c.keep(ctx, keeper); err != nil {
 				return err
 			}
@@ -63,24 +66,30 @@ func (b *bench) resize(ctx context.Context) (err error) {
 			if err != nil {
 				return fmt.Errorf("resize %d by %s: %w", i+1, keeper, err)
 			}
-			progress("resize %d of %d by %s: %.1f s, longest stall %d ms, %d Machines at most", i+1, b.resizes, keeper, r.whole.Seconds(), r.stall.Milliseconds(), r.most)
+			progress("resize %d of %d by %s: %.1f s, longest stall %d ms, %d Machines at most", i+1, b.resizes, keeper, r.whole(), r.stall.Milliseconds(), r.most)
 			all[keeper] = append(all[keeper], r)
 		}
 	}
-	median := func(keeper string, of func(*resized) float64) float64 {
-		var column []float64
-		for i := range all[keeper] {
-			column = append(column, of(&all[keeper][i]))
+	add := func(what, unit string, of func(*resized) []float64) {
+		row := phase{What: what, Unit: unit}
+		for k, keeper := range keepers {
+			for i := range all[keeper] {
+				row.By[k] = append(row.By[k], of(&all[keeper][i])...)
+			}
 		}
-		return quantile(column, .5)
+		b.report.Phases = append(b.report.Phases, row)
 	}
-	for _, keeper := range [...]string{platformKeeps, holdfastKeeps} {
-		b.report.figure("resize", "all three, kept by "+keeper+", median", median(keeper, func(r *resized) float64 { return r.whole.Seconds() }), "s", 0)
-		b.report.figure("resize", "the writer's longest wait, "+keeper+", median", median(keeper, func(r *resized) float64 { return ms(r.stall) }), "ms", 0)
-		b.report.figure("resize", "Machines at a time, "+keeper+", median of the most", median(keeper, func(r *resized) float64 { return float64(r.most) }), "Machines", 0)
+	for i, step := range steps {
+		add(step, "s", func(r *resized) (column []float64) {
+			for _, replacement := range r.phases {
+				column = append(column, replacement[i])
+			}
+			return column
+		})
 	}
-	whole := func(r *resized) float64 { return r.whole.Seconds() }
-	b.report.figure("resize", "Holdfast's time by the platform operator's", median(holdfastKeeps, whole)/median(platformKeeps, whole), "x", 0)
+	add("all three", "s", func(r *resized) []float64 { return []float64{r.whole()} })
+	add("the writer's longest wait", "ms", func(r *resized) []float64 { return []float64{ms(r.stall)} })
+	add("Machines at a time, at most", "", func(r *resized) []float64 { return []float64{float64(r.most)} })
 	return nil
 }
 
@@ -105,12 +114,12 @@ func (c *cluster) keep(ctx context.Context, keeper string) error {
 	ours := slices.Contains(set.Finalizers, cpms.Finalizer)
 	sign := &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "control-plane-machine-set"}}
 	switch {
-	case keeper == holdfastKeeps && !ours:
+	case keeper == keepers[1] && !ours:
 		if err := errors.Join(c.SetOperator.Stop(), c.admin.Delete(ctx, sign)); err != nil {
 			return fmt.Errorf("the platform's operator goes: %w", err)
 		}
 		return taken(true)
-	case keeper == platformKeeps && ours:
+	case keeper == keepers[0] && ours:
 		if err := c.admin.Create(ctx, sign); err != nil {
 			return fmt.Errorf("the platform's operator comes back: %w", err)
 		}
@@ -129,25 +138,31 @@ func (c *cluster) resizeTo(ctx context.Context, size string) (r resized, err err
 		return r, err
 	}
 	defer func() { err = errors.Join(err, etcd.Close()) }()
-	writing, stop := context.WithCancel(ctx)
+	watching, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer stop()
 	w := writer.New(etcd)
-	work.Go(func() { w.Run(writing) })
+	work.Go(func() { w.Run(watching) })
+	seen := &timeline{}
+	if err := seen.follow(watching, &work, c, etcd); err != nil {
+		return r, err
+	}
 	began := time.Now()
 	set := &machinev1.ControlPlaneMachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.MachineNamespace, Name: cpms.Name}}
 	patch := fmt.Sprintf(`{"spec":{"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"instanceType":%q}}}}}}}`, size)
 	if err := c.admin.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return r, fmt.Errorf("change the template: %w", err)
 	}
-	if err := within(ctx, resizeWithin, "three Machines of "+size, func(ctx context.Context) error { return c.unsettled(ctx, size, &r.most) }); err != nil {
+	if err := within(ctx, resizeWithin, "three Machines of "+size, c.unsettled); err != nil {
 		return r, err
 	}
-	r.whole = time.Since(began)
+	if err := until(ctx, "the last events", func(context.Context) (err error) { r.phases, err = seen.phases(began); return err }); err != nil {
+		return r, err
+	}
 	stop()
 	work.Wait()
-	r.stall = w.Stats().Longest
+	r.stall, r.most = w.Stats().Longest, seen.most
 	n, err := lost(ctx, w)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("%d acknowledged writes are lost", n)
@@ -155,39 +170,14 @@ func (c *cluster) resizeTo(ctx context.Context, size string) (r resized, err err
 	return r, err
 }
 
-// unsettled says what is missing until the set has three guarded Machines of that instance type, and etcd a voter on each and no other
-// member. It notes the most Machines that there were.
-func (c *cluster) unsettled(ctx context.Context, size string, most *int) error {
+// unsettled says what is missing until the set has three guarded Machines as its template says, and none besides.
+func (c *cluster) unsettled(ctx context.Context) error {
 	set := &machinev1.ControlPlaneMachineSet{}
 	if err := c.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.MachineNamespace, Name: cpms.Name}, set); err != nil {
 		return err
 	}
-	var machines machinev1beta1.MachineList
-	if err := c.admin.List(ctx, &machines, client.InNamespace(sandbox.MachineNamespace)); err != nil {
-		return err
-	}
-	if most != nil {
-		*most = max(*most, len(machines.Items))
-	}
-	for i := range machines.Items {
-		m := &machines.Items[i]
-		var spec struct{ InstanceType string }
-		if err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
-			return err
-		}
-		if spec.InstanceType != size || !metav1.IsControlledBy(m, set) {
-			return fmt.Errorf("Machine %s is a %s, and the set's own: %t", m.Name, spec.InstanceType, metav1.IsControlledBy(m, set))
-		}
-	}
-	if s := set.Status; len(machines.Items) != 3 || s.ObservedGeneration != set.Generation || s.UpdatedReplicas != 3 {
-		return fmt.Errorf("there are %d Machines, and the set's status is %+v at generation %d", len(machines.Items), s, set.Generation)
-	}
-	m, err := scrape(ctx, c.plain, c.MetricsURL())
-	if err != nil {
-		return err
-	}
-	if voters, learners := m.sum("holdfast_etcd_members", `role="voter"`, `health="healthy"`), m.sum("holdfast_etcd_members", `role="learner"`); voters != 3 || learners != 0 {
-		return fmt.Errorf("etcd has %.0f healthy voters and %.0f learners", voters, learners)
+	if s := set.Status; s.Replicas != 3 || s.ObservedGeneration != set.Generation || s.UpdatedReplicas != 3 {
+		return fmt.Errorf("the set's status is %+v at generation %d", s, set.Generation)
 	}
 	return c.guarded(ctx)
 }
