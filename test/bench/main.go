@@ -47,7 +47,7 @@ func main() {
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	sections := flags.String("run", "routine,guarded,look,footprint,replacement,clients,resize", "what to measure")
+	sections := flags.String("run", "routine,guarded,look,footprint,replacement,resize", "what to measure")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds of -requests")
 	flags.IntVar(&o.requests, "requests", 1000, "requests of a round, for each kind of request")
 	flags.IntVar(&o.block, "block", 250, "requests between two turns; less is fairer and slower")
@@ -81,7 +81,7 @@ func run(ctx context.Context, o options) (err error) {
 	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.resizes < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
 		return errors.New("the numbers are to be more than 0")
 	}
-	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "look": (*bench).look, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "clients": (*bench).clients, "resize": (*bench).resize}
+	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "look": (*bench).look, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "resize": (*bench).resize}
 	for _, name := range o.sections {
 		if sections[name] == nil {
 			return fmt.Errorf("there is no section %q", name)
