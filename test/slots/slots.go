@@ -100,12 +100,12 @@ func isNext(queue, ticket string) (bool, error) {
 	return true, nil
 }
 
-// count is the number of slots, unless the variable says otherwise. A control plane that waits leaves its share of the
-// processors to others, so there are two for each.
+// count is the number of slots, unless the variable says otherwise. One for each processor and one more
+// keep all of them busy; with more each only waits longer.
 func count() (int, error) {
 	text := os.Getenv(variable)
 	if text == "" {
-		return runtime.NumCPU() + 1, nil // these keep the processors busy: more of them only wait for each other
+		return runtime.NumCPU() + 1, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 2 { // one test runs two sandboxes
