@@ -196,8 +196,12 @@ func (c *cloud) readdress(name string) error {
 	if h == nil {
 		return fmt.Errorf("no instance %s", name)
 	}
-	if on, etcd, _ := h.state(); on || etcd != nil {
+	on, etcd, _ := h.state()
+	if on {
 		return fmt.Errorf("instance %s has power", name)
+	}
+	if etcd != nil {
+		<-etcd.Done() // it ends, since the power is off
 	}
 	if len(c.free) == 0 {
 		return errNoAddress
