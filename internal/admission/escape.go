@@ -50,7 +50,7 @@ type loss struct {
 	held                    bool   // etcd cannot do without, or that is not known
 }
 
-// lossOf tells what etcd has left without the Machine.
+// loss tells what etcd has left without the Machine.
 func (d *deciding) loss() loss {
 	if d.s == nil || !d.s.Ring.Known {
 		return loss{why: d.ringWhy(), held: true}
