@@ -48,12 +48,13 @@ func readHost(ctx context.Context, api corev1client.CoreV1Interface, node string
 	files := "/api/v1/nodes/" + node + "/proxy/logs/holdfast/"
 	limited, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	list, err := api.RESTClient().Get().AbsPath(files).Do(limited).Raw()
+	answer := api.RESTClient().Get().AbsPath(files).Do(limited)
+	list, err := answer.Raw()
 	if apierrors.IsNotFound(err) {
 		return nil // no replica has been there
 	}
 	if err != nil {
-		return err
+		return answer.Error() // with the words of the answer, which Raw leaves out
 	}
 	var failed []error
 	for _, link := range auditLink.FindAllSubmatch(list, -1) {

@@ -32,6 +32,8 @@ func TestHostAudit(t *testing.T) {
 	})
 	part("with it the record stays", func() {
 		f.install(f.render("self-signed", "", "host-audit"))
+		f.complete()
+		f.Eventually(func() int { return len(f.pods()) }).Should(gomega.Equal(2), "one of before, which writes on no host, may answer until it has ended")
 		pod := f.refused("dave")
 		f.Expect(f.refusals("dave")).To(gomega.Equal(1), "it is in the pod's log and in the host's file, and is shown once")
 		f.gone(pod)

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,18 +59,26 @@ func (s *Sandbox) openKubelets() error {
 	if s.kubeletCert, s.kubeletKey, err = s.ca.IssueFiles(s.pki(), "kubelet-client", pki.Leaf{CommonName: "system:kube-apiserver"}); err != nil {
 		return err
 	}
-	kubelets, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("the kubelets: %w", err)
-	}
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return errors.Join(fmt.Errorf("the proxy to the kubelets: %w", err), kubelets.Close())
+		return fmt.Errorf("the proxy to the kubelets: %w", err)
 	}
 	s.kubeletProxy = "http://" + proxy.Addr().String()
-	serve := &http.Server{
-		Handler: http.HandlerFunc(s.cloud.kubelet), ReadHeaderTimeout: time.Minute,
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: s.ca.Pool()},
+	kubelets := map[string]string{} // by the address that the API server asks for, where each listens
+	for _, host := range hosts {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fmt.Errorf("the kubelets: %w", err)
+		}
+		at := joinPort(host, kubeletPort)
+		kubelets[at] = listener.Addr().String()
+		serve := &http.Server{
+			Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.cloud.kubelet(at, w, r) }),
+			ReadHeaderTimeout: time.Minute,
+			TLSConfig:         &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: s.ca.Pool()},
+		}
+		s.closers = append(s.closers, serve.Close)
+		go func() { _ = serve.ServeTLS(listener, "", "") }()
 	}
 	lead := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodConnect || s.cloud.reached(r.Host) == nil {
@@ -85,17 +92,16 @@ func (s *Sandbox) openKubelets() error {
 		if err != nil {
 			return
 		}
-		join(s.background, from, s.cloud.log.With("part", "kubelets"), func() (string, bool) { return kubelets.Addr().String(), true })
+		join(s.background, from, s.cloud.log.With("part", "kubelets"), func() (string, bool) { return kubelets[r.Host], true })
 	})}
-	s.closers = append(s.closers, serve.Close, lead.Close)
-	go func() { _ = serve.ServeTLS(kubelets, "", "") }()
+	s.closers = append(s.closers, lead.Close)
 	go func() { _ = lead.Serve(proxy) }()
 	return nil
 }
 
-// kubelet answers for the host that was asked.
-func (c *cloud) kubelet(w http.ResponseWriter, r *http.Request) {
-	h := c.reached(r.Host)
+// kubelet answers for the host with that address. Of a request for a Node's proxy the Host is the API server's.
+func (c *cloud) kubelet(at string, w http.ResponseWriter, r *http.Request) {
+	h := c.reached(at)
 	if h == nil {
 		panic(http.ErrAbortHandler) // it lost its power: the connection breaks
 	}
