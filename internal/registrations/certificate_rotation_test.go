@@ -134,18 +134,18 @@ func testSelfSigned(t *testing.T, c *cluster) {
 		for i, r := range replicas {
 			eventually(t, func() []byte { return r.trust.Bundle() }).ShouldNot(gomega.Equal(known[i]), c.name)
 		}
-		goesOn(t, calls, c.name + ", before it is registered")
+		goesOn(t, calls, c.name+", before it is registered")
 		// It is registered, and one replica does not hear of it.
 		replicas[1].blind()
 		resign = run(t, k.Start)
 		eventually(t, replicas[0].serial).ShouldNot(gomega.Equal(was[0]), c.name)
-		goesOn(t, calls, c.name + ", while two are served")
+		goesOn(t, calls, c.name+", while two are served")
 		if replicas[1].serial() != was[1] {
 			t.Errorf("%s: a certificate is served that nobody is known to trust", c.name)
 		}
 		replicas[1].blind = run(t, replicas[1].looks.Start)
 		eventually(t, replicas[1].serial).ShouldNot(gomega.Equal(was[1]), c.name)
-		goesOn(t, calls, c.name + ", after it")
+		goesOn(t, calls, c.name+", after it")
 		for _, r := range replicas {
 			must(t, r.ready.Check(nil))
 		}

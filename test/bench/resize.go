@@ -23,6 +23,8 @@ import (
 const resizeWithin = 4 * time.Minute
 
 // keepers keep the set in turns, on one control plane. Holdfast moves etcd's members for both.
+//
+//nolint:gochecknoglobals // its length is a part of types
 var keepers = [...]string{"the platform's operator", "Holdfast"}
 
 // resized is one resize of all three Machines.

@@ -35,6 +35,7 @@ const (
 	gone
 )
 
+//nolint:gochecknoglobals // its length is a part of types
 var steps = [...]string{
 	created: "the new Machine is created", made: "it has an instance", ready: "its Node is ready", added: "etcd lists its learner", started: "the learner has started", promoted: "it votes",
 	deleted: "the old Machine is deleted", removed: "its member is removed", released: "its hook is released", drained: "its Node is drained", gone: "it is gone",
@@ -131,10 +132,10 @@ func (t *timeline) machine(event watch.Event) {
 	if !ok {
 		return
 	}
-	switch event.Type {
-	case watch.Added:
+	if event.Type == watch.Added {
 		t.there++
-	case watch.Deleted:
+	}
+	if event.Type == watch.Deleted {
 		t.there--
 	}
 	t.most = max(t.most, t.there)

@@ -20,7 +20,8 @@ func main() {
 	if *first {
 		*states = plantedBound
 	}
-	ok, err := false, error(nil)
+	var ok bool
+	var err error
 	if *planted {
 		ok, err = mutate(*only)
 	} else {
