@@ -13,6 +13,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // hostAudit is where replicas write on their hosts with deploy/components/host-audit. Kubelets serve /var/log as /logs.
@@ -30,17 +31,21 @@ func writesOnHost(pod corev1.Pod) bool {
 func ofHosts(ctx context.Context, api corev1client.CoreV1Interface, each func(audit.Entry), sum *audit.Tally) (hosts int, failed []string) {
 	limited, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	nodes, err := api.Nodes().List(limited, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/control-plane"})
+	nodes, err := api.Nodes().List(limited, metav1.ListOptions{})
 	if err != nil {
 		return 0, []string{"list the control-plane Nodes: " + oneLine(err)}
 	}
 	for i := range nodes.Items {
 		name := nodes.Items[i].Name
+		if !slices.ContainsFunc(observe.NodeLabels(), func(label string) bool { return metav1.HasLabel(nodes.Items[i].ObjectMeta, label) }) {
+			continue
+		}
+		hosts++
 		if err := readHost(ctx, api, name, each, sum); err != nil {
 			failed = append(failed, fmt.Sprintf("read the audit files on the host of Node %s: %s", name, oneLine(err)))
 		}
 	}
-	return len(nodes.Items), failed
+	return hosts, failed
 }
 
 // readHost reads all audit files of one host, through the API server and the host's kubelet.
