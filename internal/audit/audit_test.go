@@ -468,11 +468,19 @@ func TestTwoLogs(t *testing.T) {
 	}
 }
 
+// hung takes no write until it is closed. Two logs may share it.
+type hung chan struct{}
+
+func (w hung) Write(p []byte) (int, error) {
+	<-w
+	return len(p), nil
+}
+
 // TestBothHang: an answer waits for two logs that hang as long as for one.
 func TestBothHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options("-")
-		w := &stuck{disk: disk{space: 1 << 20}, letGo: make(chan struct{})}
+		w := make(hung)
 		o.LogPaths, o.Stdout = []string{"-", "-"}, w
 		s := sink(t, o)
 		start := time.Now()
@@ -486,7 +494,7 @@ func TestBothHang(t *testing.T) {
 			t.Errorf("the second waited %s", took)
 		}
 		counts(t, s, "written 0 errors 4 repeated 0")
-		close(w.letGo)
+		close(w)
 		synctest.Wait()
 	})
 }

@@ -11,10 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
-	"k8s.io/apimachinery/pkg/runtime"
-	auditapi "k8s.io/apiserver/pkg/apis/audit"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
-	"k8s.io/apiserver/pkg/audit"
 )
 
 // local is a local log. The API server's log backend would write each failure to klog, with the record, and tell nobody else.
@@ -47,15 +43,11 @@ func newLocal(path string, o Options, c counters) *local {
 }
 
 // write writes one record, a line. After a failure an empty line comes first: a full disk may have cut off the line before.
-func (l *local) write(e *auditapi.Event) {
-	line, err := runtime.Encode(audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), e)
-	if err == nil {
-		if l.failure() != nil {
-			line = append([]byte("\n"), line...)
-		}
-		err = l.attempt(line)
+func (l *local) write(line []byte) {
+	if l.failure() != nil {
+		line = append([]byte("\n"), line...)
 	}
-	if err != nil {
+	if err := l.attempt(line); err != nil {
 		l.counters.errors.Inc()
 		return
 	}

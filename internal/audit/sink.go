@@ -9,7 +9,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/runtime"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/audit"
 )
 
 // Sink writes records. Make it with New; all methods may be called at the same time.
@@ -66,9 +69,10 @@ func (s *Sink) Write(r Record) {
 }
 
 func (s *Sink) send(e *auditapi.Event) {
+	line, _ := runtime.Encode(audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), e) // into memory: it has no error
 	var writing sync.WaitGroup
 	for _, l := range s.locals {
-		writing.Go(func() { l.write(e) }) // at the same time: if two hang, the wait is that for one
+		writing.Go(func() { l.write(line) }) // at the same time: if two hang, the wait is that for one
 	}
 	writing.Wait()
 	if s.remote != nil {
