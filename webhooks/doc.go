@@ -6,7 +6,7 @@
 // sent; the second must find nothing left to repair, or another webhook undid what the first did. An update in which
 // nothing can need a repair, such as the first that names a Machine's instance, meets the validating handler alone.
 //
-// Where things are: Machines in webhooks.go, what is read for a decision in look.go, MachineSets and MachineHealthChecks in keepers.go,
+// Where things are: Machines in webhooks.go, what is read for a decision in look.go, MachineSets and MachineHealthChecks in machinesets.go,
 // ControlPlaneMachineSets in controlplaneset.go, the namespace and the CRD of the Machines and BareMetalHosts in home.go, answers to Holdfast's own
 // call in selfcall.go.
 //

@@ -91,8 +91,8 @@ type Handlers struct {
 	// Claim adds an entry to the release ledger, and fails if that is not as it was read any more.
 	Claim func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error
 
-	sharedLooks sharedLooks
-	lists       sharedLooks // of the guarded Machines alone
+	sharedReads sharedReads
+	lists       sharedReads // of the guarded Machines alone
 }
 
 // Mutating is the handler for MutatePath.
@@ -218,8 +218,8 @@ func (g *Handlers) gather(ctx context.Context, r *review) *quorum.Snapshot {
 	)
 	switch g.Identities.Needs(&r.request) {
 	case admission.NeedRing:
-		if r.mayShareLook() {
-			s, err = g.sharedLooks.look(ctx, g.Observer.Snapshot)
+		if r.mayShareRead() {
+			s, err = g.sharedReads.share(ctx, g.Observer.Snapshot)
 		} else {
 			s, err = g.Observer.Snapshot(ctx)
 		}
@@ -251,7 +251,7 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 	var machines, hosts *quorum.Snapshot
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		machines, err = g.lists.look(within, list)
+		machines, err = g.lists.share(within, list)
 		return err
 	})
 	group.Go(func() (err error) {

@@ -39,7 +39,7 @@ func overrideUsed(r *Request, rule quorum.Rule) []string {
 
 func overrideSet(r *Request, rules []quorum.Rule, reason string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s): until %s people may pass %s for Machine %s: %s", quorum.RuleOverride, r.At.Add(quorum.OverrideLasts).UTC().Format("15:04 MST"),
+		fmt.Sprintf("Holdfast (%s): until %s people may pass %s for Machine %s: %s", quorum.RuleOverride, r.At.Add(quorum.OverrideLifetime).UTC().Format("15:04 MST"),
 			list(rules), r.name(), quorum.Clip(reason, 80)),
 		"To take the override away: " + r.kubectl("annotate", quorum.OverrideAnnotation+"-"),
 	}

@@ -126,7 +126,7 @@ func (r *Reconciler) confirmUnlessFresh(ctx context.Context, a membership.Action
 
 // confirm looks a second time and wants the same action.
 func (r *Reconciler) confirm(ctx context.Context, a membership.Action) error {
-	s, err := r.look(ctx)
+	s, err := r.readCluster(ctx)
 	if err != nil {
 		return err
 	}

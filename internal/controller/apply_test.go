@@ -97,7 +97,7 @@ func TestRelease(t *testing.T) {
 	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Observer: &observe.Observer{
 		API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
-	seen, err := r.look(t.Context())
+	seen, err := r.readCluster(t.Context())
 	must(t, err)
 	for _, a := range membership.Decide(seen).Actions { // evidence
 		must(t, r.apply(t.Context(), a, seen))
@@ -135,7 +135,7 @@ func TestRelease(t *testing.T) {
 	connection.hangs = false
 
 	// What went through although the answer got lost is told when it is seen.
-	seen, err = r.look(t.Context())
+	seen, err = r.readCluster(t.Context())
 	must(t, err)
 	connection.loses = true
 	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}}, nil)
@@ -146,7 +146,7 @@ func TestRelease(t *testing.T) {
 		t.Errorf("told before it was seen: %s", <-said.Events)
 	}
 	for range 2 {
-		seen, err = r.look(t.Context())
+		seen, err = r.readCluster(t.Context())
 		must(t, err)
 		r.reportAmbiguous(seen)
 	}

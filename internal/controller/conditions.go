@@ -53,7 +53,7 @@ type ClusterOperator struct {
 }
 
 // tell brings the object up to date with a look at the cluster. It writes only what has changed.
-func (o *ClusterOperator) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil
 	}

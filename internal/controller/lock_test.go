@@ -52,7 +52,7 @@ func TestLockHolder(t *testing.T) {
 	} {
 		now.SetTime(noon.Add(step.at))
 		ring.lock = step.has
-		s, err := r.look(t.Context())
+		s, err := r.readCluster(t.Context())
 		must(t, err)
 		want := step.has
 		if step.want >= 0 {
@@ -63,7 +63,7 @@ func TestLockHolder(t *testing.T) {
 		}
 	}
 	r.Observer.Mode, ring.lock = quorum.ModeGuard, one
-	if s, err := r.look(t.Context()); err != nil || s.Lock != (quorum.Lock{}) {
+	if s, err := r.readCluster(t.Context()); err != nil || s.Lock != (quorum.Lock{}) {
 		t.Errorf("guard mode, which takes no lock: %+v, %v", s.Lock, err)
 	}
 }

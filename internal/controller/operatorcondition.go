@@ -26,7 +26,7 @@ type OperatorCondition struct {
 }
 
 // tell writes the condition when its status changes, and every now and then.
-func (o *OperatorCondition) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+func (o *OperatorCondition) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil
 	}

@@ -25,59 +25,59 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Reconciler runs rounds. Make one with its fields set, for one Run: what it remembers is of that time.
+// Reconciler runs rounds. Set its fields, and use it for one Run: its memory starts empty with each election.
 type Reconciler struct {
 	Client      client.Client
 	Etcd        Etcd
 	Observer    *observe.Observer
 	QuorumGuard *QuorumGuard // in guard mode cluster-etcd-operator's, which is only read; nil where none is kept
-	// ReportOnly has it carry out nothing, and report. Where the rules are not enforced anybody may write what a release is decided by.
+	// ReportOnly makes it report and change nothing. Where the rules are not enforced, anybody can write what releases are decided by.
 	ReportOnly bool
-	// StandDown has full mode leave etcd's members alone where cluster-etcd-operator is here.
+	// StandDown makes full mode leave etcd's members alone while cluster-etcd-operator exists.
 	StandDown bool
 	Events    events.EventRecorder
 	Metrics   *Metrics
 	Log       logr.Logger
-	// Publisher tells etcd's hosts and clients of the membership; nil for nobody.
+	// Publisher publishes the membership to etcd's hosts and clients; nil for none.
 	Publisher *Publisher
-	// RingView tells people of the ring; nil for nobody.
+	// RingView publishes the ring for people and the plugin; nil for none.
 	RingView *RingView
-	// ClusterOperator is where the conditions are told; nil for nowhere.
+	// ClusterOperator publishes the conditions; nil for none.
 	ClusterOperator *ClusterOperator
-	// OperatorCondition is where OLM is told whether it may upgrade Holdfast; nil for nowhere.
+	// OperatorCondition tells OLM whether it may upgrade Holdfast; nil for none.
 	OperatorCondition *OperatorCondition
-	// Seen is told what is new in a look; nil for nobody.
+	// Seen gets what has changed since the last round; nil for none.
 	Seen func(s *quorum.Snapshot, news []membership.Seen)
 
 	memory       observe.Memory
 	changes      membership.Changes
-	toldNotes    map[noteKey]lastTold // the notes in force
+	reported     map[noteKey]lastReport // the notes in force
 	writeTimeout writeTimeout
 	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
 	etcdWait     etcdWait
 	attempts     attempts // of the plan's actions
 	machineCRD   machineCRD
-	lock         quorum.Lock // who had the membership lock at the last look: each time that it is taken it has another key
-	changed      atomic.Bool // something that is watched has changed since the last look
+	lock         quorum.Lock // who had the membership lock in the last round: it has another key each time that it is taken
+	changed      atomic.Bool // something that is watched has changed since the last round
 }
 
-// noteKey is what makes a note the same note.
+// noteKey identifies a note: one with the same key updates it.
 type noteKey struct {
 	reason  membership.Reason
 	machine string
 }
 
-// lastTold is how a note was told last.
-type lastTold struct {
+// lastReport is the last log line and Event of a note.
+type lastReport struct {
 	message string
 	at      time.Time
 }
 
-// Run runs rounds until the context ends and the last one has. Only the elected replica calls it. api is without a cache: all
-// that is wanted of a change is that there was one, and workers' Machines and Nodes are not to be kept.
+// Run runs rounds until the context ends and the last one has. Only the elected replica calls it. api has no cache: a watch is only
+// needed to learn that something changed, and workers' Machines and Nodes are not kept in memory.
 func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 	defer r.Metrics.forget()
-	// There is one thing to reconcile, whichever object changed.
+	// There is one thing to reconcile, whatever object changed.
 	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
 	wake := func(q queue) func() {
 		return func() {
@@ -87,7 +87,7 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 	}
 	c, err := controller.NewUnmanaged("ring", controller.Options{
 		Reconciler: r, RateLimiter: newBackoff[reconcile.Request](), Logger: r.Log,
-		SkipNameValidation: new(true), // another term has another controller of that name
+		SkipNameValidation: new(true), // after the next election there is another controller of that name
 	})
 	if err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
@@ -106,12 +106,12 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// watch wakes the reconciler whenever a control-plane Machine or Node changes. Each of the labels that make
-// one is a watch of its own: a selector cannot say "or".
+// watch starts a round whenever a control-plane Machine or Node changes. Each label that makes one needs its own watch: a selector cannot
+// say "or".
 func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(context.Context, queue) error {
 	return func(ctx context.Context, q queue) error {
 		changed := wake(q)
-		changed() // look at once
+		changed() // a first round at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 			selector, err := observe.LabelIn(label, quorum.ControlPlaneRoles()...)
 			if err != nil {
@@ -126,8 +126,8 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 	}
 }
 
-// Reconcile runs one round, and more while one change of etcd's members follows another. It returns what failed:
-// controller-runtime logs and counts that, and tries again after longer and longer pauses.
+// Reconcile runs one round, and further ones while one change of etcd's members follows another. It returns the errors of all:
+// controller-runtime logs and counts them, and tries again after longer and longer pauses.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.etcdWaitLasts(ctx) {
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
@@ -144,8 +144,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: did.again}, nil
 }
 
-// round looks, decides and acts once. held is the membership lock where the round before kept it: what is seen now is seen
-// under it.
+// round reads the cluster, decides and acts once. held is the membership lock if the round before kept it, else nil. With it the cluster
+// is read under the lock.
 func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
 	if held != nil {
 		defer func() {
@@ -160,7 +160,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		defer release()
 		ctx = within
 	}
-	s, err := r.look(ctx)
+	s, err := r.readCluster(ctx)
 	if err != nil {
 		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 		if ctx.Err() == nil { // not while shutting down, when every call fails
@@ -168,7 +168,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		}
 		return outcome{}, err
 	}
-	r.tellNews(s)
+	r.reportNews(s)
 	plan := membership.Decide(s)
 	if r.ReportOnly {
 		plan.Actions, plan.Ledger, plan.Records = nil, nil, nil
@@ -181,11 +181,11 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	}
 	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
 	if wrote {
-		return outcome{again: requeueNow}, nil // plan again: a release may only be added to the ledger as it was read
+		return outcome{again: requeueNow}, nil // plan again: a release may only be added to a ledger that has not changed since it was read
 	}
 	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
-	r.tellNotes(s, plan.Notes)
+	r.reportNotes(s, plan.Notes)
 	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
@@ -198,9 +198,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	if unpublished == nil {
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
-	err = errors.Join(err, unpublished, r.RingView.tell(ctx, s), r.tell(ctx, s, &plan))
+	err = errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
 	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
-		// A promotion is next: have the lock by then, and look under it at once.
+		// A promotion is next: take the lock now, so that the next round reads under it.
 		var busy error
 		if did.heldLock, busy = r.Etcd.Lock(ctx); busy != nil {
 			r.Log.V(1).Info("not yet", "reason", busy.Error())
@@ -209,7 +209,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	return did, err
 }
 
-// unread reads etcd alone, and tells that the rest of the cluster cannot be read: the API server may be down because etcd is, or
+// unread reads only etcd, and reports that the rest of the cluster cannot be read: the API server may be down because etcd is, or
 // Holdfast has lost a right.
 func (r *Reconciler) unread(ctx context.Context, why error) error {
 	within, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)
@@ -217,23 +217,23 @@ func (r *Reconciler) unread(ctx context.Context, why error) error {
 	cancel()
 	plan := membership.Unreadable(s, errors.New(sentence(why)))
 	r.Metrics.unread(s.Ring, plan.Notes)
-	return r.tell(ctx, s, &plan)
+	return r.report(ctx, s, &plan)
 }
 
-// tell tells the conditions wherever somebody looks for them.
-func (r *Reconciler) tell(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
-	return errors.Join(r.ClusterOperator.tell(ctx, s, p), r.OperatorCondition.tell(ctx, s, p))
+// report publishes the conditions on the ClusterOperator and for OLM.
+func (r *Reconciler) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+	return errors.Join(r.ClusterOperator.report(ctx, s, p), r.OperatorCondition.report(ctx, s, p))
 }
 
-// outcome is what came of a round.
+// outcome is the result of a round.
 type outcome struct {
-	again    time.Duration // when to look again
-	tried    bool          // an action was
-	chained  bool          // something was done that another change of members usually follows
-	heldLock *etcd.Held    // the membership lock for that one, for the next round
+	again    time.Duration // until the next round
+	tried    bool          // an action was tried
+	chained  bool          // a change of members usually follows what was done
+	heldLock *etcd.Held    // the membership lock, kept for the next round; nil without it
 }
 
-// act makes a plan's actions happen, or tells why not.
+// act carries out a plan's actions. Those that fail are reported.
 func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
 	did.again = requeueIdle
 	if plan.InProgress {
@@ -252,7 +252,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		}
 		locks := a.Locks(s)
 		if locks && did.heldLock != nil {
-			continue // the next round looks under the lock that is kept, and has it if it is still to do
+			continue // the next round reads under the lock that is kept, and plans it again if it is still needed
 		}
 		var err error
 		did.tried = true
@@ -284,7 +284,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 	return did, failed
 }
 
-// reportAmbiguous reports the actions whose answers were lost and that this look shows as done. The others are in the next plan
+// reportAmbiguous reports the actions whose answers were lost and that the cluster shows as done. The others are in the next plan
 // again.
 func (r *Reconciler) reportAmbiguous(s *quorum.Snapshot) {
 	if !s.Ring.Known {
@@ -316,8 +316,8 @@ func (r *Reconciler) done(a membership.Action) {
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind().String(), "Holdfast: %s: %s", a.Describe(), a.Why)
 }
 
-// tellNews keeps what is new in a look, for people who ask later.
-func (r *Reconciler) tellNews(s *quorum.Snapshot) {
+// reportNews passes on what has changed since the last round.
+func (r *Reconciler) reportNews(s *quorum.Snapshot) {
 	if news := r.changes.Since(s); r.Seen != nil {
 		r.Seen(s, news)
 	}
@@ -330,21 +330,21 @@ func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {
 	}
 }
 
-// tellNotes logs each note when it is new, when its message changes (at most once in noteInterval), and when it is gone.
+// reportNotes logs each note when it is new, when its message changes (at most once in noteInterval), and when it is gone.
 // A note about a Machine also becomes an Event on that Machine.
-func (r *Reconciler) tellNotes(s *quorum.Snapshot, notes []membership.Note) {
-	now := map[noteKey]lastTold{}
+func (r *Reconciler) reportNotes(s *quorum.Snapshot, notes []membership.Note) {
+	now := map[noteKey]lastReport{}
 	for _, n := range notes {
 		key := noteKey{n.Reason, n.Machine}
 		if _, twice := now[key]; twice {
 			continue
 		}
-		before, known := r.toldNotes[key]
+		before, known := r.reported[key]
 		if known && (before.message == n.Message || s.Now.Sub(before.at) < noteInterval) {
 			now[key] = before
 			continue
 		}
-		now[key] = lastTold{n.Message, s.Now}
+		now[key] = lastReport{n.Message, s.Now}
 		r.Log.Info(n.Message, "reason", n.Reason)
 		machines := slices.Concat(s.Machines, s.Claimants)
 		if i := slices.IndexFunc(machines, func(m quorum.Machine) bool { return m.Name == n.Machine }); i >= 0 {
@@ -355,10 +355,10 @@ func (r *Reconciler) tellNotes(s *quorum.Snapshot, notes []membership.Note) {
 			r.Events.Eventf(r.machine(n.Machine, machines[i].UID), nil, kind, string(n.Reason), "observe", "%s", n.Message)
 		}
 	}
-	for key, was := range r.toldNotes {
+	for key, was := range r.reported {
 		if _, still := now[key]; !still {
 			r.Log.Info("no longer: "+was.message, "reason", key.reason)
 		}
 	}
-	r.toldNotes = now
+	r.reported = now
 }

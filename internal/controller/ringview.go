@@ -43,7 +43,7 @@ type RingView struct {
 }
 
 // tell brings the ConfigMap up to date with a look at the cluster.
-func (v *RingView) tell(ctx context.Context, s *quorum.Snapshot) error {
+func (v *RingView) report(ctx context.Context, s *quorum.Snapshot) error {
 	if v == nil || s.Now.Before(v.pause) {
 		return nil
 	}

@@ -27,7 +27,7 @@ func TestRingView(t *testing.T) {
 	v := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/1"}
 	failures := 0
 	tell := func(s *quorum.Snapshot) {
-		if v.tell(ctx, s) != nil {
+		if v.report(ctx, s) != nil {
 			failures++
 		}
 	}
@@ -101,7 +101,7 @@ func TestRingView(t *testing.T) {
 		t.Errorf("told %+v", got.Ring)
 	}
 	restarted := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/2"}
-	must(t, restarted.tell(ctx, look(func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "where is it?"} })))
+	must(t, restarted.report(ctx, look(func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "where is it?"} })))
 	if got := snapshotfile.RingEndpoints(held().Data); !slices.Equal(got, []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379", "https://10.0.0.3:2379"}) {
 		t.Errorf("while etcd is away it is to be found at %q", got)
 	}
@@ -152,5 +152,5 @@ func TestRingView(t *testing.T) {
 	}
 
 	// Nobody need be told.
-	must(t, (*RingView)(nil).tell(ctx, look(nil)))
+	must(t, (*RingView)(nil).report(ctx, look(nil)))
 }

@@ -16,6 +16,6 @@
 // If the leader's Machine is being replaced, leadership moves to another voter (leader.go): at the latest before the leader is removed
 // (step 4), and where it can before the learner is added (step 7).
 //
-// Every plan is checked against the invariants (invariant.go) before it is returned. condition.go, note.go and replacement.go
+// Every plan is checked against the invariants (invariant.go) before it is returned. condition.go, note.go and replacementphase.go
 // say what people are told.
 package membership

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Plan is what to do now. Actions on Machines may be several, on etcd at most one; after it, look again.
+// Plan is what to do now. At most one of Actions changes etcd's members. After the actions the cluster is read anew.
 type Plan struct {
 	Actions []Action
 	Notes   []Note
@@ -18,21 +18,22 @@ type Plan struct {
 	Records []quorum.Evidence
 	// Ledger are the releases that the ledger is to keep. Nil: leave it as it is.
 	Ledger []quorum.Release
-	// InProgress: something is under way that etcd or a host must finish, so look again soon.
+	// InProgress: etcd or a host is about to finish something, so the next round comes soon.
 	InProgress bool
-	// Refused is the action that etcd has refused and that is to be tried again, now or after the Actions, as Describe has it; "" without one.
+	// Refused is the Describe text of an action that etcd has refused and that is tried again, now or after Actions; "" without one.
 	Refused string
 	// Violated is the invariant that a planned action would break; there are then no Actions. "" if none.
 	Violated Invariant
 }
 
-// Tries says whether an action, as Describe has it, is one of the plan's, or the one that etcd refuses. What is known of its failure counts.
+// Tries says whether what is the Describe text of one of the plan's actions, or of the refused one. The reconciler forgets the failures of
+// all others.
 func (p *Plan) Tries(what string) bool {
 	return what == p.Refused || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Describe() == what })
 }
 
-// Decide computes the plan. Every action has passed the invariants; if one did not, there are no
-// actions, and a Note says which.
+// Decide computes the plan. Every action has passed the invariants. If one does not, the plan has no actions, and a Note says which
+// invariant it would break.
 func Decide(s *quorum.Snapshot) Plan {
 	p := planner{s: s, join: quorum.NewJoin(s)}
 	p.decide()
@@ -52,8 +53,9 @@ type planner struct {
 	plan Plan
 }
 
-// decide fills the plan with the first step that has something to do. A step of which every action fails does not stop those after
-// it. In full mode step 8 runs beside whichever step acts, but not while etcd is not known, its list is wrong, it has no leader, or an alarm stands.
+// decide fills the plan with the first step that has something to do. If all actions of a step keep failing, the next step is tried as well.
+// In full mode step 8 is added to any other step, except while etcd cannot be read, its list is wrong, it has no leader, or it has raised
+// an alarm.
 func (p *planner) decide() {
 	s := p.s
 	p.plan.Notes = AlarmNotes(&s.Ring)
@@ -68,7 +70,7 @@ func (p *planner) decide() {
 		}
 		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
 			p.plan.Actions = nil
-		} else if s.Ledger.Unusable() != "" { // it is made anew, with what can be read of it
+		} else if s.Ledger.Unusable() != "" { // it is written anew, with the entries that can be read
 			p.plan.Ledger = append([]quorum.Release{}, s.Ledger.Entries...)
 		}
 		return
@@ -90,7 +92,7 @@ func (p *planner) decide() {
 			p.plan.Actions = p.finalRelease()
 		}
 		p.explainWaiting()
-		if s.Mode == quorum.ModeFull { // a release waits for its budget
+		if s.Mode == quorum.ModeFull { // after a release the drain needs a budget that lets the guard pod go
 			p.plan.Actions = append(p.plan.Actions, p.keepQuorumGuard()...)
 		}
 		return
@@ -139,16 +141,15 @@ func (p *planner) note(reason Reason, machine, format string, args ...any) {
 	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, quorum.Clip(fmt.Sprintf(format, args...), 1000)})
 }
 
-// Unreadable is the plan while the cluster's Machines, Nodes or other objects cannot be read: nothing is done. Of the Snapshot
-// only the Ring is known.
+// Unreadable is the plan while Machines, Nodes or other objects cannot be read: no actions, and a Note. The Snapshot needs only its Ring.
 func Unreadable(s *quorum.Snapshot, why error) Plan {
 	p := planner{s: s, plan: Plan{Notes: AlarmNotes(&s.Ring)}}
 	p.note(ReasonClusterUnreadable, "", "the API server does not show Holdfast the cluster, so nothing is done, and Machines that are deleted are held: %v; if it is a right that is missing, apply Holdfast's manifests again", why)
 	return p.plan
 }
 
-// NoteWriteErrors adds a note for each write that failed; nil is no failure. If the records failed, it also drops all actions. If only
-// the ledger failed, it keeps them.
+// NoteWriteErrors adds a Note for each error that is not nil. If the records could not be written, it also drops all actions. If only
+// the ledger could not, the actions stay.
 func (p *Plan) NoteWriteErrors(records, ledger error) {
 	if records != nil {
 		p.Actions = nil

@@ -1,9 +1,7 @@
 package membership
 
 import (
-	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -55,83 +53,4 @@ func (p *planner) quorumAfterRemoving(without *quorum.Member) bool {
 		alive--
 	}
 	return alive >= quorum.Size(voters-1)
-}
-
-// removalOrder orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
-// domain, then the longest deleting.
-func (p *planner) removalOrder(a, b *quorum.Member) int {
-	return cmp.Or(p.leaving(a).Compare(p.leaving(b)), cmp.Compare(a.ID, b.ID))
-}
-
-func (p *planner) leaving(m *quorum.Member) quorum.Leaving {
-	l := quorum.Leaving{Lost: !p.join.StaysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
-	if p.join.Host(m).Bootstrap {
-		l.Rank = 0
-	}
-	return l
-}
-
-// zone is the failure domain of a member, "" if it is not known.
-func (p *planner) zone(member *quorum.Member) string {
-	if m := p.join.Host(member).Machine(); m != nil {
-		if m.Zone != "" {
-			return m.Zone
-		}
-		if n := p.join.Node(m); n != nil {
-			return n.Zone
-		}
-	}
-	return ""
-}
-
-// votersInZone is the number of voters in a member's failure domain.
-func (p *planner) votersInZone(member *quorum.Member) int {
-	n := 0
-	for k := range p.s.Ring.Members {
-		if o := &p.s.Ring.Members[k]; !o.Learner && p.zone(o) == p.zone(member) {
-			n++
-		}
-	}
-	return n
-}
-
-func (p *planner) deletedAt(member *quorum.Member) time.Time {
-	if m := p.join.Host(member).Machine(); m != nil {
-		return m.DeletedAt
-	}
-	return time.Time{} // gone already: the longest
-}
-
-// isLeaving says whether a voter is to go: its Machine is deleting, it is stale, or the installer's.
-func (p *planner) isLeaving(m *quorum.Member) bool {
-	return p.join.Replacing(m) || p.join.Stale(m) || p.join.Host(m).Bootstrap
-}
-
-// leavingFrom is the Machine of a leaving voter whose host is known; ok is false if it may not be removed.
-func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool) {
-	host := p.join.Host(member)
-	if m := host.Machine(); m != nil && m.Deleting() {
-		return m.Name, m.UID, !m.Mirrored
-	}
-	if p.join.Stale(member) && host.Departed != nil {
-		return host.Departed.Machine, host.Departed.MachineUID, true
-	}
-	return "", "", p.join.Stale(member) || host.Bootstrap
-}
-
-// bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
-// may know of no other. One that has been dead for longer than a restart takes is not needed.
-func (p *planner) bootstrapWaits(m *quorum.Member) bool {
-	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)
-}
-
-// whyLeaving says why a leaving voter is to go.
-func (p *planner) whyLeaving(m *quorum.Member) string {
-	switch {
-	case p.join.Replacing(m):
-		return "its Machine is being deleted"
-	case p.join.Host(m).Bootstrap:
-		return "it is the installer's bootstrap member"
-	}
-	return "its Machine is gone"
 }

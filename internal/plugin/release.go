@@ -171,12 +171,3 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 	}
 	return nil
 }
-
-// saidBy is what the server said, without what its admission chain puts before.
-func saidBy(err error) string {
-	text := err.Error()
-	if _, rest, ok := strings.Cut(text, "denied the request: "); ok {
-		text = rest
-	}
-	return text
-}

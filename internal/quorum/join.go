@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -12,12 +11,15 @@ import (
 // Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
 // never an index, never the tail of a name.
 type Host struct {
-	// Machines of the Snapshot that it is joined to, by evidence or by address. Where several have the address, the evidence of one decides whose
-	// status, which only the Machine API writes, has it as well.
+	// Machines are those that the member is joined to, by evidence or by address; pointers into the Snapshot. If several Machines have the
+	// member's address, only those with evidence of it count, provided that one of these has the address in its own status, too (only the
+	// Machine API writes that).
 	Machines []*Machine
-	Perhaps  []*Machine // all with evidence of it or its address, whatever decided, and all that name the instance of one of those: they are held
-	// Own: the address is in the own status of one of Machines. On a Node alone it may be forged: it
-	// counts where that is the one Machine's, and no other member is joined there, as evidence does.
+	// Perhaps are all Machines with evidence of the member or with its address, and all that name the instance of one of these. None of them is
+	// released.
+	Perhaps []*Machine
+	// Own: one of Machines has the address in its own status. An address on a Node alone may be forged. It counts as Own if the Node belongs
+	// to the only Machine and that Machine is joined to no other member.
 	Own      bool
 	Nodes    []*Node   // of the Snapshot: matching Nodes that belong to no Machine
 	Departed *Evidence // the record that names the member is of a Machine that no longer exists
@@ -40,15 +42,14 @@ func (h *Host) Known() bool {
 	return n == 1 || n == 0 && (h.Departed != nil || h.Bootstrap)
 }
 
-// Join is the join of a Snapshot's members to its Machines and Nodes: what it is asked about, and what it answers, are
-// pointers into that Snapshot. Make it with NewJoin.
+// Join joins a Snapshot's members to its Machines and Nodes. Arguments and results are pointers into that Snapshot. Make it with NewJoin.
 type Join struct {
 	s     *Snapshot
 	hosts []Host  // of each of Ring.Members
 	nodes []*Node // of each of Machines, nil without one
 }
 
-// NewJoin joins every member of the Snapshot to its host. Where etcd's list is wrong, nothing is known.
+// NewJoin joins every member of the Snapshot to its host. If etcd's member list is wrong (Snapshot.Mislisted), no host is known.
 func NewJoin(s *Snapshot) *Join {
 	if member := s.Mislisted(); member != nil {
 		doubted := *s // with the same members, Machines and Nodes
@@ -117,9 +118,9 @@ func (s *Snapshot) withTwins(some []*Machine) []*Machine {
 	return all
 }
 
-// MayRun says whether a Machine may run a member, as far as anybody knows. Where no Machine has the member's address for sure (Host.Own), it
-// may run on each that has an instance and no place: the Node with that address may be its, and a member that answers although its
-// Machine is gone runs somewhere.
+// MayRun says whether a Machine may run a member. If a Machine has the member's address in its own status (Host.Own), only the Machines in
+// Host.Perhaps may. If none has, each Machine may that has an instance and no Node at an address of its own: the Node with the member's
+// address may belong to it.
 func (j *Join) MayRun(m *Machine, member *Member) bool {
 	h := j.Host(member)
 	if h.Own || m.Unread != "" || m.NeverHadInstance() || j.placed(m) || h.Bootstrap && member.Name == BootstrapName {
@@ -144,7 +145,7 @@ func (j *Join) Host(m *Member) *Host {
 	return &Host{} // of another Snapshot: not known
 }
 
-// Known says whether the host of each member is.
+// Known says whether the host of each member is known.
 func (j *Join) Known() bool {
 	return !slices.ContainsFunc(j.hosts, func(h Host) bool { return !h.Known() })
 }
@@ -159,7 +160,7 @@ func (j *Join) Node(m *Machine) *Node {
 	return nil
 }
 
-// has says whether a Machine is the Snapshot's. Of another nothing is known: not even a copy is joined to anything.
+// has says whether a Machine is one of the Snapshot's. Nothing is known of others, nor of copies.
 func (j *Join) has(m *Machine) bool {
 	for i := range j.s.Machines {
 		if &j.s.Machines[i] == m {
@@ -211,7 +212,7 @@ func departed(s *Snapshot, id MemberID) *Evidence {
 	return nil
 }
 
-// Hosting tells what is known of a Machine as a host.
+// Hosting says whether a Machine hosts a member.
 type Hosting uint8
 
 const (
@@ -250,8 +251,8 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	return HostingNothing, ""
 }
 
-// Runs says whether a member runs at its peer URLs, as far as anybody knows. Of two that are listed at one URL this is the one that
-// answers. While neither does, it is the one that its Machine's evidence names.
+// Runs says whether a member runs at its peer URLs, as far as anybody knows. If two members are listed at one URL, the one that answers
+// runs. While neither answers, it is the one that a Machine's evidence names.
 func (j *Join) Runs(member *Member) bool {
 	twins := j.s.Ring.Twins(member)
 	named := func(o *Member) bool {
@@ -261,7 +262,7 @@ func (j *Join) Runs(member *Member) bool {
 		named(member) && !slices.ContainsFunc(twins, func(o *Member) bool { return o.Healthy || named(o) })
 }
 
-// ListedTwice says that another member is listed at a member's peer URL, and what to type; "" if none is.
+// ListedTwice is a text for people if another member is listed at a member's peer URL, with the command that mends it; "" if none is.
 func (j *Join) ListedTwice(member *Member) string {
 	twins := j.s.Ring.Twins(member)
 	if len(twins) == 0 {
@@ -284,13 +285,17 @@ func (j *Join) ListedTwice(member *Member) string {
 		strings.Join(names, " and "), strings.Join(member.PeerURLs, ", "), which, cmp.Or(strings.Join(gone, " or "), "<id>"))
 }
 
-// WhyHeldAfterRestore says why a Machine whose own member is not listed any more is not let go when it is deleted: etcd has fewer voters than are
-// wanted in the end, or nobody knows how many are, and it has lost the members of other Machines, too, as after a restore from a snapshot, which may date from when this one was
-// being deleted. "" if nothing is so. One member alone is removed by hand.
+// WhyHeldAfterRestore says why a deleted Machine whose member is no longer listed is not released; "" if it may be. It is held if both
+// are so:
+//   - etcd has fewer voters than are wanted, or the wanted number is not known;
+//   - etcd no longer lists the member of another Machine either, as after a restore from a snapshot. (If only one member is missing, a person
+//     removed it.)
+//
+// Such a snapshot may date from a time at which this Machine was being replaced.
 func (j *Join) WhyHeldAfterRestore(m *Machine) string {
 	lost := func(m *Machine) bool { return len(m.OwnEvidence().MemberIDs) > 0 && len(j.Joined(m)) == 0 }
 	if !j.s.Ring.Known {
-		return "" // no member is listed then
+		return "" // Hosting holds it for that
 	}
 	voters, _ := j.s.Ring.Voters()
 	wanted := max(j.s.Desired, j.s.Replicas) // for this step, and in the end
@@ -310,7 +315,7 @@ func (j *Join) WhyHeldAfterRestore(m *Machine) string {
 	return ""
 }
 
-// Ambiguity says why a member's host is not known.
+// Ambiguity is a text for people: why a member's host is not known.
 func (j *Join) Ambiguity(member *Member) string {
 	h := j.Host(member)
 	if len(h.Machines)+len(h.Nodes) == 0 {
@@ -338,7 +343,7 @@ func (j *Join) Ambiguity(member *Member) string {
 // Members are the listed members that a Machine hosts, surely or perhaps.
 func (j *Join) Members(m *Machine) []*Member { return j.members(m, true) }
 
-// Joined are those of them that evidence does not say run elsewhere.
+// Joined are the members that a Machine hosts by the decision of NewJoin (Host.Machines): not those that run elsewhere by evidence.
 func (j *Join) Joined(m *Machine) []*Member { return j.members(m, false) }
 
 func (j *Join) members(m *Machine, perhaps bool) (out []*Member) {
@@ -350,7 +355,7 @@ func (j *Join) members(m *Machine, perhaps bool) (out []*Member) {
 	return out
 }
 
-// Voter is a voter that the Machine hosts, nil without one; a healthy one first.
+// Voter is the voter that the Machine hosts, nil without one. Of several it is a healthy one.
 func (j *Join) Voter(m *Machine) *Member {
 	var found *Member
 	for _, member := range j.Members(m) {
@@ -365,47 +370,3 @@ func (j *Join) Voter(m *Machine) *Member {
 func (j *Join) Replacing(member *Member) bool {
 	return slices.ContainsFunc(j.Host(member).Machines, (*Machine).Deleting)
 }
-
-// Stale says whether a member is a dead voter whose Machine no longer exists, even if a new host has its address or name again. A
-// Node that never had a Machine and is not ready may be rebooting: it is away, not gone.
-func (j *Join) Stale(member *Member) bool {
-	return !member.Learner && j.s.Dead(member) && j.Host(member).Departed != nil
-}
-
-// Dead says whether a member does not answer, and is lost by the account of etcd's leader for Limits.DeadAfter. One that only does not answer
-// Holdfast may vote.
-func (s *Snapshot) Dead(m *Member) bool {
-	return !m.Healthy && !m.LostSince.IsZero() && s.Now.Sub(m.LostSince) >= s.Limits.DeadAfter
-}
-
-// PeerHosts are the addresses and host names of URLs.
-type PeerHosts struct {
-	addrs []netip.Addr
-	names []string
-}
-
-// PeerHostsOf are the hosts of peer URLs.
-func PeerHostsOf(urls []string) PeerHosts {
-	var e PeerHosts
-	for _, raw := range urls {
-		u, err := url.Parse(raw)
-		if err != nil || u.Hostname() == "" {
-			continue // joins nothing, so the member's host stays unknown and holds
-		}
-		if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
-			e.addrs = append(e.addrs, addr.Unmap())
-		} else {
-			e.names = append(e.names, strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
-		}
-	}
-	return e
-}
-
-// Meets says whether one of the addresses or host names is among them.
-func (e PeerHosts) Meets(addrs []netip.Addr, names []string) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(e.addrs, a.Unmap()) }) ||
-		slices.ContainsFunc(names, func(n string) bool { return slices.Contains(e.names, strings.ToLower(n)) })
-}
-
-// PeerAddresses are the addresses in a member's peer URLs; what is no address is left out.
-func (m *Member) PeerAddresses() []netip.Addr { return PeerHostsOf(m.PeerURLs).addrs }

@@ -10,8 +10,8 @@ import (
 // An override is a person's word, set on a Machine beforehand, that some rules do not hold for it. Admission stamps it with who
 // set it and when. It counts for persons only, and for an hour.
 
-// OverrideLasts is for how long an override lifts its rules.
-const OverrideLasts = time.Hour
+// OverrideLifetime is for how long an override lifts its rules.
+const OverrideLifetime = time.Hour
 
 // ParseOverride splits "<rule>: <reason>" or "<rule>, <rule>: <reason>". There are no rules if one cannot be overridden, and the
 // reason is "" if it is nobody's: empty, or the placeholder of a text that was copied.
@@ -72,7 +72,7 @@ func (m *Machine) Lifted(now time.Time) (rules []Rule, why string) {
 		return nil, "nobody signed it"
 	case age <= -time.Minute:
 		return nil, "it is dated in the future, " + at.UTC().Format(time.RFC3339)
-	case age >= OverrideLasts:
+	case age >= OverrideLifetime:
 		return nil, "it was set at " + at.UTC().Format(time.RFC3339) + " and lasted for an hour"
 	}
 	return rules, ""

@@ -141,10 +141,10 @@ func (c *cluster) looker(t *testing.T, live *Live) keeper {
 // round is one look at each.
 func (k keeper) round(ctx context.Context) {
 	for _, o := range k.objects() {
-		k.look(ctx, o.key())
+		k.check(ctx, o.key())
 	}
 	k.prove(ctx)
-	k.look(ctx, validatingKey)
+	k.check(ctx, validatingKey)
 }
 
 // value is what a metric of one label value or none says.

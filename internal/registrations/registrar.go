@@ -24,62 +24,62 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
-// Registrar keeps the registrations as the flags have them: the webhook configurations, the policies and
-// their bindings. Neither a webhook nor a policy sees its own removal. It looks when one of them changes
-// and every few seconds, at each on its own, and writes only where something of Holdfast's differs: other
+// Registrar reconciles the registrations with the flags: the webhook configurations, the policies and
+// their bindings. (Neither a webhook nor a policy is asked about its own removal.) It checks each of them when it changes
+// and every few seconds, and writes it only if something of Holdfast's differs: other
 // people's labels and annotations stay. Every replica runs it.
 //
-// The elected replica decides what they are like. Replicas may be of two versions or have other flags, as in
-// an upgrade, and must not fight. So one that is not elected makes what is absent, and puts back what
-// is edited only while nobody is elected, and only if it was right for this replica when somebody was last.
+// The elected replica decides what the registrations contain. During an upgrade replicas have two versions or different flags,
+// and must not fight. So a replica that is not elected creates a registration that is absent, and restores an edited one only
+// if no replica is elected and it saw the registration up to date while one was.
 //
-// Without Options it only looks, and tells which are there.
+// Without Options it writes nothing, and reports which of them exist.
 type Registrar struct {
 	API     client.WithWatch // without a cache
 	Metrics *Metrics
-	Live    *Live // is told what the webhook configurations hold; nil for none
+	Live    *Live // gets what the webhook configurations contain; nil for none
 	Log     logr.Logger
 
-	// What follows is for keeping.
+	// What follows is for writing them.
 	Options *Options
-	// LedAgo is when another replica was last seen to be elected. It may still be until Lease after that, and no longer.
+	// LedAgo is how long ago another replica was seen to be elected. That one may still be elected until LedAgo is longer than Lease.
 	LedAgo func() time.Duration
 	Lease  time.Duration
-	// Annotations make somebody else fill in caBundle, which is then theirs alone; else it is Trust's.
+	// Annotations name an operator that fills in caBundle. Without them Trust has the bundle.
 	Annotations map[string]string
 	Trust       *Trust
-	// Shared has the path under which the webhooks are called, and what another replica is to know of Trust. Nil:
-	// they are called under their own paths.
+	// Shared has the path under which the webhooks are called, and shares Trust's certificates among the replicas. Nil:
+	// the webhooks are called under their own paths.
 	Shared *Shared
 	Events events.EventRecorder
-	// Proof shows that the API server reaches the webhooks, so that what must not pass without them may be
-	// refused: an error says why it is not shown. The elected replica asks for it.
+	// Proof makes a test call through the API server. Its error says why the API server does not reach the webhooks. The
+	// webhooks fail closed (failurePolicy Fail) only after a call has succeeded. Only the elected replica calls it.
 	Proof func(context.Context) error
 
 	elected atomic.Bool
-	again   time.Duration // how often it looks, whatever the watch says
+	again   time.Duration // how often each is checked, if the watch is silent
 	once    sync.Once
 	kept    map[string]*memory // by kind and name
 	ask     chan struct{}      // wakes prove
 
 	mu     sync.Mutex      // for what follows
-	proven map[string]bool // by the name of a webhook that is to fail closed: it was seen to do so, or Proof was given
-	open   []string        // the webhooks that are to fail closed, and do not for want of proof
-	empty  bool            // the injector has not filled in the caBundle of one of them
-	unsure string          // why there is no proof, as it was said last
-	asked  time.Time       // for Proof
+	proven map[string]bool // the webhooks that were seen to fail closed, or for which Proof succeeded; by name
+	open   []string        // the webhooks that will fail closed once Proof succeeds
+	empty  bool            // one of them has no caBundle yet from the operator that Annotations name
+	unsure string          // the last error of Proof, as logged
+	asked  time.Time       // when Proof was last called
 }
 
-// memory is what is known of a kind and name. Its loop alone uses it, but for wake and right.
+// memory is what is known of one registration. Only that registration's loop uses it, except for wake and right.
 type memory struct {
 	wake      chan struct{}
-	limiter   *rate.Limiter // of what is put back
+	limiter   *rate.Limiter // of restores
 	trouble   trouble       // with reading and writing it
-	want, got any           // what was wanted when it was right last, or was written, and what the API server made of that
-	right     atomic.Bool   // it has been right, and no other replica may have changed it since
+	want, got any           // at the last write, or when it was last up to date: what was wanted, and what the API server stored
+	right     atomic.Bool   // it has been up to date, and no other replica may have changed it since
 }
 
-// same says whether the API server holds what is wanted. It may have filled in a default that this version does not know.
+// same says whether the API server has stored what is wanted. It may have added a default that this version does not know.
 func (m *memory) same(want, have any) bool {
 	return equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, m.want) && equality.Semantic.DeepEqual(have, m.got)
 }
@@ -99,10 +99,10 @@ type object struct {
 
 func (o *object) key() string { return o.kind + "/" + o.name }
 
-// called says whether it has the API server call somebody.
+// called says whether it has webhooks, which the API server calls.
 func (o *object) called() bool { return len(entries(o.want)) > 0 }
 
-// Start looks, and keeps, until the context ends.
+// Start checks the registrations, and writes them where that is needed, until the context ends.
 func (k *Registrar) Start(ctx context.Context) error {
 	k.begin()
 	ctx = logr.NewContext(ctx, k.Log)
@@ -113,14 +113,14 @@ func (k *Registrar) Start(ctx context.Context) error {
 			list := admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind + "List")
 			go observe.Follow(ctx, k.API, list, func() { kick(wake) }, client.MatchingFields{"metadata.name": o.name})
 		}
-		loops.Go(func() { _ = every(ctx, k.again, wake, func() { k.look(ctx, o.key()) }) })
+		loops.Go(func() { _ = every(ctx, k.again, wake, func() { k.check(ctx, o.key()) }) })
 	}
 	loops.Go(func() { _ = every(ctx, k.again, k.ask, func() { k.prove(ctx) }) })
 	loops.Wait()
 	return nil
 }
 
-// Lead has it keep as the elected replica until the context ends.
+// Lead makes it the elected replica's until the context ends.
 func (k *Registrar) Lead(ctx context.Context) error {
 	k.begin()
 	k.mu.Lock()
@@ -130,7 +130,7 @@ func (k *Registrar) Lead(ctx context.Context) error {
 	k.wake()
 	<-ctx.Done()
 	k.elected.Store(false)
-	k.Metrics.reached.Reset() // another replica tells
+	k.Metrics.reached.Reset() // another replica reports it now
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (k *Registrar) begin() {
 		k.again = cmp.Or(k.again, lookEvery)
 		k.kept, k.proven, k.ask = map[string]*memory{}, map[string]bool{}, make(chan struct{}, 1)
 		for _, o := range k.objects() {
-			// Whoever keeps changing a registration is answered, but not in a hot loop.
+			// If somebody keeps changing a registration, it is restored each time, but not in a hot loop.
 			k.kept[o.key()] = &memory{wake: make(chan struct{}, 1), limiter: rate.NewLimiter(rate.Every(time.Second), 16)}
 		}
 		if k.Trust != nil {
@@ -148,7 +148,7 @@ func (k *Registrar) begin() {
 	})
 }
 
-// wake has each of them looked at.
+// wake starts a check of each registration.
 func (k *Registrar) wake() {
 	for _, m := range k.kept {
 		kick(m.wake)
@@ -156,7 +156,7 @@ func (k *Registrar) wake() {
 	kick(k.ask)
 }
 
-// objects are the registrations, as they are wanted where they are kept.
+// objects are the registrations as they are wanted.
 func (k *Registrar) objects() []object {
 	o := Options{}
 	o.Identities.MachineAPI = []string{""} // without Options only kinds and names are asked for
@@ -194,9 +194,8 @@ func (k *Registrar) object(key string) object {
 // validatingKey is that of the webhooks that may fail closed.
 const validatingKey = "ValidatingWebhookConfiguration/" + Name
 
-// look looks at a registration and puts right what is not. One that cannot be read or written stays as it is until the
-// next look.
-func (k *Registrar) look(ctx context.Context, key string) {
+// check reads a registration and writes it if it is not as wanted. If it cannot be read or written, the next check tries again.
+func (k *Registrar) check(ctx context.Context, key string) {
 	o := k.object(key)
 	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
 		k.Shared.say(ctx, k.Shared.keep(ctx))
@@ -205,9 +204,9 @@ func (k *Registrar) look(ctx context.Context, key string) {
 	there, err := k.read(ctx, &o)
 	if err == nil {
 		if k.Options != nil && !o.early {
-			there, err = k.keep(ctx, &o, there)
+			there, err = k.reconcile(ctx, &o, there)
 		}
-		k.tell(&o, there, err == nil)
+		k.report(&o, there, err == nil)
 	}
 	k.kept[key].trouble.say(ctx, k.Log, err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
 	if key == validatingKey {
@@ -228,20 +227,20 @@ func (k *Registrar) read(ctx context.Context, o *object) (there bool, err error)
 	return err == nil, nil
 }
 
-// state is what a registration is like for a replica that is to put it right.
+// state is how a registration differs from what this replica wants.
 type state int
 
 const (
-	right    state = iota
-	absent         // and it never was right
-	outdated       // as Holdfast left it, which now wants something else
-	edited         // somebody changed or deleted what was right
-	another        // another replica is to say whether it is right
+	right    state = iota // it does not differ
+	absent                // it does not exist, and was never seen up to date
+	outdated              // it is as Holdfast wrote it, and another content is wanted now
+	edited                // somebody changed or deleted it after it was up to date
+	another               // it differs, and another replica decides about it
 )
 
-// keep puts a registration right, and says whether it is there then: o.live is what is there, whether it
-// could be written or not.
-func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, error) {
+// reconcile writes a registration if it is not as wanted, and returns whether it exists then. o.live is what the API server has,
+// whether the write succeeded or not.
+func (k *Registrar) reconcile(ctx context.Context, o *object, there bool) (bool, error) {
 	k.complete(o, there)
 	m, elected, ledAgo := k.kept[o.key()], k.elected.Load(), k.LedAgo()
 	want, have := k.contents(o.want), k.contents(o.live)
@@ -260,14 +259,14 @@ func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, erro
 	}
 	switch is {
 	case right:
-		// Not while the elected replica may be gone: what another one has made since is not known to be right. The rest of
-		// the Lease is for that other one to see what this one saw.
+		// Not while the elected replica may be gone: a new one may already have written something else. The rest of the Lease is
+		// the time that the new one needs to see what this one saw.
 		confirmed := elected || ledAgo < k.Lease/3
 		m.remember(want, have, confirmed || m.right.Load())
 		return true, nil
 	case another:
 		if ledAgo <= k.Lease {
-			m.right.Store(false) // the elected replica's doing, or for it to put back
+			m.right.Store(false) // the elected replica wrote it, or will restore it
 		}
 		return true, nil
 	case edited:
@@ -277,11 +276,11 @@ func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, erro
 			time.AfterFunc(wait, func() { kick(m.wake) })
 			return there, nil
 		}
-	case absent, outdated: // written at once
+	case absent, outdated: // written at once, without a limit
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeBound)
 	defer cancel()
-	// Not server-side apply: that leaves what another manager has added, such as one more condition, which may be "false".
+	// Not server-side apply: it would leave what another manager added, such as one more match condition, which may be "false".
 	var err error
 	if there {
 		err = k.API.Update(ctx, o.want)
@@ -289,19 +288,19 @@ func (k *Registrar) keep(ctx context.Context, o *object, there bool) (bool, erro
 		err = k.API.Create(ctx, o.want)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return there, nil // somebody was quicker; the watch wakes us
+		return there, nil // somebody else wrote it first; the watch starts the next check
 	}
 	if err != nil {
 		return there, fmt.Errorf("write %s %s: %w", o.kind, o.name, err)
 	}
 	o.live = o.want
-	// What a replica has made that is not elected is not right for that: another one may have seen it otherwise.
+	// A replica that is not elected does not count its own write as up to date: another replica may want something else.
 	m.remember(want, k.contents(o.live), elected || m.right.Load())
 	k.wrote(o, is)
 	return true, nil
 }
 
-// wrote says that a registration was written, and how often one was put back.
+// wrote reports that a registration was written, by a log line, an Event and, for a restored one, a metric.
 func (k *Registrar) wrote(o *object, was state) {
 	kind, reason, action, text := corev1.EventTypeNormal, "RegistrationUpdated", "Update", "brought up to date"
 	switch was {
@@ -318,8 +317,8 @@ func (k *Registrar) wrote(o *object, was state) {
 	}, nil, kind, reason, action, "%s %s was %s.", o.kind, o.name, text)
 }
 
-// tell sets the metrics of an object: whether it is present, and correct.
-func (k *Registrar) tell(o *object, there, correct bool) {
+// report sets the metrics of a registration: whether it exists and is as wanted.
+func (k *Registrar) report(o *object, there, correct bool) {
 	present := func(kind, name string, is bool) {
 		k.Metrics.present.WithLabelValues(kind, name).Set(one(is && correct))
 	}
@@ -345,13 +344,13 @@ func (k *Registrar) tell(o *object, there, correct bool) {
 	}
 }
 
-// askAgain is how often it is looked whether the API server still reaches the webhooks.
+// askAgain is how often Proof checks that the API server still reaches the webhooks.
 const askAgain = time.Minute
 
 var errEmpty = errors.New("the operator that the annotations name has not filled in the caBundle yet")
 
-// prove has the webhooks that are to fail closed do so from the next look on, once it is shown that the
-// API server reaches them. From then on it tells whether it still does, and lowers nothing.
+// prove asks for Proof. Once that succeeds, the next check writes failurePolicy Fail for the webhooks that are to fail closed. After
+// that prove only reports whether the API server still reaches them: failurePolicy stays.
 func (k *Registrar) prove(ctx context.Context) {
 	if k.Options == nil || !k.elected.Load() || !k.kept[validatingKey].right.Load() {
 		return

@@ -39,7 +39,7 @@ func mutants() []mutant {
 		{"never releases", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.putHooks}"},
 		{"keeps no records", "membership/plan.go", "p.plan.Ledger, p.plan.Records = p.ledgerToKeep(), p.recordsToKeep()", "p.plan.Ledger = p.ledgerToKeep()"},
 		{"keeps a gone Machine's learner", "membership/removelearner.go", "case host.Departed != nil && (len", "case false && (len"},
-		{"nobody is stale", "quorum/join.go", " && j.Host(member).Departed != nil", " && false"},
+		{"nobody is stale", "quorum/dead.go", " && j.Host(member).Departed != nil", " && false"},
 		{"the hook returns", "admission/hook.go", "\t\t\td.Repairs.Hook = FixAsOld\n\t\t}\n\t\tif gainsLatch {", "		}\n		if gainsLatch {"},
 		{"release without counting", "quorum/ledger.go", ">= Size(j.VotersWith(m))", ">= 0"},
 		{"release that no record shows", "quorum/ledger.go", " || j.Released(member) || j.ReleasePending(member) ||", " || j.Released(member) ||"},

@@ -223,7 +223,7 @@ func admission() []mutant {
 		{"one-too-many: etcd unknown, the other hosts something", "admission/delete.go", "m.UID != d.Old.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0", "m.UID != d.Old.UID && m.Deleting()"},
 		{"one-too-many: etcd unknown, this one hosts something", "admission/delete.go", "d.s.Limits.MaxDeleting == 0 || len(d.Old.OwnEvidence().MemberIDs) == 0", "d.s.Limits.MaxDeleting == 0"},
 		{"one-too-many: etcd unknown, no limit", "admission/delete.go", "if d.s.Limits.MaxDeleting == 0 || len(d.Old", "if len(d.Old"},
-		{"override: for an hour", "quorum/override.go", "case age >= OverrideLasts:", "case false:"},
+		{"override: for an hour", "quorum/override.go", "case age >= OverrideLifetime:", "case false:"},
 		{"override: from a time to come", "quorum/override.go", "case age <= -time.Minute:", "case false:"},
 		{"override: an old stamp", "quorum/override.go", "now.Sub(at).Abs() <= time.Minute", "now.Sub(at).Abs() <= time.Hour"},
 		{"override: the example's reason", "quorum/override.go", "strings.HasPrefix(text, \"<\") && strings.HasSuffix(text, \">\") ||", ""},

@@ -18,9 +18,9 @@ func (r *Reconciler) snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	return s, err
 }
 
-// look reads the cluster, and what the webhooks have no use for: the quorum guard, and whether somebody else
+// readCluster reads the cluster, and what the webhooks have no use for: the quorum guard, and whether somebody else
 // changes etcd's members or has the lock for that.
-func (r *Reconciler) look(ctx context.Context) (*quorum.Snapshot, error) {
+func (r *Reconciler) readCluster(ctx context.Context) (*quorum.Snapshot, error) {
 	var (
 		s      *quorum.Snapshot
 		guard  quorum.Guard
