@@ -65,14 +65,19 @@ func leastReady(voters, desired int) int {
 	return voters - min(1, quorum.Tolerance(voters))
 }
 
-// minAvailable is the budget's minAvailable. It is sized for the present voters, and before a promotion already for one more. Each
+// minAvailable is the budget's minAvailable. It is sized for the present voters; while a Machine is on its way to a seat it lets none of
+// them go, and before a promotion it is sized for one more already. Each
 // pod that no Node needs adds one (somebody else's pod, an old guard's, or one of a Node that no longer needs it), unless the pod
 // is being deleted: the budget would count it as a ready voter.
 func (p *planner) minAvailable() int {
 	voters, _ := p.s.Ring.Voters()
 	n := leastReady(voters, p.s.Desired)
-	if p.hasLearner() && p.seatFree() {
+	switch {
+	case !p.seatFree():
+	case p.hasLearner():
 		n = max(n, leastReady(voters+1, p.s.Desired))
+	case p.onTheWay():
+		n = max(n, voters)
 	}
 	for i := range p.s.QuorumGuard.Pods {
 		if pod := &p.s.QuorumGuard.Pods[i]; !pod.Deleting && (pod.Owner == quorum.PodOwnerOther || !p.podWanted(pod)) {
@@ -80,6 +85,19 @@ func (p *planner) minAvailable() int {
 		}
 	}
 	return n
+}
+
+// onTheWay says whether a Machine without a member is to host one: its Node is ready, or it is too new for anybody to ask where its Node is.
+func (p *planner) onTheWay() bool {
+	for i := range p.s.Machines {
+		m := &p.s.Machines[i]
+		if m.ControlPlane() && !m.Deleting() && !m.Mirrored && m.Phase != "Failed" && len(p.join.Members(m)) == 0 {
+			if n := p.join.Node(m); n != nil && n.Ready || p.s.Now.Sub(m.CreatedAt) < nodeStartupTimeout {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // nodeNeedsPod says whether a Node is to have a guard pod.

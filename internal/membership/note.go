@@ -28,6 +28,7 @@ const (
 	ReasonDrainBlocked            Reason = "DrainBlocked"
 	ReasonQuorumGuardAbsent       Reason = "QuorumGuardAbsent"
 	ReasonQuorumGuardTooSmall     Reason = "QuorumGuardTooSmall"
+	ReasonQuorumGuardTooLarge     Reason = "QuorumGuardTooLarge"
 	ReasonQuorumGuardPodMissing   Reason = "QuorumGuardPodMissing"
 	ReasonQuorumGuardOthersPod    Reason = "QuorumGuardOthersPod"
 	ReasonEtcdOperatorPresent     Reason = "EtcdOperatorPresent"

@@ -170,7 +170,8 @@ func (p *planner) noteDrains() {
 	}
 }
 
-// noteBudget notes that the budget of cluster-etcd-operator's quorum guard lets drains take too many members.
+// noteBudget notes that the budget of cluster-etcd-operator's quorum guard lets drains take too many members, or none for ever: that
+// operator asks for a pod less than there are Nodes.
 func (p *planner) noteBudget() {
 	g := &p.s.QuorumGuard
 	voters, _ := p.s.Ring.Voters()
@@ -181,6 +182,8 @@ func (p *planner) noteBudget() {
 		p.note(ReasonQuorumGuardAbsent, "", "the quorum guard has pods and no PodDisruptionBudget, so drains may take too many members%s", mend)
 	case *g.MinAvailable < least:
 		p.note(ReasonQuorumGuardTooSmall, "", "the quorum guard's PodDisruptionBudget keeps %d ready pods, and etcd has %s, so drains may take too many members%s", *g.MinAvailable, quorum.NVoters(voters), mend)
+	case *g.MinAvailable >= max(len(p.s.Nodes), 1):
+		p.note(ReasonQuorumGuardTooLarge, "", "the quorum guard's PodDisruptionBudget keeps %d ready pods, and there are %d control-plane Nodes, so no drain may take any%s", *g.MinAvailable, len(p.s.Nodes), mend)
 	}
 }
 

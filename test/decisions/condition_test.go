@@ -15,7 +15,7 @@ func TestConditionReasons(t *testing.T) {
 	told := transcripts(t, "condition")
 	for _, reason := range []membership.Reason{
 		membership.ReasonAsExpected, membership.ReasonEtcdUnknown, membership.ReasonEtcdNoLeader, membership.ReasonQuorumLost, membership.ReasonEtcdMembersUnhealthy, membership.ReasonEtcdMembersNotStarted, membership.ReasonEtcdVotersMissing,
-		membership.ReasonReplacementInProgress, membership.ReasonLearnerBehind, membership.ReasonLearnerOrphaned, membership.ReasonQuorumGuardAbsent, membership.ReasonQuorumGuardTooSmall, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
+		membership.ReasonReplacementInProgress, membership.ReasonLearnerBehind, membership.ReasonLearnerOrphaned, membership.ReasonQuorumGuardAbsent, membership.ReasonQuorumGuardTooSmall, membership.ReasonQuorumGuardTooLarge, membership.ReasonMachineAPINotFunctional, membership.ReasonDesiredReplicasUnknown,
 	} {
 		if !strings.Contains(told, " "+string(reason)) {
 			t.Errorf("no transcript in testdata/condition tells of %s", reason)
