@@ -1,31 +1,57 @@
 package custodian_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
-// TestAPIServersBeside: in guard mode beside the stand-in, with an API server on each host that knows that host's member alone, all hosts are
-// drained and restarted in turn, as the machine config operator does, while one is replaced.
+// TestAPIServersBeside: in guard mode beside the stand-in and its quorum guard, with an API server on each host that knows that host's
+// member alone, all hosts are drained and restarted in turn, as the machine config operator does, while one is replaced. The next drain begins
+// while a host is down, and its host goes down as soon as it ends.
 func TestAPIServersBeside(t *testing.T) {
 	tier.Long(t)
-	c := start(t, sandbox.Options{Mode: "guard", APIServers: true})
-	right := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
+	c := start(t, sandbox.Options{Mode: "guard", APIServers: true, GuardPods: true})
+	host, _ := c.Host("master-0")
+	at, err := url.Parse(host.ClientURL)
+	must(t, err)
+	port, err := strconv.Atoi(at.Port())
+	must(t, err)
+	right := c.custodian(t, dial(t, c.Sandbox), custodian.Options{GuardPort: port})
 	goOn(t, right, "the operator's hook, and latch and evidence with it, on every Machine", c.restless)
 	c.watch(t, desired)
-	running, stop := context.WithCancel(t.Context())
-	defer stop()
-	go func() { _ = right.Run(running, glimpse) }() // what it could not do, it does later
+	operate := func() (stop func()) {
+		running, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		var work sync.WaitGroup
+		work.Go(func() { _ = right.Run(running, glimpse) }) // what it could not do, it does later
+		return func() { cancel(); work.Wait() }
+	}
+	stop := operate()
+	defer func() { stop() }()
+	c.guardAtRest(t)
 
 	asks := func(what string, ask func(context.Context) error) {
 		t.Helper()
@@ -38,15 +64,26 @@ func TestAPIServersBeside(t *testing.T) {
 	}
 	asks("Machine master-0 deleted", func(ctx context.Context) error { return c.alice.Delete(ctx, named("master-0")) })
 	c.replace(t, "master-1", "next")
-	for _, node := range []string{"master-1", "master-2", "next"} {
-		asks("Node "+node+" drained", func(ctx context.Context) error { return c.kubectl(ctx, "drain", node, "--force", "--timeout=5s") })
-		must(t, c.Power(node, false))
+	nodes := []string{"master-1", "master-2", "next"}
+	down := &atomic.Int32{}
+	drain := c.drains(t, nodes[0], down)
+	for i, node := range nodes {
+		eventually(t, "Node "+node+" drained and without power", func(context.Context) error { return drain.over() })
 		eventually(t, "no API server on "+node, func(context.Context) error {
 			if host, _ := c.Host(node); host.Etcd != nil || host.APIServer != nil {
 				return errors.New("it runs")
 			}
 			return nil
 		})
+		if i+1 < len(nodes) {
+			drain = c.drains(t, nodes[i+1], down)
+			eventually(t, "the budget to hold the drain of Node "+nodes[i+1], func(context.Context) error { return drain.waits() })
+			c.guardSeen(t)
+			if drain.over() == nil {
+				t.Fatalf("Nodes %s and %s are down at once", node, nodes[i+1])
+			}
+		}
+		down.Add(-1)
 		must(t, c.Power(node, true))
 		eventually(t, "an API server on "+node, func(context.Context) error {
 			if host, _ := c.Host(node); !host.Serves {
@@ -54,20 +91,266 @@ func TestAPIServersBeside(t *testing.T) {
 			}
 			return nil
 		})
-		asks("Node "+node+" uncordoned", func(ctx context.Context) error { return c.kubectl(ctx, "uncordon", node) })
+		asks("Node "+node+" uncordoned", func(ctx context.Context) error {
+			_, err := c.kubectl(ctx, "uncordon", node)
+			return err
+		})
 	}
 	eventually(t, "Machine master-0 replaced", func(ctx context.Context) error { return errors.Join(c.gone(ctx, "master-0"), c.restless(ctx)) })
+	c.guardAtRest(t)
+
+	// With the operator away, nobody puts its budget right.
+	stop()
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: sandbox.EtcdNamespace, Name: machineapi.PlatformGuardName}}
+	asks("no budget", func(ctx context.Context) error { return c.alice.Delete(ctx, budget) })
+	c.reports(t, "QuorumGuardAbsent", -1)
+	for least, reason := range map[int]string{desired - 2: "QuorumGuardTooSmall", desired: "QuorumGuardTooLarge"} {
+		b := budget.DeepCopy()
+		b.ResourceVersion, b.UID = "", ""
+		machineapi.QuorumGuardForm{Platform: true}.Budget(b, least)
+		asks(fmt.Sprintf("a budget for %d", least), func(ctx context.Context) error { return c.alice.Create(ctx, b) })
+		c.reports(t, reason, least)
+		asks("no budget", func(ctx context.Context) error { return c.alice.Delete(ctx, budget) })
+	}
+	stop = operate()
+	c.guardAtRest(t)
+	c.reports(t, "", desired-1)
 }
 
-func (c *cluster) kubectl(ctx context.Context, args ...string) error {
+func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 	path, err := assets.Path("kubectl")
 	if err != nil {
-		return err
+		return "", err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(sandbox.Alice))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return errors.Join(err, errors.New(string(out)))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return string(out), err
+}
+
+// drained is a drain under way, after which the host loses its power.
+type drained struct {
+	mu   sync.Mutex
+	node string
+	said string
+	off  bool
+}
+
+// drains drains a Node, again and again until that succeeds, as the machine config operator does, and takes its host's power at once. The other
+// voters have to answer then, and no other host may be down: down counts them.
+func (c *cluster) drains(t *testing.T, node string, down *atomic.Int32) *drained {
+	t.Helper()
+	d := &drained{node: node}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for ctx.Err() == nil {
+			out, err := c.kubectl(ctx, "drain", node, "--force", "--timeout=5s")
+			d.mu.Lock()
+			d.said += out
+			d.mu.Unlock()
+			if err == nil {
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err := c.othersAnswer(ctx, node); err != nil {
+			t.Errorf("Node %s is drained: %v", node, err)
+		}
+		if n := down.Add(1); n > 1 {
+			t.Errorf("%d hosts are down at once, %s the last of them", n, node)
+		}
+		err := c.Power(node, false)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.off = err == nil; err != nil {
+			t.Errorf("host %s: %v", node, err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+	})
+	return d
+}
+
+// over says what is missing for the host to be down.
+func (d *drained) over() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.off {
+		return fmt.Errorf("the drain of Node %s has not ended: %s", d.node, d.said)
 	}
 	return nil
+}
+
+// waits says what is missing for the budget to have held the drain.
+func (d *drained) waits() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !strings.Contains(d.said, "violate the pod's disruption budget") && !d.off {
+		return fmt.Errorf("no budget held it: %s", d.said)
+	}
+	return nil
+}
+
+// othersAnswer wants every voter but one to answer.
+func (c *cluster) othersAnswer(ctx context.Context, but string) error {
+	silent := map[string]error{}
+	members, err := c.members(ctx)
+	for name, m := range members {
+		if m.GetIsLearner() || name == but {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, attempt)
+		if _, err := c.etcd.Status(call, m.GetClientURLs()[0]); err != nil {
+			silent[name] = err
+		}
+		cancel()
+	}
+	now, unread := c.members(ctx)
+	errs := []error{err, unread}
+	for name, err := range silent {
+		if now[name] != nil { // else it left etcd meanwhile
+			errs = append(errs, fmt.Errorf("voter %s does not answer: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// series are the sums of Holdfast's metrics, by name, and by name with labels.
+func (c *cluster) series(ctx context.Context) (_ map[string]float64, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.MetricsURL(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	all := map[string]float64{}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		key, value, _ := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			name, _, labeled := strings.Cut(key, "{")
+			all[name] += n
+			if labeled {
+				all[key] += n
+			}
+		}
+	}
+	return all, lines.Err()
+}
+
+// budget is the operator's.
+func (c *cluster) budget(ctx context.Context) (*policyv1.PodDisruptionBudget, error) {
+	b := &policyv1.PodDisruptionBudget{}
+	err := c.admin.Get(ctx, client.ObjectKey{Namespace: sandbox.EtcdNamespace, Name: machineapi.PlatformGuardName}, b)
+	if err == nil && (b.Spec.MinAvailable == nil || b.Status.ObservedGeneration != b.Generation) {
+		err = errors.New("the budget is not ready")
+	}
+	return b, err
+}
+
+// guardSeen wants Holdfast's series to have the operator's budget and its pods as they are, and no reason for the alert: its expression does
+// not hold.
+func (c *cluster) guardSeen(t *testing.T) {
+	t.Helper()
+	eventually(t, "Holdfast's series of the operator's quorum guard to be true", func(ctx context.Context) error {
+		b, err := c.budget(ctx)
+		if err != nil {
+			return err
+		}
+		series, err := c.series(ctx)
+		if err != nil {
+			return err
+		}
+		members, err := c.members(ctx)
+		if err != nil {
+			return err
+		}
+		voters := 0.0
+		for _, m := range members {
+			if !m.GetIsLearner() {
+				voters++
+			}
+		}
+		least, pods, wanted := series["holdfast_quorum_guard_min_available"], series["holdfast_quorum_guard_pods"], series["holdfast_quorum_guard_pods_wanted"]
+		if least != float64(b.Spec.MinAvailable.IntValue()) || pods != wanted || least < voters-1 || least > max(voters, wanted) {
+			return fmt.Errorf("minAvailable %v, %v pods, %v wanted; the budget has %s, and etcd %v voters", least, pods, wanted, b.Spec.MinAvailable, voters)
+		}
+		return reasons(series)
+	})
+}
+
+// reasons wants the reasons of holdfast_condition that are about the quorum guard to be these.
+func reasons(series map[string]float64, want ...string) error {
+	var is []string
+	for key, n := range series {
+		if at := strings.Index(key, `reason="QuorumGuard`); at >= 0 && n > 0 {
+			reason, _, _ := strings.Cut(key[at+len(`reason="`):], `"`)
+			if !slices.Contains(is, reason) {
+				is = append(is, reason)
+			}
+		}
+	}
+	if !slices.Equal(is, want) {
+		return fmt.Errorf("Holdfast reports %q of the quorum guard, want %q", is, want)
+	}
+	return nil
+}
+
+// reports waits until Holdfast's condition has the reason, "" for none about the quorum guard, and its series the budget's number, -1 for
+// no budget.
+func (c *cluster) reports(t *testing.T, reason string, least int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("Holdfast to report %q with a budget of %d", reason, least), func(ctx context.Context) error {
+		series, err := c.series(ctx)
+		if err != nil {
+			return err
+		}
+		if n, ok := series["holdfast_quorum_guard_min_available"]; ok != (least >= 0) || ok && n != float64(least) {
+			return fmt.Errorf("the series is %v", n)
+		}
+		if reason == "" {
+			return reasons(series)
+		}
+		return reasons(series, reason)
+	})
+}
+
+// guardAtRest waits until the operator's quorum guard has a ready pod on each Node, and one of them may be evicted.
+func (c *cluster) guardAtRest(t *testing.T) {
+	t.Helper()
+	eventually(t, "the operator's quorum guard at rest", func(ctx context.Context) error {
+		b, err := c.budget(ctx)
+		if err != nil {
+			return err
+		}
+		var nodes corev1.NodeList
+		if err := c.admin.List(ctx, &nodes); err != nil {
+			return err
+		}
+		n := len(nodes.Items)
+		if b.Spec.MinAvailable.IntValue() != n-1 || int(b.Status.CurrentHealthy) != n || b.Status.DisruptionsAllowed != 1 {
+			err := fmt.Errorf("%d Nodes, minAvailable %s, %d pods ready, %d disruptions allowed", n, b.Spec.MinAvailable, b.Status.CurrentHealthy, b.Status.DisruptionsAllowed)
+			var pods corev1.PodList
+			if unread := c.admin.List(ctx, &pods, client.InNamespace(sandbox.EtcdNamespace)); unread != nil {
+				return errors.Join(err, unread)
+			}
+			for i := range pods.Items {
+				err = errors.Join(err, fmt.Errorf("%s: %s %v", pods.Items[i].Name, pods.Items[i].Status.Phase, pods.Items[i].Status.Conditions))
+			}
+			return err
+		}
+		return nil
+	})
+	c.guardSeen(t)
 }

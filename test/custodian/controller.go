@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// controller is one of the operator's four, none of which waits for another.
+// controller is one of the operator's, none of which waits for another.
 type controller struct {
 	sync func(context.Context) error
 	// watched is what has it look when it changes, besides resync; nil has it look all the time.
@@ -22,15 +22,19 @@ type controller struct {
 // After an error a controller looks again, each time later.
 const firstPause, longestPause = 5 * time.Millisecond, 10 * time.Second
 
-// controllers are those of hooks, endpoints, additions and removals. No event tells the operator that a member has come, gone or is well
+// controllers are those of hooks, endpoints, additions and removals, and with Options.GuardPort of the quorum guard. No event tells the operator that a member has come, gone or is well
 // again, so hooks and removals wait for another one.
 func (o *Operator) controllers() []controller {
-	return []controller{
+	all := []controller{
 		{o.hooks, o.versions, o.options.Resync},
 		{o.publish, nil, 0},
 		{o.grow, nil, 0},
 		{o.shrink, o.published, 33 * time.Minute},
 	}
+	if o.options.GuardPort != 0 {
+		all = append(all, controller{o.guard, o.guarded, 10 * time.Minute})
+	}
+	return all
 }
 
 // run looks when it has to, until the context ends, and returns its last look's error before that.

@@ -3,7 +3,7 @@
 // acts under whatever identity it is given, with a client of etcd of its own, and knows nothing of
 // Holdfast.
 //
-// It has four controllers. Run has them work side by side; Round has each look once, in this order:
+// It has these controllers. Run has them work side by side; Round has each look once, in this order:
 //
 //   - hooks: the hook goes on every live control-plane Machine, also on one that hosts nothing, and off
 //     a deleting Machine none of whose addresses a listed member has, also one without addresses. The
@@ -16,6 +16,8 @@
 //     have neither a Machine nor a Node and do not answer are removed, the learners of deleting Machines, and
 //     the voter of one deleting Machine once there are more voters than desired, or one is ill. Where the
 //     answer says that a removal failed, it goes on to the next deleting Machine.
+//   - with Options.GuardPort, the quorum guard: a budget of one less than the control-plane Nodes, and a pod on each of these that is
+//     ready and not cordoned. It looks when a Node or a pod changes, not when the budget does.
 //
 // Members are joined to Machines by the InternalIPs in the Machine's status alone. In Run it looks at
 // hooks when a Machine has changed, and else once in Options.Resync, as the operator does once a minute.
@@ -23,13 +25,14 @@
 // known to be wrong, or that Holdfast has another opinion on.
 //
 // The facts are read off cluster-etcd-operator's controllers machinedeletionhooks,
-// clustermembercontroller, clustermemberremovalcontroller and etcdendpointscontroller, as its public
-// repository had them in June 2026 (b4786ae33). TestRecorded holds the order and the kind of its writes
+// clustermembercontroller, clustermemberremovalcontroller and etcdendpointscontroller, its readyz, and library-go's guard controller, as
+// its public repository had them in June 2026 (b4786ae33). TestRecorded holds the order and the kind of its writes
 // against recordings of these on the sandbox, in testdata/recordings; package recording says what counts
 // as the same. What remains different, and why:
 //
-//   - It writes no ConfigMap etcd-endpoints, budget, guard pods, status and Events. Guard mode reads none of them
-//     but the operator's conditions. So no drain waits for the operator's budget here.
+//   - It writes no ConfigMap etcd-endpoints, status and Events. Guard mode reads none of them but the operator's conditions.
+//   - It keeps the quorum guard with Options.GuardPort alone. A pod there asks its member itself, and is made once its Node is ready,
+//     where the operator waits for a pod of etcd on that Node.
 //   - Revisions are timed, and an addition waits for a ready Node, not for a pod of etcd that is not ready:
 //     the sandbox has no static pods as objects.
 //   - A member is asked for its status and its leader, where the operator reads a key: that needs a client of

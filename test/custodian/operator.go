@@ -46,6 +46,8 @@ type Options struct {
 	Revision time.Duration
 	// Health is for how long a member may not answer before it is ill; zero is a second.
 	Health time.Duration
+	// GuardPort has the operator keep its quorum guard, whose pods ask their members at that port of theirs.
+	GuardPort int
 	// LearnersHoldNothing releases a deleting Machine whose member is a learner.
 	LearnersHoldNothing bool
 	// DoneIfLost takes a removal whose answer was lost for one that was made: the member is gone for it

@@ -82,7 +82,7 @@ func (s *Sandbox) schedulerSpec() (process.Spec, error) {
 // startPods starts what pods and budgets need, and the hosts' part of it, where Holdfast
 // keeps a quorum guard, and the garbage collector beside the platform's set operator. Holdfast does not wait for it, and neither does this.
 func (s *Sandbox) startPods(ctx context.Context) error {
-	if s.options.Mode != "full" && !s.options.ForInstall && !s.options.PlatformSets || s.ControllerManager.Process() != nil {
+	if s.options.Mode != "full" && !s.options.ForInstall && !s.options.PlatformSets && !s.options.GuardPods || s.ControllerManager.Process() != nil {
 		return nil
 	}
 	text := &strings.Builder{}

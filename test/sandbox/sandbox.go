@@ -62,6 +62,8 @@ type Options struct {
 	// PlatformSets has the platform's control plane machine set operator run as well. The CRD of ControlPlaneMachineSets is then the
 	// platform's own.
 	PlatformSets bool
+	// GuardPods has what pods and budgets need run in guard mode, too, for the quorum guard of cluster-etcd-operator.
+	GuardPods bool
 	// HoldfastReplicas is the number of Holdfast's replicas; zero means 1. Several elect the one that runs
 	// the reconciler, and their webhooks are registered at one address, which leads to those that are ready.
 	HoldfastReplicas int
