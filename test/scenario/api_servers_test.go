@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
-// TestAPIServers: each host has an API server of its own, on its own member of etcd alone, behind one address. All hosts are replaced, all are
+// TestAPIServers: each host has an API server of its own, on its own member of etcd alone, behind one address. All hosts are replaced twice, all are
 // drained and restarted in turn while one is replaced, and the control plane is scaled, while somebody writes through that address.
 func TestAPIServers(t *testing.T) {
 	tier.Long(t)
@@ -30,15 +30,30 @@ func TestAPIServers(t *testing.T) {
 	c.atRest(t)
 	c.guardAtRest(t)
 
-	t.Run("all hosts are replaced, one after the other", func(t *testing.T) {
-		for i := range 3 {
-			old, next := fmt.Sprintf("master-%d", i), fmt.Sprintf("first-%d", i)
+	t.Run("all hosts are replaced, one after the other, and once more", func(t *testing.T) {
+		held := 0
+		for i := range 6 {
+			old, next := fmt.Sprintf([]string{"master-%d", "zeroth-%d"}[i/3], i%3), fmt.Sprintf([]string{"zeroth-%d", "first-%d"}[i/3], i%3)
 			c.asks(t, "Machine "+old+" deleted", func(ctx context.Context) error { return c.remove(ctx, old) })
 			c.asks(t, "Machine "+next+" created", func(ctx context.Context) error { return c.replacement(ctx, old, next) })
+			eventually(t, quickly, "the budget to hold all drains, until "+next+" votes", func(ctx context.Context) error {
+				g, err := c.quorumGuard(ctx)
+				if err == nil && g.budget == 3 && g.allowed == 0 {
+					held++
+					return nil
+				}
+				if role, unread := c.role(ctx, next); unread != nil || role != "voter" {
+					return errors.Join(fmt.Errorf("%+v, and %s is %q", g, next, role), err, unread)
+				}
+				return nil
+			})
 			c.gone(t, slowly, old)
 			c.atRest(t)
 			c.serve(t)
 			w.goesOn(t)
+		}
+		if held == 0 {
+			t.Error("no budget held the drains in six replacements")
 		}
 	})
 

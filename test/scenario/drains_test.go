@@ -34,10 +34,15 @@ func TestDrains(t *testing.T) {
 		c.guardAtRest(t)
 	})
 
-	// None may be drained while the budget is sized for one voter more than there are, and one once that votes: never two.
+	// None may be drained from the creation of the replacement until it votes, and one once that votes: never two.
 	t.Run("in the middle of a replacement no second one passes", func(t *testing.T) {
+		allow := c.forbidPod(t, "next") // so that it gets no member yet
 		must(t, c.remove(t.Context(), "master-0"))
 		must(t, c.replacement(t.Context(), "master-0", "next"))
+		c.drainsNone(t, "while a Machine is created")
+		c.nodeReady(t, "next")
+		c.drainsNone(t, "while a Node waits for its member")
+		allow()
 		c.reaches(t, added, "master-0", "next")
 		var learner *process.Process
 		eventually(t, quickly, "the learner's process", func(context.Context) error {
@@ -49,16 +54,7 @@ func TestDrains(t *testing.T) {
 		})
 		must(t, learner.Signal(syscall.SIGSTOP)) // so that it does not vote yet
 		t.Cleanup(func() { _ = learner.Signal(syscall.SIGCONT) })
-		eventually(t, quickly, "a budget for the voter to come", func(ctx context.Context) error {
-			g, err := c.quorumGuard(ctx)
-			if err == nil && (g.budget != 3 || g.allowed != 0) {
-				err = fmt.Errorf("minAvailable %d, %d disruptions allowed", g.budget, g.allowed)
-			}
-			return err
-		})
-		if err := c.evict(t.Context(), "master-1"); !apierrors.IsTooManyRequests(err) {
-			t.Errorf("an eviction while a learner is about to vote: %v, want 429", err)
-		}
+		c.drainsNone(t, "while a learner is about to vote")
 		must(t, learner.Signal(syscall.SIGCONT))
 		for _, step := range []stage{promoted, removed} {
 			c.reaches(t, step, "master-0", "next")
@@ -103,4 +99,21 @@ func TestDrains(t *testing.T) {
 		c.atRest(t)
 		c.guardAtRest(t)
 	})
+}
+
+// drainsNone wants the budget of three voters to let none be drained.
+func (c *cluster) drainsNone(t *testing.T, when string) {
+	t.Helper()
+	eventually(t, quickly, "a budget that holds all drains "+when, func(ctx context.Context) error {
+		g, err := c.quorumGuard(ctx)
+		if err == nil && (g.budget != 3 || g.allowed != 0) {
+			err = fmt.Errorf("minAvailable %d, %d disruptions allowed", g.budget, g.allowed)
+		}
+		return err
+	})
+	for _, node := range []string{"master-1", "master-2"} {
+		if err := c.evict(t.Context(), node); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("an eviction on Node %s %s: %v, want 429", node, when, err)
+		}
+	}
 }
