@@ -148,7 +148,7 @@ func plan() []mutant {
 		{"step 8: promotion to come", "membership/budget.go", "\tcase p.hasLearner():\n\t\tn = max", "\tcase false:\n\t\tn = max"},
 		{"step 8: no promotion to come", "membership/budget.go", "\tcase !p.seatFree():\n", ""},
 		{"step 8: a Machine on its way", "membership/budget.go", "\tcase p.onTheWay():", "\tcase false:"},
-		{"step 8: a Machine whose Node is ready is on its way", "membership/budget.go", "n != nil && n.Ready ||", "false ||"},
+		{"step 8: a Machine whose Node is ready is on its way", "membership/budget.go", "n != nil && n.Ready ||", "n != nil && false ||"},
 		{"step 8: a Machine is not on its way for ever", "membership/budget.go", "n != nil && n.Ready || p.s.Now.Sub(m.CreatedAt) < nodeStartupTimeout", "true || n != nil"},
 		{"step 8: a failed Machine is not on its way", "membership/budget.go", " && m.Phase != \"Failed\" && len(p.join.Members(m)) == 0 {\n\t\t\tif n", " && len(p.join.Members(m)) == 0 {\n\t\t\tif n"},
 		{"step 8: others' pods", "membership/budget.go", "(pod.Owner == quorum.PodOwnerOther || !p.podWanted(pod))", "(!p.podWanted(pod) && pod.Owner != quorum.PodOwnerOther)"},
