@@ -222,7 +222,7 @@ func plan() []mutant {
 		{"final release: undrained, a person's word", "membership/finalrelease.go", "	case m.Lifts(quorum.RuleEscapeHatch, p.s.Now):\n		return lifted\n", ""},
 		{"final release: a host that is not drained", "membership/finalrelease.go", "|| n.Cordoned || m.Drained:", "|| n.Cordoned:"},
 		{"final release: the Machine API is not functional", "membership/plan.go", "			p.plan.Actions = p.finalRelease()\n", ""},
-		{"step 8: the Machine API is not functional", "membership/plan.go", "		if s.Mode == quorum.ModeFull { // a release waits for its budget", "		if false {"},
+		{"step 8: the Machine API is not functional", "membership/plan.go", "		if s.Mode == quorum.ModeFull { // after a release the drain needs a budget that lets the guard pod go", "		if false {"},
 		{"final release: a ledger where etcd is unknown", "membership/plan.go", "} else if s.Ledger.Unusable() != \"\" {", "} else if false {"},
 		{"report: no ledger", "membership/finalrelease.go", "		case unusable != \"\":\n", "		case unusable != \"\" && false:\n"},
 		{"step 7: doomed", "membership/addlearner.go", " || p.hostGoesWithAnother(m) {", " {"},
