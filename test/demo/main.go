@@ -34,7 +34,7 @@ const stallLimit = 3 * time.Second
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	dir := flags.String("dir", "", "folder for the sandbox and its logs; without it a temporary one, kept only after a failure")
-	drawing := flags.String("picture", "", "SVG file to draw what happened into (full mode)")
+	drawing := flags.String("picture", "", "SVG file to draw what happened into")
 	mode := flags.String("mode", "full", "full, or guard: the same attack on two control planes, without Holdfast and with it beside cluster-etcd-operator (a stand-in)")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "demo replaces a Machine of a real control plane on this computer, and tells what happens.")
@@ -73,7 +73,7 @@ func run(ctx context.Context, dir, mode, drawing string) (err error) {
 	if mode == "full" {
 		return fullMode(ctx, n, dir, drawing)
 	}
-	return guardMode(ctx, n, dir)
+	return guardMode(ctx, n, dir, drawing)
 }
 
 // fullMode replaces a Machine, then all by one edit of their set.
@@ -87,23 +87,33 @@ the sandbox plays the kubelets, and the cloud: an instance is a process. It take
 		if err != nil || drawing == "" {
 			return err
 		}
-		return os.WriteFile(drawing, []byte(draw(d.seen)), 0o600)
+		return os.WriteFile(drawing, []byte(draw(panel{"With Holdfast, in full mode", d.seen})), 0o600)
 	})
 }
 
 // guardMode shows the same attack on two control planes: without Holdfast the first is lost, with Holdfast the second is not.
-func guardMode(ctx context.Context, n *narrator, dir string) error {
+func guardMode(ctx context.Context, n *narrator, dir, drawing string) error {
 	n.say(bold, "Holdfast in guard mode, beside cluster-etcd-operator: the same attack twice, without Holdfast and with it")
 	n.say("", `etcd, kube-apiserver, the Machine API controllers and Holdfast start on this computer, as they are. A program of this project
 stands in for cluster-etcd-operator: it puts on and releases the hook, and moves etcd's members. All takes a minute or two.
 `)
-	if err := begin(ctx, n, filepath.Join(dir, "without"), "guard", beside((*demo).lose)); err != nil {
+	var without, with panel
+	if err := begin(ctx, n, filepath.Join(dir, "without"), "guard", beside(func(d *demo, ctx context.Context) error {
+		err := d.lose(ctx)
+		without = panel{"Without Holdfast", d.seen}
+		return err
+	})); err != nil {
 		return err
 	}
 	n.say("", "")
-	return begin(ctx, n, filepath.Join(dir, "with"), "guard", beside(func(d *demo, ctx context.Context) error {
-		return d.proven(ctx, "the same attack took no host, one Machine was replaced, and quorum never shook", d.guard, d.remove, d.gitops, d.replace)
-	}))
+	if err := begin(ctx, n, filepath.Join(dir, "with"), "guard", beside(func(d *demo, ctx context.Context) error {
+		err := d.proven(ctx, "the same attack took no host, one Machine was replaced, and quorum never shook", d.guard, d.remove, d.gitops, d.replace)
+		with = panel{"With Holdfast, the same attack", d.seen}
+		return err
+	})); err != nil || drawing == "" {
+		return err
+	}
+	return os.WriteFile(drawing, []byte(draw(without, with)), 0o600)
 }
 
 // begin starts a control plane of three Machines without Holdfast, plays on it, and stops it.

@@ -119,6 +119,11 @@ func (d *demo) lose(ctx context.Context) error {
 		if len(left) >= quorum.Size(len(hosts)) {
 			return false
 		}
+		lost := moment{at: time.Since(d.begun), states: map[string]string{}, voters: len(left)}
+		for _, h := range left {
+			lost.states[h.Name] = "lost"
+		}
+		d.seen = append(d.seen, lost)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		_, err := d.etcd.Get(ctx, "any", clientv3.WithCountOnly())
