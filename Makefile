@@ -107,8 +107,8 @@ cpms: binaries parts set-operator ## Run the platform's control plane machine se
 	go test -tags cpms -timeout 15m -run '^TestPlatformSets$$' ./test/custodian
 	cd test/cpms && go test .
 
-# What make upgrade upgrades from: the latest tag before this commit, or the first version that can be installed.
-FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo ec7a5b46b04e616b525c40bafe371f0750c0e918)
+# What make upgrade upgrades from: the latest tag before this commit, or the first version that the API server calls by a token in the path.
+FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo a0908604527e6119785d8a0c71450feb60d102bf)
 .PHONY: browser
 browser: ## Open the report's page in headless Chromium (Debian: apt-get install chromium)
 	go test -tags browser -timeout 10m ./internal/report

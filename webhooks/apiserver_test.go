@@ -131,7 +131,7 @@ func (f *fixture) serve(t *testing.T) {
 	mux.Handle(webhooks.MutatePath, f.guard.counted(webhooks.Handler(guard.Mutating())))
 	mux.Handle(webhooks.ValidatePath, f.guard.counted(webhooks.Handler(guard.Validating())))
 	mux.Handle(webhooks.HomePath, f.guard.counted(webhooks.Handler(guard.Home())))
-	mux.Handle(webhooks.KeepersPath, f.guard.counted(&ctrladmission.Webhook{Handler: guard.Keepers()}))
+	mux.Handle(webhooks.KeepersPath, f.guard.counted(&ctrladmission.Webhook{Handler: guard.SetsAndHealthChecks()}))
 	mux.Handle(webhooks.ControlPlaneSetPath, f.guard.counted(webhooks.Handler(guard.ControlPlaneSet(f.direct))))
 	mux.Handle(stripPath, f.guard.counted(webhooks.Handler(ctrladmission.HandlerFunc(strip))))
 

@@ -121,7 +121,7 @@ func scaled(ctx context.Context, api client.Client, req *ctrladmission.Request) 
 	return old, set, nil
 }
 
-// inForeground says whether a DELETE is with foreground propagation: the request says so, or says nothing, and the set has been prepared for
+// inForeground reports whether a DELETE is with foreground propagation: the request says so, or says nothing, and the set has been prepared for
 // it. What the request says goes first, so a person can still end a deletion of that kind.
 func inForeground(req *ctrladmission.Request, set *machinev1.ControlPlaneMachineSet) bool {
 	var options metav1.DeleteOptions

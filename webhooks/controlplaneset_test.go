@@ -152,7 +152,7 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 			} {
 				if user == person {
 					must(t, err)
-				} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (scale-in): only a person takes ControlPlaneMachineSet cluster from 5 Machines to ") {
+				} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (scale-in): only a person may scale ControlPlaneMachineSet cluster from 5 Machines to ") {
 					t.Errorf("%s by %s: %v", name, user, err)
 				}
 			}

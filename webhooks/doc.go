@@ -6,7 +6,8 @@
 // sent; the second must find nothing left to repair, or another webhook undid what the first did. An update in which
 // nothing can need a repair, such as the first that names a Machine's instance, meets the validating handler alone.
 //
-// Where things are: Machines in webhooks.go, what is read for a decision in look.go, MachineSets and MachineHealthChecks in machinesets.go,
+// Where things are: Machines in webhooks.go, how requests share one read of the cluster in sharedreads.go, HTTP in serve.go, the effect of
+// --enforcement in enforcement.go, MachineSets and MachineHealthChecks in machinesets.go,
 // ControlPlaneMachineSets in controlplaneset.go, the namespace and the CRD of the Machines and BareMetalHosts in home.go, answers to Holdfast's own
 // call in selfcall.go.
 //
@@ -20,8 +21,8 @@
 //
 // # Bad input
 //
-// An AdmissionReview that is empty, larger than 7 MiB, or about anything but a
-// Machine is answered with allowed=false and a 4xx code in its result; never with a crash, and never
-// with an allowance. A review of another version is read as v1, whose fields all versions share, and
-// one of another kind holds no request, so it is refused as empty.
+// An AdmissionReview that is empty, larger than 7 MiB, or about a kind that its handler does not serve is answered with allowed=false and a
+// 4xx code in its result; never with a crash, and never with an allowance, except that SetsAndHealthChecks lets an object pass that it cannot
+// parse. A review of another version is read as v1, whose fields all versions share, and one of another kind holds no request, so it is
+// refused as empty.
 package webhooks

@@ -23,12 +23,13 @@ func TestEnforcement(t *testing.T) {
 		enforced bool     // it passes as it is, enforced
 		says     string   // what the requester is told
 		findings []string // that are recorded
+		reported string   // the rule instead, where hook and latch are only assumed
 	}{
-		"a repair":            {review(t, admissionv1.Update, stored, stripped), false, "keep-hook", []string{"keep-hook repaired"}},
-		"a denial":            {review(t, admissionv1.Update, stored, strings.Replace(stored, "master", "worker", 1)), false, "keep-role", []string{"keep-role denied"}},
-		"a denial by etcd":    {review(t, admissionv1.Delete, strings.Replace(strings.Replace(stripped, `"name":"m"`, `"name":"cp-1"`, 1), `"spec":{}`, `"spec":{},"status":{"phase":"Running","addresses":[{"type":"InternalIP","address":"`+address+`"}]}`, 1), "null"), false, "unprotected-delete", []string{"unprotected-delete denied"}},
-		"nothing guarded":     {review(t, admissionv1.Update, stored, stored), true, "", nil},
-		"what cannot be read": {twice, false, "cannot read", nil},
+		"a repair":            {review(t, admissionv1.Update, stored, stripped), false, "keep-hook", []string{"keep-hook repaired"}, ""},
+		"a denial":            {review(t, admissionv1.Update, stored, strings.Replace(stored, "master", "worker", 1)), false, "keep-role", []string{"keep-role denied"}, ""},
+		"a denial by etcd":    {review(t, admissionv1.Delete, strings.Replace(strings.Replace(stripped, `"name":"m"`, `"name":"cp-1"`, 1), `"spec":{}`, `"spec":{},"status":{"phase":"Running","addresses":[{"type":"InternalIP","address":"`+address+`"}]}`, 1), "null"), false, "unprotected-delete", []string{"unprotected-delete denied"}, "held"},
+		"nothing guarded":     {review(t, admissionv1.Update, stored, stored), true, "", nil, ""},
+		"what cannot be read": {twice, false, "cannot read", nil, ""},
 	} {
 		for _, e := range []admission.Enforcement{admission.Enforce, admission.Warn, admission.Audit} {
 			t.Run(name+"/"+e.String(), func(t *testing.T) {
@@ -53,6 +54,9 @@ func TestEnforcement(t *testing.T) {
 					if as := answer.AuditAnnotations; as != nil && as["enforcement"] != e.String() {
 						t.Errorf("audit annotations %v", as)
 					}
+				}
+				if e != admission.Enforce && c.reported != "" {
+					c.says, c.findings = "("+c.reported+")", []string{c.reported + " allowed"}
 				}
 				if want := c.enforced || e != admission.Enforce; passes != want {
 					t.Errorf("passes as it is: %t, want %t", passes, want)

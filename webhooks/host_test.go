@@ -166,7 +166,7 @@ func TestTwoHostsAtOnce(t *testing.T) {
 			refused = append(refused, err.Error())
 		}
 	}
-	if len(refused) != 1 || !strings.Contains(refused[0], "Refused (keep-host): that the host of Machine cp-") || !strings.Contains(refused[0], "the ledger was changed") {
+	if len(refused) != 1 || !strings.Contains(refused[0], "Refused (keep-host): a power-off of the host of Machine cp-") || !strings.Contains(refused[0], "the ledger was changed") {
 		t.Errorf("refused: %q", refused)
 	}
 	if got := f.guard.findings(); !slices.Contains(got, "keep-host allowed") || !slices.Contains(got, "keep-host denied") {

@@ -20,10 +20,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Keepers is the handler for KeepersPath: what creates and deletes Machines, MachineSets (rule adopt)
+// SetsAndHealthChecks is the handler for KeepersPath: what creates and deletes Machines, MachineSets (rule adopt)
 // and MachineHealthChecks (rule health-check). It refuses neither, because the Machines are guarded
 // one by one, and warns. So it is not served by Handler: what is too large to be read passes.
-func (g *Handlers) Keepers() ctrladmission.Handler {
+func (g *Handlers) SetsAndHealthChecks() ctrladmission.Handler {
 	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
 		defer g.Metrics.timed(keepers, req.Operation, received)
@@ -38,7 +38,7 @@ func (g *Handlers) Keepers() ctrladmission.Handler {
 		if req.Namespace != g.MachineNamespace || req.SubResource != "" {
 			return ctrladmission.Allowed("")
 		}
-		d, err := g.keeper(ctx, &req)
+		d, err := g.setOrHealthCheck(ctx, &req)
 		if err != nil {
 			return refused(err)
 		}
@@ -55,8 +55,8 @@ func (g *Handlers) Keepers() ctrladmission.Handler {
 	})
 }
 
-// keeper is the part of both kinds that the rules look at.
-type keeper struct {
+// setOrHealthCheck is the part of both kinds that the rules look at.
+type setOrHealthCheck struct {
 	Metadata struct {
 		Name         string            `json:"name"`
 		GenerateName string            `json:"generateName"`
@@ -74,13 +74,13 @@ type keeper struct {
 	} `json:"spec"`
 }
 
-// keeper decides about a MachineSet or a MachineHealthCheck.
-func (g *Handlers) keeper(ctx context.Context, req *ctrladmission.Request) (admission.Decision, error) {
+// setOrHealthCheck decides about a MachineSet or a MachineHealthCheck.
+func (g *Handlers) setOrHealthCheck(ctx context.Context, req *ctrladmission.Request) (admission.Decision, error) {
 	kind := req.Kind.Kind
 	if req.Kind.Group != machinev1beta1.GroupName || kind != "MachineSet" && kind != "MachineHealthCheck" {
 		return admission.Decision{}, fmt.Errorf("Holdfast answers for MachineSets and MachineHealthChecks here, and this AdmissionReview is about %s", about(req))
 	}
-	var k keeper
+	var k setOrHealthCheck
 	if err := utiljson.Unmarshal(req.Object.Raw, &k); err != nil {
 		log.FromContext(ctx).Error(err, "passing what cannot be read", "kind", kind)
 		return admission.Decision{}, nil

@@ -33,7 +33,7 @@ func (g *Handlers) selfCall(r *review) *ctrladmission.Response {
 	return &response
 }
 
-// AnswersSelfCall says whether an API server's status is the answer to the self-call with that value.
+// AnswersSelfCall reports whether an API server's status is the answer to the self-call with that value.
 func AnswersSelfCall(s metav1.Status, asked string) bool {
 	if s.Details == nil {
 		return false

@@ -13,7 +13,7 @@ import (
 // readTimeout is how long a read waits for the one before it, which may hang.
 const readTimeout = 100 * time.Millisecond
 
-// mayShareRead says whether the request may be judged by a read of the cluster that other requests share. What these are
+// mayShareRead reports whether the request may be judged by a read of the cluster that other requests share. What these are
 // allowed to do is not in it yet, so of two deletions that etcd cannot both bear, both may pass. So only dry runs share a
 // read, and deletions of Machines that are held anyway.
 func (r *review) mayShareRead() bool {

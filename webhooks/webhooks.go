@@ -64,7 +64,7 @@ type Record struct {
 	Received  time.Time
 }
 
-// DryRun says whether the request is one.
+// DryRun reports whether the request is one.
 func (r *Record) DryRun() bool { return dryRun(r.Admission) }
 
 // FieldManager is who the request is made as to server-side apply; "" for DELETE.
@@ -121,7 +121,7 @@ type review struct {
 	received  time.Time
 }
 
-// stale says whether the API server will refuse the request with a conflict, because its object is older than
+// stale reports whether the API server will refuse the request with a conflict, because its object is older than
 // the stored one. Mutating webhooks are called before it compares the two, so what the writer did not know of
 // looks like a strip, or like a hook that is put back. Such a request is decided, and leaves no trace. The requester writes this field, so
 // it is compared as the API server does it, by number: "007" is no conflict with "7".
@@ -147,7 +147,7 @@ func (g *Handlers) answer(ctx context.Context, req *ctrladmission.Request, respo
 	if err != nil {
 		return refused(err)
 	}
-	r.received, r.request.At = received, received
+	r.received, r.request.At, r.request.Unenforced = received, received, g.Enforcement != admission.Enforce
 	r.snapshot = g.gather(ctx, r)
 	r.decision = g.Identities.Admit(&r.request, r.snapshot)
 	response := respond(ctx, r)

@@ -208,7 +208,7 @@ func (p *process) kept() events.EventRecorder {
 }
 
 // seen records what is new in a look of the elected replica. The first record of a look has all that was seen.
-func (p *process) seen(s *quorum.Snapshot, news []membership.Seen) {
+func (p *process) seen(s *quorum.Snapshot, news []membership.News) {
 	for _, one := range news {
 		step := audit.Step{Reason: "Seen", Action: "observe", Said: one.Said, Snapshot: s}
 		if one.Machine != "" {
@@ -245,7 +245,7 @@ func (p *process) answer() error {
 	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
 	server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
 	server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
-	server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.Keepers()}))
+	server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.SetsAndHealthChecks()}))
 	if p.mode == quorum.ModeFull {
 		server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
 	}

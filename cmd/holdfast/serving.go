@@ -43,7 +43,7 @@ func (r *registrationFlags) bind(f *pflag.FlagSet) {
 	f.StringToStringVar(&r.annotations, "registration-annotations", nil, "annotations KEY=VALUE[,KEY=VALUE] of the webhook configurations that make another operator fill in their caBundle, instead of a CA file: service.beta.openshift.io/inject-cabundle=true, or cert-manager.io/inject-ca-from=NAMESPACE/CERTIFICATE")
 }
 
-// given says whether there is a place to register.
+// given reports whether there is a place to register.
 func (r *registrationFlags) given() bool { return r.service != "" || r.url != "" }
 
 // place checks the flags that say where, and puts them into options.
@@ -288,7 +288,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		}
 	}
 	for name, check := range checks {
-		if err := mgr.AddReadyzCheck(name, registrations.Said(name, s.log.WithName("ready"), check)); err != nil {
+		if err := mgr.AddReadyzCheck(name, registrations.LogChanges(name, s.log.WithName("ready"), check)); err != nil {
 			return nil, fmt.Errorf("set up /readyz: %w", err)
 		}
 	}

@@ -68,6 +68,12 @@ func (ids Identities) decide(r *Request, s *quorum.Snapshot) *deciding {
 	if s != nil {
 		d.join = quorum.NewJoin(d.s)
 	}
+	if r.Unenforced && r.Operation == OperationDelete && d.machine != nil && d.machine.Hook != quorum.EntryForeign && len(d.join.Members(d.machine)) > 0 {
+		d.machine.Hook, d.machine.Latch = quorum.EntryOurs, quorum.EntryOurs
+		held := *r
+		held.Old = d.machine
+		d.Request = &held
+	}
 	return d
 }
 

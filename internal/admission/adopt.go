@@ -8,13 +8,13 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Adopts says whether the request makes an owner the controller of a control-plane Machine. The owner may be a MachineSet whatever
+// Adopts reports whether the request makes an owner the controller of a control-plane Machine. The owner may be a MachineSet whatever
 // its kind says, because the MachineSet controller compares only UIDs.
 func (r *Request) Adopts() bool {
 	return r.New != nil && r.owns() && slices.ContainsFunc(r.New.Owners, func(o quorum.Owner) bool { return o.Controller && r.adds(o) })
 }
 
-// owns says whether the rule adopt looks at the owners of the request's Machine. A deleting one has nothing to lose any more.
+// owns reports whether the rule adopt looks at the owners of the request's Machine. A deleting one has nothing to lose any more.
 func (r *Request) owns() bool {
 	if r.Old == nil {
 		return r.New.ControlPlane()
@@ -22,7 +22,7 @@ func (r *Request) owns() bool {
 	return r.guarded() && !r.Old.Deleting()
 }
 
-// adds says whether the old object does not have this owner reference of the new one, or has it without controller: true.
+// adds reports whether the old object does not have this owner reference of the new one, or has it without controller: true.
 // A Machine that becomes a control-plane Machine counts as new.
 func (r *Request) adds(o quorum.Owner) bool {
 	return r.Old == nil || r.becomesGuarded() || !slices.ContainsFunc(r.Old.Owners, func(was quorum.Owner) bool {
@@ -30,12 +30,12 @@ func (r *Request) adds(o quorum.Owner) bool {
 	})
 }
 
-// scales says whether the owner deletes what it controls to scale down.
+// scales reports whether the owner deletes what it controls to scale down.
 func scales(o quorum.Owner) bool {
 	return o.Controller && (o.Kind == "MachineSet" && (o.Group == machineAPI || o.Group == clusterAPI) || o.Kind == "MachineDeployment" && o.Group == clusterAPI)
 }
 
-// usual says whether it is the controller that control-plane Machines have.
+// usual reports whether it is the controller that control-plane Machines have.
 func usual(o quorum.Owner) bool {
 	return o.Controller && o.Group == machineAPI && o.Kind == "ControlPlaneMachineSet"
 }

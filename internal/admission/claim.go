@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Compares says whether a new Machine's instance is compared with the other Machines': a person names it, or the Machine API. Other
+// Compares reports whether a new Machine's instance is compared with the other Machines': a person names it, or the Machine API. Other
 // automation may not.
 func (ids Identities) Compares(r *Request) bool {
 	return r.Operation == OperationCreate && len(r.New.InstanceFields()) > 0 && (ids.Classify(r.User) == ClassPerson || ids.machineAPI(r))
@@ -63,22 +63,22 @@ func (r *Request) instanceChanges(fixes *Repairs) (changes []instanceChange) {
 	return changes
 }
 
-// takesOff says whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Not if the Machine
+// clearsInstanceByOverride reports whether a person who lifted the rule claim takes the name of an instance off a hooked Machine. Not if the Machine
 // has evidence of a member: then the instance is its own. Evidence that cannot be read counts as none.
-func (r *Request) takesOff(class Class) bool {
+func (r *Request) clearsInstanceByOverride(class Class) bool {
 	return r.Operation == OperationUpdate && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && len(r.Old.OwnEvidence().MemberIDs) == 0 &&
 		slices.ContainsFunc(r.instanceChanges(&Repairs{}), func(c instanceChange) bool { return c.is == "" })
 }
 
-// admitInstance is the rule claim for an update. Only the Machine API names an instance, and on a Machine that hook or latch holds
-// once: the API server refuses the rest by the policy, and mostly without a call of this. Anybody may take a name off a Machine that
-// nothing holds; what keep-finalizer says of that is in admitUnheld. From a hooked one it is put back, since tools that apply their manifest leave it
-// out. But two that have one instance are both held for ever: a person lifts the rule to take it off the wrong one.
+// admitInstance is the rule claim for an update. Only the Machine API sets the name of an instance, and only once while hook or latch is on.
+// The API server's policy refuses most other changes without calling this. On a Machine without hook and latch a person may clear the name,
+// and on a control-plane Machine anybody may (see admitUnheld). On a hooked Machine a cleared name is restored, because applied manifests omit
+// it. Two Machines with one instance would both be held for ever, so a person may lift the rule to clear the wrong name.
 func (d *deciding) admitInstance() {
 	machineAPI := d.ids.machineAPI(d.Request)
 	held := d.Old.Held() && !d.Old.Mirrored
 	var goes *quorum.Machine
-	if d.s != nil && d.takesOff(d.class) {
+	if d.s != nil && d.clearsInstanceByOverride(d.class) {
 		goes, _ = d.s.LostWith(d.Old)
 	}
 	var takenOff bool
@@ -141,7 +141,7 @@ func claimDenied(r *Request, f quorum.InstanceField, other *quorum.Machine) []st
 // claimNotTheirs is the denial for who is not the Machine API, or names another instance on a hooked Machine.
 func claimNotTheirs(r *Request, field string) []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): only the Machine API says which instance Machine %s has (%s), and while etcd's hook or latch is on it says so once.", quorum.RuleClaim, r.name(), field),
+		fmt.Sprintf("Refused (%s): only the Machine API says which instance Machine %s has (%s), and while etcd's hook or latch is on, it may set this only once.", quorum.RuleClaim, r.name(), field),
 		"If it named another's instance, the machine controller would terminate that one when the Machine is deleted.",
 		"Leave " + field + " out of the change: the Machine API writes it once the instance exists.",
 	}

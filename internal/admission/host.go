@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// remediates says whether an update has the Machine API power the Machine's host off and on again.
+// remediates reports whether an update has the Machine API power the Machine's host off and on again.
 func (r *Request) remediates() bool {
 	return r.Old != nil && r.New != nil && !r.Old.Remediating && r.New.Remediating
 }
 
-// remediator says whether a user may ask for that at all: a person, a custodian, or the Machine API's account, which is also the
+// remediator reports whether a user may ask for that at all: a person, a custodian, or the Machine API's account, which is also the
 // MachineHealthCheck's.
 func (ids *Identities) remediator(u User) bool {
 	return ids.Classify(u) != ClassAutomation || slices.Contains(ids.MachineAPI, u.Name)
@@ -54,16 +54,16 @@ func (d *deciding) powersOff(verdict Verdict, lines []string) {
 // NotClaimed denies a request whose Claims could not be written down, and says why not.
 func (d *Decision) NotClaimed(why string) {
 	*d = Decision{Findings: []Finding{{quorum.RuleKeepHost, VerdictDenied, []string{
-		fmt.Sprintf("Refused (%s): that the host of Machine %s is powered off has to be on record first, so that no other is at the same instant.", quorum.RuleKeepHost, d.Claims.Machine),
+		fmt.Sprintf("Refused (%s): a power-off of the host of Machine %s must be recorded first, so that no two hosts are powered off at the same time.", quorum.RuleKeepHost, d.Claims.Machine),
 		reasonLine(quorum.Clip(why, 200)),
 		"Try again in a few seconds; if it stays so, look into Holdfast's log.",
 	}}}}
 }
 
 // hostLoss is the voter on the request's Machine, nil without one, and says why etcd cannot do without the Machine's host for a
-// while, "" if it can. No hook holds a host that is powered off. So what a deletion may not do is not enough: without the host, and
-// without those that are powered off or released, a quorum must be left, also where the voter does not answer Holdfast: it may still
-// vote. Beside the only voter there is none to protect.
+// while, "" if it can. A hook does not stop a power-off, so the checks for a deletion are not sufficient: without this host and
+// without those that are powered off or released, a quorum must remain, even if the voter does not answer Holdfast, because it may still
+// vote. The only voter is exempt.
 func (d *deciding) hostLoss() (voter *quorum.Member, why string) {
 	is, why := d.hosting()
 	if is == quorum.HostingUnknown {
@@ -147,7 +147,7 @@ type HostRequest struct {
 // stands, or the voter does not answer anyway and etcd can do without.
 func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Snapshot) Decision {
 	d := ids.decide(&Request{Operation: OperationUpdate, User: r.User, Namespace: r.MachineNamespace, At: r.At, Old: m, Unread: r.Unread}, s)
-	if m.Mirrored || m.LetGo() {
+	if m.Mirrored || m.DeletingUnheld() {
 		return d.Decision
 	}
 	voter, why := d.hostLoss()

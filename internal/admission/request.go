@@ -31,6 +31,8 @@ type Request struct {
 	Unread string
 	// ByWebhook: what Drops was taken off by a mutating webhook, and not by User.
 	ByWebhook bool
+	// Unenforced: the decision is only reported (Enforcement). Nobody puts hook and latch on then, so a deletion is judged as if step 1 had.
+	Unenforced bool
 }
 
 // Machine is what the request is about: the new object, or for Delete the old one.
@@ -41,7 +43,7 @@ func (r *Request) Machine() *quorum.Machine {
 	return r.Old
 }
 
-// guarded says whether the rules look at the request's Machine. They leave mirrored Machines alone.
+// guarded reports whether the rules look at the request's Machine. They leave mirrored Machines alone.
 func (r *Request) guarded() bool {
 	switch {
 	case r.Old == nil:
@@ -55,7 +57,7 @@ func (r *Request) guarded() bool {
 	}
 }
 
-// Drops says whether the request takes off what holds the Machine: the hook, or where there is none, the latch of a
+// Drops reports whether the request takes off what holds the Machine: the hook, or where there is none, the latch of a
 // deleting Machine.
 func (r *Request) Drops() bool {
 	if r.Old == nil || r.New == nil {
@@ -65,7 +67,7 @@ func (r *Request) Drops() bool {
 		r.Old.Hook != quorum.EntryOurs && r.Old.Deleting() && r.Old.Latch == quorum.EntryOurs && r.New.Latch != quorum.EntryOurs
 }
 
-// becomesGuarded says whether an update makes a Machine a control-plane Machine. No rule has judged what it carries, so it counts
+// becomesGuarded reports whether an update makes a Machine a control-plane Machine. No rule has judged what it carries, so it counts
 // as new.
 func (r *Request) becomesGuarded() bool { return !r.Old.ControlPlane() && r.New.ControlPlane() }
 
@@ -97,11 +99,11 @@ func (ids Identities) Needs(r *Request) Need {
 			return NeedRing
 		}
 	}
-	if ids.Compares(r) || r.Adopts() || r.takesOff(ids.Classify(r.User)) {
+	if ids.Compares(r) || r.Adopts() || r.clearsInstanceByOverride(ids.Classify(r.User)) {
 		return NeedHosts
 	}
 	return NeedNothing
 }
 
-// reaches says whether a Machine that is none of the control plane's has an instance or a Node: it may be one of theirs.
+// reaches reports whether a Machine that is none of the control plane's has an instance or a Node: it may be one of theirs.
 func (r *Request) reaches() bool { return !r.Old.Mirrored && len(r.Old.DeletionKeys(nil)) > 0 }

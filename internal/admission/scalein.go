@@ -37,7 +37,7 @@ func (ids Identities) AdmitScale(d *Decision, r *ScaleRequest) {
 		d.add(quorum.RuleScaleIn, VerdictAllowed,
 			fmt.Sprintf("Holdfast (%s): %s goes %s, one at a time: %s (now %s).", quorum.RuleScaleIn, set, change, then, atMost(quorum.Tolerance(r.From))))
 	default:
-		lines := []string{fmt.Sprintf("Refused (%s): only a person takes %s %s, and %s is none: %s.", quorum.RuleScaleIn, set, change, quorum.Clip(r.User.Name, 80), then)}
+		lines := []string{fmt.Sprintf("Refused (%s): only a person may scale %s %s, and %s is not a person: %s.", quorum.RuleScaleIn, set, change, quorum.Clip(r.User.Name, 80), then)}
 		if r.FromWhy != "" {
 			lines = append(lines, "How many control-plane Machines there are is not known, so it may be fewer. Try again. "+reasonLine(r.FromWhy))
 		}

@@ -43,7 +43,7 @@ type repeats struct {
 	fights map[fight]*count
 }
 
-// counted says whether the event repeats one that was written within the window, and then keeps it.
+// counted reports whether the event repeats one that was written within the window, and then keeps it.
 func (r *repeats) counted(d *admission.Decision, e *auditapi.Event) bool {
 	if e.Annotations[AbandonedAnnotation] != "" {
 		return false

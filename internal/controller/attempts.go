@@ -28,8 +28,8 @@ type trial struct {
 	pause time.Time // when to try again
 }
 
-// actionFailure is what the next plans know of an action that failed, all but since when and why. They make way where etcd refuses to add a
-// member because of voters that it has lost; that it refuses to remove one says nothing of the sort.
+// actionFailure is what the next plans know of an action that failed, all but since when and why. Refused, which lets later steps go ahead,
+// is set only if etcd refuses to add a member because its voters are not connected; a refused removal does not set it.
 func actionFailure(a membership.Action, err error) quorum.Failure {
 	return quorum.Failure{
 		Reason: string(membership.ReasonActionFails), What: a.Describe(), Machine: a.Machine,
@@ -40,7 +40,7 @@ func actionFailure(a membership.Action, err error) quorum.Failure {
 // longDelay is how long an error that is expected to pass may last until it counts as a failure.
 const longDelay = 10 * time.Second
 
-// pausing says whether it is too early to try something again.
+// pausing reports whether it is too early to try something again.
 func (a *attempts) pausing(what string, now time.Time) bool { return now.Before(a.failed[what].pause) }
 
 // resume is how long to wait until the first action may be tried again, at most requeueIdle.
@@ -99,8 +99,8 @@ func (a *attempts) forget(what string) {
 	}
 }
 
-// keep forgets the actions that are not due any more.
-func (a *attempts) keep(due func(what string) bool) {
+// forgetExcept forgets the failures of all actions that are no longer due.
+func (a *attempts) forgetExcept(due func(what string) bool) {
 	for what := range a.failed {
 		if !due(what) {
 			a.forget(what)

@@ -28,7 +28,7 @@ func (r *Reconciler) beginEtcdWait(s *quorum.Snapshot, plan *membership.Plan, tr
 	}
 }
 
-// etcdWaitLasts reads etcd once and says whether the wait goes on. If it does not, it ends the wait.
+// etcdWaitLasts reads etcd once and reports whether the wait goes on. If it does not, it ends the wait.
 func (r *Reconciler) etcdWaitLasts(ctx context.Context) bool {
 	was := r.etcdWait
 	r.etcdWait = etcdWait{}

@@ -52,7 +52,7 @@ type ClusterOperator struct {
 	attempts attempts               // to write the object
 }
 
-// tell brings the object up to date with a look at the cluster. It writes only what has changed.
+// report brings the object up to date with a look at the cluster. It writes only what has changed.
 func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil

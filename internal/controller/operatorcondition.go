@@ -25,7 +25,7 @@ type OperatorCondition struct {
 	again   time.Time              // when to write what has not changed, or could not be written
 }
 
-// tell writes the condition when its status changes, and every now and then.
+// report writes the condition when its status changes, and otherwise at intervals.
 func (o *OperatorCondition) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil

@@ -77,7 +77,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	}
 	if wanted, err := render(stands, s); err == nil {
 		stale := changes(stands, wanted)
-		p.attempts.keep(func(what string) bool {
+		p.attempts.forgetExcept(func(what string) bool {
 			return what == everything || slices.ContainsFunc(stale, func(o client.Object) bool { return nameOf(o) == what })
 		})
 		if len(stale) == 0 {
@@ -127,7 +127,7 @@ func (p *Publisher) failures() []quorum.Failure {
 	return p.attempts.failures()
 }
 
-// pausing says whether it is too early to try again.
+// pausing reports whether it is too early to try again.
 func (p *Publisher) pausing(what string, now time.Time) bool { return p.attempts.pausing(what, now) }
 
 // due are the changes that are to be written now.

@@ -115,7 +115,7 @@ func (k *QuorumGuard) read(ctx context.Context, budget *policyv1.PodDisruptionBu
 	return true, nil
 }
 
-// intact says whether writing the object would change nothing. Only the API server knows: it fills in defaults and
+// intact reports whether writing the object would change nothing. Only the API server knows: it fills in defaults and
 // calls webhooks that change objects, and what they add must not be undone again and again. It is asked once for
 // each generation.
 func (k *QuorumGuard) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {

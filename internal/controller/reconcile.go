@@ -47,7 +47,7 @@ type Reconciler struct {
 	// OperatorCondition tells OLM whether it may upgrade Holdfast; nil for none.
 	OperatorCondition *OperatorCondition
 	// Seen gets what has changed since the last round; nil for none.
-	Seen func(s *quorum.Snapshot, news []membership.Seen)
+	Seen func(s *quorum.Snapshot, news []membership.News)
 
 	memory       observe.Memory
 	changes      membership.Changes
@@ -245,7 +245,7 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 			did.again = requeueAgain
 		}
 	}
-	r.attempts.keep(plan.Tries)
+	r.attempts.forgetExcept(plan.Tries)
 	for _, a := range plan.Actions {
 		if r.attempts.pausing(a.Describe(), s.Now) {
 			continue
@@ -318,7 +318,7 @@ func (r *Reconciler) done(a membership.Action) {
 
 // reportNews passes on what has changed since the last round.
 func (r *Reconciler) reportNews(s *quorum.Snapshot) {
-	if news := r.changes.Since(s); r.Seen != nil {
+	if news := r.changes.Update(s); r.Seen != nil {
 		r.Seen(s, news)
 	}
 }

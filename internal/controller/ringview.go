@@ -42,7 +42,7 @@ type RingView struct {
 	pause   time.Time         // until then nothing is tried
 }
 
-// tell brings the ConfigMap up to date with a look at the cluster.
+// report brings the ConfigMap up to date with a look at the cluster.
 func (v *RingView) report(ctx context.Context, s *quorum.Snapshot) error {
 	if v == nil || s.Now.Before(v.pause) {
 		return nil

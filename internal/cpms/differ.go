@@ -12,7 +12,7 @@ import (
 	"github.com/openshift/cluster-control-plane-machine-set-operator/pkg/machineproviders/providers/openshift/machine/v1beta1/providerconfig"
 )
 
-// known says whether the library reads a platform's provider specs field by field.
+// known reports whether the library reads a platform's provider specs field by field.
 func known(platform configv1.PlatformType) bool {
 	return slices.Contains([]configv1.PlatformType{
 		configv1.AWSPlatformType, configv1.AzurePlatformType, configv1.GCPPlatformType, configv1.NutanixPlatformType,

@@ -126,7 +126,7 @@ func parts(set *machinev1.ControlPlaneMachineSet, infra *configv1.Infrastructure
 	return selector, t, nil
 }
 
-// selectsControlPlane says whether a selector selects no Machine but the control plane's.
+// selectsControlPlane reports whether a selector selects no Machine but the control plane's.
 func selectsControlPlane(selector labels.Selector) bool {
 	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
 		if value, found := selector.RequiresExactMatch(label); found && quorum.ControlPlaneRole(value) {
@@ -145,7 +145,7 @@ func Wanted(set *machinev1.ControlPlaneMachineSet) (*machineset.Set, error) {
 	return &machineset.Set{UID: string(set.UID), Replicas: Replicas(set)}, checkReplicas(set)
 }
 
-// Acts says whether Holdfast reconciles a set.
+// Acts reports whether Holdfast reconciles a set.
 func Acts(set *machinev1.ControlPlaneMachineSet) bool {
 	return taken(set) && set.DeletionTimestamp == nil && set.Spec.State == machinev1.ControlPlaneMachineSetStateActive
 }

@@ -147,7 +147,7 @@ func deliver(ctx context.Context, what string, to *clientv3.Client, send func(co
 	return fmt.Errorf("%s: %w: %w", what, ErrAmbiguous, err)
 }
 
-// refused says whether etcd itself said no. What it says when it gave up waiting (a timeout, a
+// refused reports whether etcd itself said no. What it says when it gave up waiting (a timeout, a
 // change of leader, a shutdown) is about the request's way, not its outcome, and so is every error
 // that is not etcd's own: those are ambiguous.
 func refused(err error) bool {

@@ -57,7 +57,7 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 	return contacts
 }
 
-// quiet says whether an error means that no answer came.
+// quiet reports whether an error means that no answer came.
 func quiet(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return true

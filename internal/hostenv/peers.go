@@ -57,12 +57,12 @@ func (p Peers) At(raw string) string {
 	return ""
 }
 
-// HasURL says whether a list holds a URL, however either is written.
+// HasURL reports whether a list holds a URL, however either is written.
 func HasURL(urls []string, raw string) bool {
 	return slices.ContainsFunc(urls, func(u string) bool { return normal(u) == normal(raw) })
 }
 
-// SameURLs says whether two lists hold the same URLs, in any order.
+// SameURLs reports whether two lists hold the same URLs, in any order.
 func SameURLs(a, b []string) bool {
 	return within(a, b) && within(b, a)
 }

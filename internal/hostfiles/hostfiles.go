@@ -97,7 +97,7 @@ func parse(text []byte) (out []*x509.Certificate) {
 	return out
 }
 
-// signed says whether a certificate, with its chain, is of one of the CAs.
+// signed reports whether a certificate, with its chain, is of one of the CAs.
 func signed(chain []byte, cas []*x509.Certificate) bool {
 	roots, between, certs := x509.NewCertPool(), x509.NewCertPool(), parse(chain)
 	if len(certs) == 0 {
@@ -115,7 +115,7 @@ func signed(chain []byte, cas []*x509.Certificate) bool {
 	return err == nil
 }
 
-// holdsKeys says whether each of the CAs before is among these, by its key: a CA that is renewed keeps it.
+// holdsKeys reports whether each of the CAs before is among these, by its key: a CA that is renewed keeps it.
 func holdsKeys(now, before []*x509.Certificate) bool {
 	keys := sets.New[string]()
 	for _, c := range now {

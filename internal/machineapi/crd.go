@@ -41,7 +41,7 @@ func Unfit(raw []byte) error {
 	return nil
 }
 
-// LosesHooks says whether a Machine CRD, as JSON, serves no version, or has one whose schema has no
+// LosesHooks reports whether a Machine CRD, as JSON, serves no version, or has one whose schema has no
 // place for the names and owners of preDrain and preTerminate hooks or does not take Holdfast's beside
 // another, or no status subresource. The API server drops from every object that it reads or writes what
 // the schema of the version has no place for, refuses to write what the schema does not take, and
@@ -144,7 +144,7 @@ func differs(old, next *apiextensionsv1.JSONSchemaProps) string {
 	return ""
 }
 
-// defaults says whether a schema has a default anywhere.
+// defaults reports whether a schema has a default anywhere.
 func defaults(s *apiextensionsv1.JSONSchemaProps) bool {
 	if s.Default != nil || s.Items != nil && s.Items.Schema != nil && defaults(s.Items.Schema) ||
 		s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil && defaults(s.AdditionalProperties.Schema) {
@@ -161,7 +161,7 @@ func defaults(s *apiextensionsv1.JSONSchemaProps) bool {
 // items stands in a path for the elements of a list.
 const items = "[]"
 
-// keeps says whether a schema has a place for the value at a path, and takes it.
+// keeps reports whether a schema has a place for the value at a path, and takes it.
 func keeps(schema *apiextensionsv1.JSONSchemaProps, value string, path ...string) bool {
 	if len(path) == 0 {
 		return takes(schema, value)
@@ -182,12 +182,12 @@ func keeps(schema *apiextensionsv1.JSONSchemaProps, value string, path ...string
 	return schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields
 }
 
-// wantsMore says whether a hook needs more than a name and an owner.
+// wantsMore reports whether a hook needs more than a name and an owner.
 func wantsMore(schema *apiextensionsv1.JSONSchemaProps) bool {
 	return slices.ContainsFunc(schema.Required, func(field string) bool { return field != "name" && field != "owner" })
 }
 
-// takes says whether a schema takes a text.
+// takes reports whether a schema takes a text.
 func takes(schema *apiextensionsv1.JSONSchemaProps, value string) bool {
 	if schema.Type != "" && schema.Type != "string" ||
 		schema.MaxLength != nil && *schema.MaxLength < int64(len(value)) || schema.MinLength != nil && *schema.MinLength > int64(len(value)) {

@@ -43,7 +43,7 @@ func KeepOwnership(old, next *Object, repair []jsonpatch.Operation) []jsonpatch.
 	return append(repair, jsonpatch.NewOperation("replace", "/metadata/managedFields", old.managedFields))
 }
 
-// claimSame says whether two lists of managers, in any order, claim the same at whatever time.
+// claimSame reports whether two lists of managers, in any order, claim the same at whatever time.
 func claimSame(was, is []byte) bool {
 	before := timeless(was)
 	return before != nil && slices.EqualFunc(before, timeless(is), bytes.Equal)

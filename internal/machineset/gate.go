@@ -108,7 +108,7 @@ func (p *planner) wait(todo, why string) []Action {
 	return nil
 }
 
-// wrecked says whether a Machine will not come up as the set wants it: it is outdated, and has neither a ready Node nor a member. Of one that
+// wrecked reports whether a Machine will not come up as the set wants it: it is outdated, and has neither a ready Node nor a member. Of one that
 // the set created from the template as it is, another would be the same.
 // With strategy OnDelete no Machine is: a person says what is replaced.
 func (p *planner) wrecked(m *quorum.Machine) bool {
@@ -116,7 +116,7 @@ func (p *planner) wrecked(m *quorum.Machine) bool {
 	return p.set.Strategy == StrategyRollingUpdate && p.outdated(m) != "" && !p.set.place(m).Fresh && is == quorum.HostingNothing && !p.ready(m)
 }
 
-// on says whether a member runs on a Machine, which may be nil.
+// on reports whether a member runs on a Machine, which may be nil.
 func (p *planner) on(m *quorum.Machine, member *quorum.Member) bool {
 	return m != nil && p.join.Host(member).Machine() == m
 }

@@ -2,7 +2,7 @@ package machineset
 
 import "github.com/holdfast-dev/holdfast/internal/quorum"
 
-// indexTaken says whether a live Machine has an index, but for those that will not come up and, if one is about to be replaced, for all
+// indexTaken reports whether a live Machine has an index, but for those that will not come up and, if one is about to be replaced, for all
 // that are outdated.
 func (p *planner) indexTaken(index int, replaced *quorum.Machine) bool {
 	for _, m := range p.live {

@@ -20,10 +20,10 @@ const (
 	ReasonInvariantViolated Reason = "InvariantViolated"
 )
 
-// Degrades says whether a Note with this reason means that a person has to do something.
+// Degrades reports whether a Note with this reason means that a person has to do something.
 func (r Reason) Degrades() bool { return r.hinders() || r == ReasonCreationFails }
 
-// hinders says whether no Machine is deleted or rolled out while a Note with this reason stands.
+// hinders reports whether no Machine is deleted or rolled out while a Note with this reason stands.
 func (r Reason) hinders() bool {
 	switch r {
 	case ReasonSetUnusable, ReasonMachineForeign, ReasonMachineUnclear, ReasonTemplateUnfit, ReasonMemberOutside, ReasonInvariantViolated:
@@ -33,7 +33,7 @@ func (r Reason) hinders() bool {
 	}
 }
 
-// Stops says whether at most lost Machines are replaced while a Note with this reason stands, for other reasons than a gate that opens by itself.
+// Stops reports whether at most lost Machines are replaced while a Note with this reason stands, for other reasons than a gate that opens by itself.
 func (r Reason) Stops() bool {
 	return r.hinders() || r == ReasonOperatorPresent || r == ReasonOperatorUnknown || r == ReasonSetInactive
 }

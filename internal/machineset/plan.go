@@ -182,13 +182,13 @@ func (p *planner) counts() Counts {
 	return c
 }
 
-// ready says whether a Machine has a ready Node.
+// ready reports whether a Machine has a ready Node.
 func (p *planner) ready(m *quorum.Machine) bool {
 	n := p.join.Node(m)
 	return n != nil && n.Ready
 }
 
-// votes says whether a Machine, and no other, hosts a healthy voter.
+// votes reports whether a Machine, and no other, hosts a healthy voter.
 func (p *planner) votes(m *quorum.Machine) bool {
 	v := p.join.Voter(m)
 	return v != nil && v.Healthy && p.join.Host(v).Machine() == m
@@ -210,7 +210,7 @@ func (p *planner) note(reason Reason, machine, format string, args ...any) {
 	p.plan.Notes = append(p.plan.Notes, Note{reason, machine, quorum.Clip(fmt.Sprintf(format, args...), 1000)})
 }
 
-// AtRest says whether the set has all that it wants and waits for nothing.
+// AtRest reports whether the set has all that it wants and waits for nothing.
 func (p *Plan) AtRest(set *Set) bool {
 	c := &p.Counts
 	return len(p.Actions) == 0 && len(p.Notes) == 0 && c.Replicas == set.Replicas && c.Unavailable == 0

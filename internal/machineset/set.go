@@ -69,13 +69,13 @@ func (s *Set) place(m *quorum.Machine) Place {
 	return Place{Unclear: "its spec has not been read"}
 }
 
-// owns says whether the set is the Machine's controller.
+// owns reports whether the set is the Machine's controller.
 func (s *Set) owns(m *quorum.Machine) bool {
 	c := m.Controller()
 	return c != nil && c.UID == s.UID
 }
 
-// Reconciled says whether Holdfast acts by the set: its replicas then say how many voters are wanted.
+// Reconciled reports whether Holdfast acts by the set: its replicas then say how many voters are wanted.
 func (s *Set) Reconciled() bool {
 	return s.Taken && s.Active && !s.Deleting && s.OtherOperator == "" && s.OperatorWhy == "" && s.Unusable == ""
 }

@@ -57,7 +57,7 @@ func (p *planner) deletionOrder(a, b *quorum.Machine) int {
 	return cmp.Or(p.leaving(a).Compare(p.leaving(b)), cmp.Compare(a.Name, b.Name))
 }
 
-// The ranks of quorum.Leaving.
+// The ranks of quorum.RemovalRank.
 const (
 	rankLearner   = iota // hosts a learner that no seat waits for: while it is there, the gate is shut for others
 	rankIdle             // hosts no voter, and is outdated or not the one that is to replace another
@@ -66,9 +66,9 @@ const (
 	rankUpdated
 )
 
-func (p *planner) leaving(m *quorum.Machine) quorum.Leaving {
+func (p *planner) leaving(m *quorum.Machine) quorum.RemovalRank {
 	voter := p.join.Voter(m)
-	l := quorum.Leaving{Lost: voter != nil && p.s.Dead(voter), Rank: rankUpdated, Crowd: p.inDomain(p.set.place(m).Domain, nil)}
+	l := quorum.RemovalRank{Lost: voter != nil && p.s.Dead(voter), Rank: rankUpdated, Crowd: p.inDomain(p.set.place(m).Domain, nil)}
 	if voter != nil {
 		l.Since = m.CreatedAt
 	}
@@ -90,7 +90,7 @@ func (p *planner) leaving(m *quorum.Machine) quorum.Leaving {
 	return l
 }
 
-// succeeded says whether an outdated Machine's index is that of an updated one.
+// succeeded reports whether an outdated Machine's index is that of an updated one.
 func (p *planner) succeeded(m *quorum.Machine) bool {
 	i := p.set.place(m).Index
 	return i != nil && p.outdated(m) != "" && p.indexTaken(*i, m)

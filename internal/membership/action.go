@@ -107,10 +107,10 @@ func (k Kind) String() string {
 	}[k]
 }
 
-// Membership says whether the action changes etcd: at most one such action a round.
+// Membership reports whether the action changes etcd: at most one such action a round.
 func (k Kind) Membership() bool { return k >= KindRemoveLearner }
 
-// Locks says whether the action, planned on a Snapshot, is made under the membership lock: a change of etcd, a final release, which takes a
+// Locks reports whether the action, planned on a Snapshot, is made under the membership lock: a change of etcd, a final release, which takes a
 // voter away just the same, and what lowers the quorum guard's budget, on which a promotion that another replica is about to make may rely.
 func (a Action) Locks(s *quorum.Snapshot) bool {
 	switch c := a.Change.(type) {
@@ -155,13 +155,13 @@ func (a Action) MemberID() quorum.MemberID {
 	return 0
 }
 
-// Final says whether the action lets a Machine go that may host a member.
+// Final reports whether the action lets a Machine go that may host a member.
 func (a Action) Final() bool {
 	release, ok := a.Change.(ReleaseHook)
 	return ok && release.Final
 }
 
-// Same says whether two actions do the same thing: what a second look at the cluster must confirm
+// Same reports whether two actions do the same thing: what a second look at the cluster must confirm
 // before an irreversible one is made.
 func (a Action) Same(b Action) bool { return a.UID == b.UID && reflect.DeepEqual(a.Change, b.Change) }
 
@@ -227,8 +227,8 @@ func (c AddLearner) describe(machine string) string {
 	return fmt.Sprintf("add a learner for Machine %s at %s", machine, c.PeerURL)
 }
 
-// Shows says whether the cluster is as the action leaves it. An answer that got lost may belong to a change that was made:
-// this is how one finds out. False also stands for what a Snapshot does not tell.
+// Shows reports whether the Snapshot shows the result of the action. If the answer to a change was lost, this tells whether it was made.
+// False can also mean that a Snapshot cannot show it.
 func Shows(s *quorum.Snapshot, a Action) bool {
 	if a.Kind().Membership() && !s.Ring.Known {
 		return false

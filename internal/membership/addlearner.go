@@ -16,7 +16,7 @@ import (
 func (p *planner) addLearner() []Action {
 	// A Machine without hook and latch gets no member.
 	m := p.waitingMachine(func(m *quorum.Machine) bool {
-		return p.roomFor(m) && p.free(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
+		return p.roomFor(m) && p.canAddOn(m) && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs
 	})
 	if m == nil || p.listedTwice() != "" {
 		return nil
@@ -95,23 +95,25 @@ func (p *planner) listedAt(n *quorum.Node) (out []*quorum.Member) {
 
 func anyMachine(*quorum.Machine) bool { return true }
 
-// hostGoesWithAnother says whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
+// hostGoesWithAnother reports whether a Machine that is being deleted claims the host of this one, and takes it along when it goes.
 func (p *planner) hostGoesWithAnother(m *quorum.Machine) bool {
 	return slices.ContainsFunc(slices.Concat(p.s.Claimants, p.s.Machines), func(c quorum.Machine) bool {
-		return c.Deleting() && p.s.Takes(&c, m) != ""
+		return c.Deleting() && p.s.HostKeyShared(&c, m) != ""
 	})
 }
 
-// free says whether a member may be added on a Machine's Node, as far as the others go: it is known where each of them runs.
-func (p *planner) free(m *quorum.Machine) bool {
+// canAddOn reports whether the listed members allow a new one on a Machine's Node: none is joined to the Machine or listed at the new peer URL,
+// and the host of every member is known.
+func (p *planner) canAddOn(m *quorum.Machine) bool {
 	return m.Unread == "" && len(p.join.Joined(m)) == 0 && len(p.listedAt(p.join.Node(m))) == 0 && p.join.Known()
 }
 
 func (p *planner) hasLearner() bool { return p.learners() > 0 }
 
-// roomFor says whether a Machine may get a learner now: the first always, others only where every voter takes them, and every learner
-// that answers. One that does not answer cannot be asked. If it takes fewer it crashes or does not start, is not promoted, and gives way in
-// the end (hampered). A Machine whose Node gave way gets its next learner only where there is no other.
+// roomFor reports whether a Machine may get a learner now: the first always; another one only below Limits.MaxLearners, and if every voter and
+// every learner that answers accepts that many (--max-learners). A learner that does not answer cannot be asked: if its limit is lower, its
+// etcd crashes or does not start, and the learner gives way later (blockedByOtherLearner). A Machine whose Node gave way gets a learner only
+// if there is no other learner.
 func (p *planner) roomFor(m *quorum.Machine) bool {
 	return !p.hasLearner() || p.learners() < p.s.Limits.MaxLearners && p.takesNoMore() == nil && p.join.Node(m).GaveWayAt.IsZero()
 }

@@ -14,7 +14,7 @@ import (
 func (p *planner) explainWaiting() {
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if m.Deleting() && m.LetGo() && len(m.OtherHooks) > 0 {
+		if m.Deleting() && m.DeletingUnheld() && len(m.OtherHooks) > 0 {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is let go by Holdfast, and held by another lifecycle hook, %s: its owner takes that off", m.Name, strings.Join(m.OtherHooks, " and "))
 		}
 		if !m.Deleting() || m.Mirrored || m.Hook == quorum.EntryAbsent { // without a hook: finalRelease tells

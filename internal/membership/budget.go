@@ -34,16 +34,16 @@ func (p *planner) keepQuorumGuard() []Action {
 		if g.MinAvailable == nil || node.Cordoned || !p.nodeNeedsPod(node) || slices.ContainsFunc(g.Pods, func(pod quorum.GuardPod) bool { return pod.Node == node.Name && pod.Owner != quorum.PodOwnerOther }) {
 			continue
 		}
-		if addr, ok := p.asksAt(node); ok {
+		if addr, ok := p.probeAddress(node); ok {
 			out = append(out, Action{Step: 8, Change: CreateGuardPod{node.Name, addr}, Why: "it hosts an etcd member, or is about to"})
 		}
 	}
 	return out
 }
 
-// asksAt is the address at which the guard pod of a Node asks its member: by the member's client URLs, or its peer URLs; before it is
+// probeAddress is the address at which the guard pod of a Node asks its member: by the member's client URLs, or its peer URLs; before it is
 // added, where it will listen.
-func (p *planner) asksAt(node *quorum.Node) (addr netip.Addr, ok bool) {
+func (p *planner) probeAddress(node *quorum.Node) (addr netip.Addr, ok bool) {
 	for _, m := range p.join.MembersOn(node) {
 		for _, urls := range [...][]string{m.ClientURLs, m.PeerURLs} {
 			at := quorum.PeerHostsOf(urls)
@@ -65,10 +65,10 @@ func leastReady(voters, desired int) int {
 	return voters - min(1, quorum.Tolerance(voters))
 }
 
-// minAvailable is the budget's minAvailable. It is sized for the present voters; while a Machine is on its way to a seat it lets none of
-// them go, and before a promotion it is sized for one more already. Each
-// pod that no Node needs adds one (somebody else's pod, an old guard's, or one of a Node that no longer needs it), unless the pod
-// is being deleted: the budget would count it as a ready voter.
+// minAvailable is the budget's minAvailable. It is computed from the present voters. If a seat is free, it is computed for one voter more
+// while there is a learner; without one, while a Machine is about to host a member, it is at least the number of voters, so that none can be
+// drained. Each pod that no Node needs adds one (somebody else's pod, an old guard's, or one of a Node that no longer needs it), unless the
+// pod is being deleted: the budget would count it as a ready voter.
 func (p *planner) minAvailable() int {
 	voters, _ := p.s.Ring.Voters()
 	n := leastReady(voters, p.s.Desired)
@@ -87,7 +87,7 @@ func (p *planner) minAvailable() int {
 	return n
 }
 
-// onTheWay says whether a Machine without a member is to host one: its Node is ready, or it is too new for anybody to ask where its Node is.
+// onTheWay reports whether a Machine without a member is to host one: its Node is ready, or it is too new for anybody to ask where its Node is.
 func (p *planner) onTheWay() bool {
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
@@ -100,7 +100,7 @@ func (p *planner) onTheWay() bool {
 	return false
 }
 
-// nodeNeedsPod says whether a Node is to have a guard pod.
+// nodeNeedsPod reports whether a Node is to have a guard pod.
 func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
@@ -118,18 +118,18 @@ func GuardNodes(s *quorum.Snapshot) (names []string) {
 	return names
 }
 
-// nodeLacksPod says whether a Node is without a guard pod that it should have by now.
+// nodeLacksPod reports whether a Node is without a guard pod that it should have by now.
 func (p *planner) nodeLacksPod(n *quorum.Node) bool {
 	return p.nodeNeedsPod(n) && !n.Cordoned && p.s.QuorumGuard.Pod(n.Name) == nil && (p.s.Mode == quorum.ModeFull || len(p.join.MembersOn(n)) > 0)
 }
 
-// podWanted says whether a pod of the guard is to be there: it is one for a Node that needs one.
+// podWanted reports whether a pod of the guard is to be there: it is one for a Node that needs one.
 func (p *planner) podWanted(pod *quorum.GuardPod) bool {
 	node := p.s.Node(pod.Node)
 	return pod.Owner == quorum.PodOwnerGuard && node != nil && p.nodeNeedsPod(node)
 }
 
-// holdsPromotion says whether the budget would let one voter too many be drained once a learner is promoted.
+// holdsPromotion reports whether the budget would let one voter too many be drained once a learner is promoted.
 func (p *planner) holdsPromotion() bool {
 	return p.s.QuorumGuard.Manageable() && !p.s.QuorumGuard.AtLeast(p.minAvailable())
 }
@@ -153,20 +153,20 @@ func (p *planner) whyUnwanted(pod *quorum.GuardPod) string {
 	}
 }
 
-// machineReleased says whether nothing holds the Machine of a Node any more.
+// machineReleased reports whether nothing holds the Machine of a Node any more.
 func (p *planner) machineReleased(n *quorum.Node) bool {
-	return p.isNodeOf(n, (*quorum.Machine).LetGo)
+	return p.hasMachineWhere(n, (*quorum.Machine).DeletingUnheld)
 }
 
 // machineReleasing reports whether the Machine of a Node is released, or is being deleted, is in the ledger, and may be released.
 func (p *planner) machineReleasing(n *quorum.Node) bool {
-	return p.machineReleased(n) || p.isNodeOf(n, func(m *quorum.Machine) bool {
+	return p.machineReleased(n) || p.hasMachineWhere(n, func(m *quorum.Machine) bool {
 		return m.Deleting() && p.s.Ledger.Has(m.UID) && p.join.MayRelease(m)
 	})
 }
 
-// isNodeOf says whether a Node is that of a Machine of that kind.
-func (p *planner) isNodeOf(n *quorum.Node, kind func(*quorum.Machine) bool) bool {
+// hasMachineWhere reports whether the Node belongs to a Machine for which kind returns true.
+func (p *planner) hasMachineWhere(n *quorum.Node, kind func(*quorum.Machine) bool) bool {
 	for i := range p.s.Machines {
 		if m := &p.s.Machines[i]; n != nil && p.join.Node(m) == n && kind(m) {
 			return true
@@ -176,7 +176,7 @@ func (p *planner) isNodeOf(n *quorum.Node, kind func(*quorum.Machine) bool) bool
 }
 
 // releasePod is the guard pod that goes with a Machine that is let go, nil for none: left there it would stand for a voter that
-// counts as lost, and the budget would let another be drained in its place. ok says whether it may go now: once the budget is sized so that
+// counts as lost, and the budget would let another be drained in its place. ok reports whether it may go now: once the budget is sized so that
 // nothing can be drained any more, and enough of the other guard pods are ready. A person who lifted the rule escape-hatch waives both.
 func (p *planner) releasePod(m *quorum.Machine) (pod *quorum.GuardPod, ok bool) {
 	n := p.join.Node(m)
@@ -196,21 +196,21 @@ func (p *planner) releasePod(m *quorum.Machine) (pod *quorum.GuardPod, ok bool) 
 	return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.AtLeast(p.minAvailable())
 }
 
-// outdated says whether a pod of the guard is to be made anew now: if it is ready, only while all others are, so that a drain
-// waits for one pod at most.
+// outdated reports whether a guard pod is to be recreated now. A ready pod is recreated only while no Node lacks its ready guard pod,
+// so that a drain waits for at most one pod.
 func (p *planner) outdated(pod *quorum.GuardPod) bool {
 	node := p.s.Node(pod.Node)
 	if pod.Deleting || node == nil || !p.podWanted(pod) {
 		return false
 	}
-	addr, ok := p.asksAt(node)
+	addr, ok := p.probeAddress(node)
 	if !pod.Outdated && (!ok || addr == pod.Address) {
 		return false
 	}
 	return !pod.Ready || !p.podMissing()
 }
 
-// podMissing says whether a Node that is to have a ready guard pod has none.
+// podMissing reports whether a Node that is to have a ready guard pod has none.
 func (p *planner) podMissing() bool {
 	for i := range p.s.Nodes {
 		n := &p.s.Nodes[i]

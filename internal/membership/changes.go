@@ -8,22 +8,21 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Seen is one thing that is new in a look, for people: nothing is decided by it.
-type Seen struct {
+// News is a change that the last read of the cluster showed, for people: nothing is decided by it.
+type News struct {
 	Machine, UID string // that it is about, "" for none or for the control plane as a whole
 	Said         string
 }
 
-// Changes compares each look with the one before: what is new of etcd's members and of the control plane's Machines. The zero value
-// has seen nothing.
+// Changes compares each read of the cluster with the one before. The zero value has seen nothing.
 type Changes struct {
 	looked   bool
-	known    bool // etcd could be read at the last look
+	known    bool // etcd could be read the last time
 	leader   quorum.MemberID
 	members  map[quorum.MemberID]hosted // as they were when etcd was last read
 	machines map[string]quorum.Machine  // by UID
 
-	news []Seen
+	news []News
 }
 
 // hosted is a member and the Machine that it was on, if that was one for sure.
@@ -32,8 +31,8 @@ type hosted struct {
 	machine, uid string
 }
 
-// Since is what is new since the previous look. At the first look everything is new.
-func (c *Changes) Since(s *quorum.Snapshot) []Seen {
+// Update returns what has changed in etcd's members and the control plane's Machines since its last call.
+func (c *Changes) Update(s *quorum.Snapshot) []News {
 	c.news = nil
 	if !c.looked && s.Ring.Known {
 		voters, healthy := s.Ring.Voters()
@@ -46,7 +45,7 @@ func (c *Changes) Since(s *quorum.Snapshot) []Seen {
 }
 
 func (c *Changes) add(machine, uid, said string, args ...any) {
-	c.news = append(c.news, Seen{machine, uid, fmt.Sprintf(said, args...)})
+	c.news = append(c.news, News{machine, uid, fmt.Sprintf(said, args...)})
 }
 
 func (c *Changes) ofEtcd(s *quorum.Snapshot) {

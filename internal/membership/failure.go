@@ -17,9 +17,9 @@ func Failing(s *quorum.Snapshot, a Action) *quorum.Failure {
 	return nil
 }
 
-// allFailing says whether all of a step's actions have failed for some time, so that the next step need not wait for them: one Machine
-// that cannot be changed holds up no other. Of changes of etcd's members there is one in a round, so these are waited for, but for the last
-// step's that etcd refuses.
+// allFailing reports whether all of a step's actions have failed for some time, so that the next step need not wait for them: one Machine
+// that cannot be changed holds up no other. A failing change of etcd's members or final release does hold up the next step,
+// except an AddLearner that etcd refuses.
 func (p *planner) allFailing(actions []Action) bool {
 	for _, a := range actions {
 		f := Failing(p.s, a)

@@ -47,8 +47,8 @@ func (p *planner) finalRelease() []Action {
 	if len(next) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(next, func(a, b *quorum.Machine) int { return cmp.Compare(p.turn(a), p.turn(b)) })
-	unusable, tie := p.s.Ledger.Unusable(), len(next) > 1 && p.turn(next[0]) == undrained
+	slices.SortStableFunc(next, func(a, b *quorum.Machine) int { return cmp.Compare(p.releasePriority(a), p.releasePriority(b)) })
+	unusable, tie := p.s.Ledger.Unusable(), len(next) > 1 && p.releasePriority(next[0]) == undrained
 	for _, m := range next {
 		switch {
 		case unusable != "":
@@ -62,17 +62,17 @@ func (p *planner) finalRelease() []Action {
 		return nil
 	}
 	m := next[0]
-	record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.membersPerhapsOn(m), At: p.s.Now}
+	record := quorum.Release{Machine: m.Name, UID: m.UID, Members: p.candidateMembers(m), At: p.s.Now}
 	if !p.join.QuorumWithout(m) {
 		record.By = m.LiftedBy()
 	}
 	return []Action{{Step: 2, Machine: m.Name, UID: m.UID, Change: RecordRelease{record}, Why: p.whyReleased(m)}}
 }
 
-// turn is a Machine's place among several whose hooks are off: first those that are drained now or were, and those that have no Node; then
-// those whose rule a person lifted; then the rest. The machine controller cordons the Node of one, and drains no other of the control plane's
-// until that one is gone.
-func (p *planner) turn(m *quorum.Machine) int {
+// releasePriority is the priority of a Machine among several whose hooks are off: first Machines that are or were drained or have no Node; then
+// Machines for which a person lifted rule escape-hatch; then the others. The machine controller cordons one control-plane Node and drains
+// no other until that Machine is gone.
+func (p *planner) releasePriority(m *quorum.Machine) int {
 	switch n := p.s.Node(m.NodeName); {
 	case n == nil || n.Cordoned || m.Drained:
 		return drained
@@ -88,8 +88,8 @@ const (
 	undrained
 )
 
-// membersPerhapsOn are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
-func (p *planner) membersPerhapsOn(m *quorum.Machine) []quorum.MemberID {
+// candidateMembers are the members that a Machine hosts, surely or perhaps; of a ring that is not known, those of its evidence.
+func (p *planner) candidateMembers(m *quorum.Machine) []quorum.MemberID {
 	var out []quorum.MemberID
 	for _, member := range p.join.Members(m) {
 		out = append(out, member.ID)

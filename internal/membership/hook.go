@@ -54,11 +54,11 @@ func (p *planner) evidence(m *quorum.Machine, members []*quorum.Member) quorum.E
 	return e
 }
 
-// runsOn says whether a member runs on a Machine for sure. A dead member whose record names a Machine that is gone does not: the host may
+// runsOn reports whether a member runs on a Machine for sure. A dead member whose record names a Machine that is gone does not: the host may
 // have come back with the same address. Nor does one whose address the Machine's Node alone has, where it may be forged, nor one that is listed at the peer URL of the member that runs there.
 func (p *planner) runsOn(m *quorum.Machine, member *quorum.Member) bool {
 	host := p.join.Host(member)
-	return m != nil && host.Machine() == m && host.Own && (member.Healthy || host.Departed == nil) && p.join.Runs(member)
+	return m != nil && host.Machine() == m && host.AddressConfirmed && (member.Healthy || host.Departed == nil) && p.join.Runs(member)
 }
 
 // recordsToKeep are the evidence of every listed member, by the Machine that hosts it now, else as it was

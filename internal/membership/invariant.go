@@ -147,7 +147,7 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 	return "", ""
 }
 
-// removalFollows says whether a voter can be removed once one more serves: one that leaves, or that the set may delete.
+// removalFollows reports whether a voter can be removed once one more serves: one that leaves, or that the set may delete.
 func removalFollows(s *quorum.Snapshot) bool {
 	j := quorum.NewJoin(s)
 	for k := range s.Ring.Members {

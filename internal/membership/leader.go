@@ -12,9 +12,9 @@ func (p *planner) moveLeader(step int, from, to *quorum.Member, why string) Acti
 	return Action{Step: step, Machine: machine, UID: uid, Change: MoveLeader{From: Member{from.ID, from.Name}, To: Member{to.ID, to.Name}}, Why: why}
 }
 
-// successor is the healthy voter that leadership moves to, nil if there is none: one that stays if there is one, and of those the
-// one on the newest Machine, as the oldest are the next to be replaced where all are. A leader that joined just now refuses
-// the removal that is to come until the others have been connected to it for some seconds, so such a one comes last.
+// successor is the healthy voter that leadership moves to, nil if there is none: Preferred, in this order: a voter that is not leaving; one
+// that has been healthy for SettledAfter, because a new leader refuses removals until the others have been connected to it for some seconds;
+// the one on the newest Machine, because when all are replaced the oldest come next.
 func (p *planner) successor(leader *quorum.Member) *quorum.Member {
 	var found *quorum.Member
 	for k := range p.s.Ring.Members {
@@ -26,7 +26,7 @@ func (p *planner) successor(leader *quorum.Member) *quorum.Member {
 	return found
 }
 
-// leaderLess says whether a healthy voter is to lead rather than another.
+// leaderLess reports whether a healthy voter is to lead rather than another.
 func (p *planner) leaderLess(a, b *quorum.Member) bool {
 	switch settled := p.connectedLongEnough(a.Since); {
 	case p.isLeaving(a) != p.isLeaving(b):
@@ -39,7 +39,7 @@ func (p *planner) leaderLess(a, b *quorum.Member) bool {
 	return a.Since.Before(b.Since)
 }
 
-// connectedLongEnough says whether a member that has been healthy since then is connected for long enough that etcd counts it.
+// connectedLongEnough reports whether a member that has been healthy since then is connected for long enough that etcd counts it.
 func (p *planner) connectedLongEnough(since time.Time) bool {
 	return !since.IsZero() && p.s.Now.Sub(since) >= p.s.Limits.SettledAfter
 }

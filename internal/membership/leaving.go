@@ -1,13 +1,12 @@
 package membership
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// isLeaving says whether a voter is to go: its Machine is deleting, it is stale, or the installer's.
+// isLeaving reports whether a voter is to go: its Machine is deleting, it is stale, or the installer's.
 func (p *planner) isLeaving(m *quorum.Member) bool {
 	return p.join.Replacing(m) || p.join.Stale(m) || p.join.Host(m).Bootstrap
 }
@@ -35,24 +34,10 @@ func (p *planner) whyLeaving(m *quorum.Member) string {
 	return "its Machine is gone"
 }
 
-// bootstrapWaits says whether a member is the installer's and is still needed: until the installation is over, an API server
+// bootstrapWaits reports whether a member is the installer's and is still needed: until the installation is over, an API server
 // may know of no other. One that has been dead for longer than a restart takes is not needed.
 func (p *planner) bootstrapWaits(m *quorum.Member) bool {
 	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)
-}
-
-// removalOrder orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
-// domain, then the longest deleting.
-func (p *planner) removalOrder(a, b *quorum.Member) int {
-	return cmp.Or(p.leaving(a).Compare(p.leaving(b)), cmp.Compare(a.ID, b.ID))
-}
-
-func (p *planner) leaving(m *quorum.Member) quorum.Leaving {
-	l := quorum.Leaving{Lost: !p.join.StaysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
-	if p.join.Host(m).Bootstrap {
-		l.Rank = 0
-	}
-	return l
 }
 
 // zone is the failure domain of a member, "" if it is not known.

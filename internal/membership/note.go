@@ -55,7 +55,7 @@ const (
 	ReasonClusterUnreadable       Reason = "ClusterUnreadable"
 )
 
-// Degrades says whether a Note with this reason means that something is wrong, rather than on its way.
+// Degrades reports whether a Note with this reason means that something is wrong, rather than on its way.
 func (r Reason) Degrades() bool {
 	return r != ReasonReplacementWaits && r != ReasonLearnerBehind && r != ReasonEtcdVotersGrown && r != ReasonMachineMirrored && r != ReasonBootstrapMemberWaits
 }

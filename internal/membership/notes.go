@@ -13,7 +13,7 @@ import (
 // nodeStartupTimeout is for how long a new Machine may be without a Node before that is reported.
 const nodeStartupTimeout = 30 * time.Minute
 
-// observe adds the notes that hold whichever step acts, and says whether a learner is under way.
+// observe adds the notes that hold whichever step acts, and reports whether a learner is under way.
 func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
@@ -232,13 +232,13 @@ func (p *planner) noteUnseen(m *quorum.Machine) {
 // one is cordoned, and that one's Machine is not on its way out.
 func (p *planner) noteUndrained(m *quorum.Machine) {
 	node := p.join.Node(m)
-	if !m.LetGo() || m.Mirrored || node == nil || node.Cordoned {
+	if !m.DeletingUnheld() || m.Mirrored || node == nil || node.Cordoned {
 		return
 	}
 	for i := range p.s.Nodes {
 		other := &p.s.Nodes[i]
 		owner := p.join.Owner(other)
-		if !other.Cordoned || owner != nil && owner.LetGo() {
+		if !other.Cordoned || owner != nil && owner.DeletingUnheld() {
 			continue
 		}
 		p.note(ReasonDrainBlocked, m.Name, "Machine %s is let go, and is not drained: the machine controller drains no control-plane Node while Node %s is cordoned. If that one stays: kubectl uncordon %s",

@@ -26,7 +26,7 @@ type Plan struct {
 	Violated Invariant
 }
 
-// Tries says whether what is the Describe text of one of the plan's actions, or of the refused one. The reconciler forgets the failures of
+// Tries reports whether what is the Describe text of one of the plan's actions, or of the refused one. The reconciler forgets the failures of
 // all others.
 func (p *Plan) Tries(what string) bool {
 	return what == p.Refused || slices.ContainsFunc(p.Actions, func(a Action) bool { return a.Describe() == what })

@@ -28,14 +28,14 @@ func (p *planner) promote() []Action {
 	return nil
 }
 
-// takesAll says whether the learner's own limit (etcd's --max-learners) is at least the number of learners there are. If it is lower, its etcd
+// takesAll reports whether the learner's own limit (etcd's --max-learners) is at least the number of learners there are. If it is lower, its etcd
 // crashes when another learner starts. A voter must not crash so. With one learner, or where Holdfast adds one at a time, the limit does not matter.
 func (p *planner) takesAll(learner *quorum.Member) bool {
 	n := p.learners()
 	return n == 1 || p.s.Limits.MaxLearners == 1 || learner.MaxLearners >= n
 }
 
-// seatFree says whether a voter may be added: there are fewer voters than desired; or a voter is leaving, or the set deletes a voter's
+// seatFree reports whether a voter may be added: there are fewer voters than desired; or a voter is leaving, or the set deletes a voter's
 // Machine after this promotion (Surge), and once the learner votes that voter can be removed. So there is one voter too many for a short
 // time only.
 func (p *planner) seatFree() bool {

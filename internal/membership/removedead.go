@@ -18,7 +18,7 @@ func (p *planner) removeDead() []Action {
 	}
 	refused := p.addRefused() != nil
 	otherWay := p.waitingMachine(func(m *quorum.Machine) bool {
-		return p.free(m) && p.join.Node(m).GaveWayAt.IsZero()
+		return p.canAddOn(m) && p.join.Node(m).GaveWayAt.IsZero()
 	}) != nil
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]

@@ -51,14 +51,14 @@ func (p *planner) removeLearner() []Action {
 func (p *planner) whyGivesWay(learner *quorum.Member, host *quorum.Host) string {
 	waits := p.waitingMachine(func(o *quorum.Machine) bool { return !slices.Contains(host.Machines, o) })
 	switch {
-	case waits != nil && p.addRefused() == nil && p.roomFor(waits) && p.free(waits): // it gets a learner of its own
+	case waits != nil && p.addRefused() == nil && p.roomFor(waits) && p.canAddOn(waits): // it gets a learner of its own
 	case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):
 		return fmt.Sprintf("it made no progress for %s, and Machine %s waits", p.turnLength(host.Machine(), waits), waits.Name)
 	}
 	if at := p.deserted(learner); at != "" && p.stalled(learner, p.s.Limits.StallAfter) {
 		return fmt.Sprintf("it made no progress for %s, and its host is not at %s any more", p.s.Limits.StallAfter, at)
 	}
-	if p.hampered(learner) {
+	if p.blockedByOtherLearner(learner) {
 		return fmt.Sprintf("beside another learner it does not get on; perhaps etcd takes one at a time there (--max-learners=%d)", p.s.Limits.MaxLearners)
 	}
 	return ""
@@ -74,9 +74,9 @@ func (p *planner) deserted(learner *quorum.Member) string {
 	return at
 }
 
-// hampered says whether a learner has stood still beside another for so long that the other may be why: etcd does not start where it takes
-// one, and a learner that does not say what it takes is not promoted beside another.
-func (p *planner) hampered(m *quorum.Member) bool {
+// blockedByOtherLearner reports whether a learner has stood still beside another for so long that the other may be the cause: an etcd with
+// --max-learners=1 does not start beside another learner, and a learner that does not report its limit is not promoted beside another.
+func (p *planner) blockedByOtherLearner(m *quorum.Member) bool {
 	if p.learners() < 2 || p.s.Limits.MaxLearners == 1 {
 		return false
 	}
@@ -84,7 +84,7 @@ func (p *planner) hampered(m *quorum.Member) bool {
 		p.s.Steady(m) && !p.takesAll(m) && !m.CaughtUpAt.IsZero() && p.s.Now.Sub(m.CaughtUpAt) >= p.s.Limits.StallAfter
 }
 
-// stalled says whether a learner that is not caught up has made no progress for that long.
+// stalled reports whether a learner that is not caught up has made no progress for that long.
 func (p *planner) stalled(m *quorum.Member, after time.Duration) bool {
 	return !p.s.CaughtUp(m) && !m.ProgressAt.IsZero() && p.s.Now.Sub(m.ProgressAt) >= after
 }

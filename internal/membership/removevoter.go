@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -53,4 +54,18 @@ func (p *planner) quorumAfterRemoving(without *quorum.Member) bool {
 		alive--
 	}
 	return alive >= quorum.Size(voters-1)
+}
+
+// removalOrder orders leaving voters: unhealthy first, then the bootstrap member, then the most crowded failure
+// domain, then the longest deleting.
+func (p *planner) removalOrder(a, b *quorum.Member) int {
+	return cmp.Or(p.removalRank(a).Compare(p.removalRank(b)), cmp.Compare(a.ID, b.ID))
+}
+
+func (p *planner) removalRank(m *quorum.Member) quorum.RemovalRank {
+	l := quorum.RemovalRank{Lost: !p.join.StaysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
+	if p.join.Host(m).Bootstrap {
+		l.Rank = 0
+	}
+	return l
 }

@@ -133,7 +133,7 @@ func Learners(s *quorum.Snapshot) (waiting, receiving int) {
 // receivedLately is how long ago a learner that is being sent data has grown at most, seen by looks that are ten seconds apart.
 const receivedLately = 15 * time.Second
 
-// receiving says whether a learner is being sent the data that it lacks.
+// receiving reports whether a learner is being sent the data that it lacks.
 func (p *planner) receiving(m *quorum.Member) bool {
 	return m.Receiving || m.Healthy && !p.s.CaughtUp(m) && p.s.Now.Sub(m.ProgressAt) < receivedLately
 }

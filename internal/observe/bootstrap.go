@@ -43,7 +43,7 @@ func (o *Observer) installation(ctx context.Context, s *quorum.Snapshot) (err er
 	return nil
 }
 
-// hosted says whether a member has such a host.
+// hosted reports whether a member has such a host.
 func hosted(s *quorum.Snapshot, is func(*quorum.Host) bool) bool {
 	join := quorum.NewJoin(s)
 	for k := range s.Ring.Members {

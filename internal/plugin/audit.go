@@ -122,7 +122,7 @@ func when(flag, value string, now time.Time) (time.Time, error) {
 	return time.Time{}, usage("--%s is %q; it is an age such as 90m or a time such as 2026-03-01T12:00:00Z", flag, value)
 }
 
-// wants says whether the filters let an entry through. One that stands for several lies between the
+// wants reports whether the filters let an entry through. One that stands for several lies between the
 // first and the last of them.
 func (o *auditOptions) wants(e *audit.Entry) bool {
 	match := func(wanted []string, has ...string) bool {

@@ -67,11 +67,17 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	c.warnings.out = io.Discard // the last line says what the trial was answered
 	waited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
+	rounds := waited
+	if o.wait { // a round that the deadline cut short would say nothing
+		var stop context.CancelFunc
+		rounds, stop = context.WithTimeout(ctx, o.timeout+20*time.Second)
+		defer stop()
+	}
 	again := time.NewTicker(2 * time.Second)
 	defer again.Stop()
 	told := ""
 	for {
-		found := c.tried(waited)
+		found := c.tried(rounds)
 		verdict := found.verdict()
 		if !o.wait || verdict == "" {
 			found.print(t.out)
@@ -172,7 +178,7 @@ func (c checks) run(ctx context.Context) checks {
 	return c
 }
 
-// guardLine says whether the guard is in force, as far as that is seen without a trial.
+// guardLine reports whether the guard is in force, as far as that is seen without a trial.
 func (c *cluster) guardLine(ctx context.Context) string {
 	return cmp.Or(c.seen(ctx).verdict(), "webhooks and policies are registered; kubectl holdfast check tries them")
 }

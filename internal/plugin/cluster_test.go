@@ -287,7 +287,7 @@ func TestCluster(t *testing.T) {
 		"replace-taken":       {args: "replace master-0 --name master-2 --yes", status: 1},
 		"replace-no":          {args: "replace master-0 --name new-0", in: "yes\n", status: 1, then: alone},
 		"replace-placeholder": {args: "replace master-0 --instance-type ... --yes", status: 2, then: alone},
-		"replace-gone":        {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest"},
+		"replace-gone":        {args: "replace master-9 --yes --desired-replicas 3" + asked, in: "master-9\n", ring: "rest"},
 		"replace-gone-no":     {args: "replace master-9 --desired-replicas 3" + asked, in: "yes\n", ring: "rest", status: 1, then: alone},
 		"replace-gone-owned":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", owned: true, status: 1, then: alone},
 		"replace-untold":      {args: "replace master-9 --yes", status: 1, then: alone},

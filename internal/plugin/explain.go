@@ -233,7 +233,7 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 	}
 }
 
-// alone says whether a Machine that is being deleted waits for a replacement that nobody has created: no live Machine is without a Node.
+// alone reports whether a Machine that is being deleted waits for a replacement that nobody has created: no live Machine is without a Node.
 func (v *view) alone(m *quorum.Machine) bool {
 	for i := range v.Machines {
 		if other := &v.Machines[i]; !other.Deleting() && v.join.Node(other) == nil {
@@ -243,7 +243,7 @@ func (v *view) alone(m *quorum.Machine) bool {
 	return !v.kept(m) && v.phase(m.Name) == membership.PhaseAwaitNode
 }
 
-// refused says whether the decision keeps the request from what it is for: it denies it, or puts the hook back.
+// refused reports whether the decision keeps the request from what it is for: it denies it, or puts the hook back.
 func refused(d *admission.Decision) bool {
 	return d.Denial() != nil || d.Repairs.Hook == admission.FixAsOld
 }

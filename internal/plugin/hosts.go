@@ -22,7 +22,7 @@ const hostAudit = "/var/log/holdfast"
 // auditLink is an audit file in the list that a kubelet makes of a directory, rotated or not.
 var auditLink = regexp.MustCompile(`href="(audit[\w.-]*)"`)
 
-// writesOnHost says whether a pod has that directory.
+// writesOnHost reports whether a pod has that directory.
 func writesOnHost(pod corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == hostAudit })
 }

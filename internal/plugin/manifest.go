@@ -71,7 +71,7 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 	return next, nil
 }
 
-// tracks says whether a label or an annotation makes an object a GitOps tool's or a package's: the tool would delete a copy that is not in Git.
+// tracks reports whether a label or an annotation makes an object a GitOps tool's or a package's: the tool would delete a copy that is not in Git.
 func tracks(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	switch domain {
@@ -124,7 +124,7 @@ func fixed(value any, at string, here bool) map[string]string {
 	return out
 }
 
-// changes says whether the flags change the providerSpec.
+// changes reports whether the flags change the providerSpec.
 func (o *replaceOptions) changes() bool { return o.instanceType != "" || o.patch != "" }
 
 // changed is a providerSpec with what the flags change. of is whose it is, for people.
@@ -170,7 +170,7 @@ func patched(raw, patch []byte) ([]byte, error) {
 	return operations.Apply(raw)
 }
 
-// placeholder says whether a value is what stands for one in a text that was copied.
+// placeholder reports whether a value is what stands for one in a text that was copied.
 func placeholder(value string) bool {
 	return value == "..." || strings.HasPrefix(value, "<") && strings.HasSuffix(value, ">")
 }

@@ -38,7 +38,7 @@ votes. Holdfast holds the old Machine until then. If the copy fails, the old Mac
 Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now, and then you. It may be
 interrupted at any time: the same command goes on where it was, with the copy that has label ` + replacesLabel + `.
 
-Where the Machine is gone already and etcd lacks a voter, it creates a copy of another one.
+Where the Machine is gone already and etcd lacks a voter, it asks, also with --yes, and creates a copy of another one.
 
 A Machine that a ControlPlaneMachineSet keeps is replaced by the set: the command deletes the Machine, the set creates another, and the
 command follows. --instance-type and --patch then change the set's template, so that all its Machines are replaced, one after the other; the
@@ -133,17 +133,22 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	if err != nil {
 		return err
 	}
+	if !v.Ring.Known {
+		return gone
+	}
 	var like *quorum.Machine
 	for i := range v.Machines {
 		switch m := &v.Machines[i]; {
 		case m.Deleting() || m.Mirrored:
-		case m.Controller() != nil || v.join.Node(m) == nil: // its owner sees to it, or it is the one that is missing
+		case m.Controller() != nil: // its owner sees to it
 			return gone
+		case v.join.Voter(m) == nil:
+			return fmt.Errorf("there is no Machine %s, and Machine %s is on its way to take a voter's place: kubectl holdfast explain %s", name, m.Name, m.Name)
 		case like == nil:
 			like = m
 		}
 	}
-	if like == nil || !v.Ring.Known || v.staying() >= v.Desired {
+	if like == nil || v.staying() >= v.Desired {
 		return gone
 	}
 	copied, err := c.machine(ctx, like.Name)
@@ -159,15 +164,14 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	if o.dryRun {
 		return printData(t.out, "yaml", next)
 	}
-	what := fmt.Sprintf("Machine %s is gone, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
-	if !o.yes {
-		if err := ask(ctx, t, name, fmt.Sprintf("%s Machine %s is to be created, a copy of %s.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name), "--yes"); err != nil {
-			return err
-		}
+	// Nothing is left that says whether there ever was a Machine of that name, so --yes is no answer.
+	what := fmt.Sprintf("There is no Machine %s, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
+	if err := ask(ctx, t, name, fmt.Sprintf("%s Machine %s is to be created, a copy of %s.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name), "kubectl create, with the manifest of --dry-run"); err != nil {
+		return err
 	}
 	if err := c.Create(ctx, next, fieldManager); err != nil {
 		return fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
 	}
-	fmt.Fprintf(t.out, "%s Machine %s is created, a copy of %s. Follow it: kubectl holdfast status --watch\n", what, next.Name, like.Name)
+	fmt.Fprintf(t.out, "Machine %s is created, a copy of %s. Follow it: kubectl holdfast status --watch\n", next.Name, like.Name)
 	return nil
 }

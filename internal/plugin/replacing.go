@@ -117,7 +117,7 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 	return next, nil
 }
 
-// elsewhere says whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
+// elsewhere reports whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
 // Without the number of voters that is wanted nobody can tell, and it is taken for the Machine's own.
 func (v *view) elsewhere(old, copied string) bool {
 	m := v.Machine(copied)
@@ -194,9 +194,9 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 // held tells what the old Machine waits for.
 func (r *replacing) held(v *view, old *quorum.Machine) {
 	switch {
-	case old.LetGo() && len(old.OtherHooks) > 0:
+	case old.DeletingUnheld() && len(old.OtherHooks) > 0:
 		r.say("Machine %s is let go by Holdfast. Another lifecycle hook holds it: %s.", old.Name, strings.Join(old.OtherHooks, " and "))
-	case old.LetGo():
+	case old.DeletingUnheld():
 		r.say("Machine %s is let go: the machine controller drains and terminates it.", old.Name)
 	case !v.Ring.Known:
 		r.say("Machine %s is held (etcd: %s).", old.Name, v.Ring.Why)
@@ -207,7 +207,7 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 	}
 }
 
-// voting says whether a Machine's etcd member votes, or, whichever Machine it is, etcd has all the voters that are wanted. The old
+// voting reports whether a Machine's etcd member votes, or, whichever Machine it is, etcd has all the voters that are wanted. The old
 // Machine is gone by then.
 func (r *replacing) voting(v *view, by string) (bool, error) {
 	if !v.Ring.Known {
@@ -284,7 +284,7 @@ func (r *replacing) each(ctx context.Context, look func() (done bool, err error)
 	})
 }
 
-// transient says whether an error is the API server's or the network's of the moment.
+// transient reports whether an error is the API server's or the network's of the moment.
 func transient(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -89,7 +89,7 @@ func unkept(set *machineset.Set) string {
 	return "neither Holdfast in full mode nor the platform's operator (Deployment control-plane-machine-set-operator) keeps the set"
 }
 
-// kept says whether the set controls the Machine.
+// kept reports whether the set controls the Machine.
 func (v *view) kept(m *quorum.Machine) bool {
 	owner := m.Controller()
 	return v.set != nil && owner != nil && owner.UID == v.set.Facts.UID
@@ -126,7 +126,7 @@ func (v *view) inSet(m *quorum.Machine) []string {
 	return lines
 }
 
-// keeps says whether a Machine's controller is one that creates another Machine where one is deleted.
+// keeps reports whether a Machine's controller is one that creates another Machine where one is deleted.
 func keeps(owner *metav1.OwnerReference) bool {
 	return owner != nil && owner.Kind == "ControlPlaneMachineSet" && strings.HasPrefix(owner.APIVersion, machinev1.GroupName+"/")
 }

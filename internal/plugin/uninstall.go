@@ -190,7 +190,7 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	return err
 }
 
-// ready says whether a Node is; one that cannot be read is.
+// ready reports whether a Node is; one that cannot be read is.
 func (u *uninstalling) ready(ctx context.Context, name string) bool {
 	var n corev1.Node
 	if err := u.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {

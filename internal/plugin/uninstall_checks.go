@@ -23,7 +23,7 @@ func etcdOperator() client.ObjectKey {
 	return client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
 }
 
-// ownsHook says whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
+// ownsHook reports whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
 // whatever Holdfast's mode was.
 func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
 	mode, err := c.modeOf(ctx, c.readRingReport(ctx))

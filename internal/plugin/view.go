@@ -308,7 +308,7 @@ func (v *view) verdict(out io.Writer, m *quorum.Machine, what string, d *admissi
 	indented(out, lines(d)...)
 }
 
-// stays says whether a Machine stays for now that somebody releases: etcd cannot do without what it hosts.
+// stays reports whether a Machine stays for now that somebody releases: etcd cannot do without what it hosts.
 func (v *view) stays(m *quorum.Machine) bool {
 	is, _ := v.join.Hosting(m)
 	return v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(m)

@@ -16,7 +16,7 @@ type Evidence struct {
 	Voted      bool         // of a record: etcd has listed the member as a voter
 }
 
-// Names says whether the evidence names the member.
+// Names reports whether the evidence names the member.
 func (e Evidence) Names(id MemberID) bool { return slices.Contains(e.MemberIDs, id) }
 
 // OwnEvidence is the Machine's evidence if it is under its own UID, else the zero Evidence.
@@ -27,12 +27,12 @@ func (m *Machine) OwnEvidence() Evidence {
 	return m.Evidence
 }
 
-// EvidenceCopied says whether the evidence came with another Machine's manifest: then it is nothing.
+// EvidenceCopied reports whether the evidence came with another Machine's manifest: then it is nothing.
 func (m *Machine) EvidenceCopied() bool {
 	return m.Evidence.MachineUID != "" && m.Evidence.MachineUID != m.UID
 }
 
-// Same says whether both say the same of a Machine.
+// Same reports whether both say the same of a Machine.
 func (e Evidence) Same(o Evidence) bool {
 	return e.MachineUID == o.MachineUID && slices.Equal(e.MemberIDs, o.MemberIDs) && slices.Equal(e.Addresses, o.Addresses)
 }

@@ -38,10 +38,10 @@ const (
 	PodOwnerOther                        // no pod of Holdfast's
 )
 
-// Manageable says whether the guard can be kept now.
+// Manageable reports whether the guard can be kept now.
 func (g *Guard) Manageable() bool { return g.Managed && g.Absent == "" }
 
-// AtLeast says whether the budget keeps that many pods.
+// AtLeast reports whether the budget keeps that many pods.
 func (g *Guard) AtLeast(n int) bool { return g.MinAvailable != nil && *g.MinAvailable >= n }
 
 // Pod is the guard's pod on a Node, nil without one.
@@ -54,12 +54,12 @@ func (g *Guard) Pod(node string) *GuardPod {
 	return nil
 }
 
-// Stands says whether somebody keeps one: Holdfast, or where there is a budget or a pod cluster-etcd-operator.
+// Stands reports whether a quorum guard is in place: Holdfast manages one, or a budget or pod of cluster-etcd-operator exists.
 func (g *Guard) Stands() bool {
 	return g.Absent == "" && (g.Managed || g.MinAvailable != nil || len(g.Pods) > 0)
 }
 
-// PodSatisfied says whether a Node has its guard pod, or needs none.
+// PodSatisfied reports whether a Node has its guard pod, or needs none.
 func (g *Guard) PodSatisfied(node string) bool { return !g.Manageable() || g.Pod(node) != nil }
 
 // MembersOn are the listed members that a Node hosts, surely or perhaps.
@@ -67,14 +67,14 @@ func (j *Join) MembersOn(n *Node) []*Member {
 	var out []*Member
 	for k := range j.hosts {
 		host := &j.hosts[k]
-		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return j.Node(m) == n }) {
+		if slices.Contains(host.Nodes, n) || slices.ContainsFunc(host.Candidates, func(m *Machine) bool { return j.Node(m) == n }) {
 			out = append(out, &j.s.Ring.Members[k])
 		}
 	}
 	return out
 }
 
-// NeedsGuardPod says whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
+// NeedsGuardPod reports whether a Node is to have a guard pod: it hosts a member, surely or perhaps, or is about to.
 func (j *Join) NeedsGuardPod(n *Node) bool {
 	if len(j.MembersOn(n)) > 0 {
 		return true

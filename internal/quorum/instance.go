@@ -35,7 +35,7 @@ func (m *Machine) InstanceFields() []InstanceField {
 	return fields
 }
 
-// SameInstance says whether a name of an instance is the other one, or the other one with more behind it: bare metal's provider ID has the
+// SameInstance reports whether a name of an instance is the other one, or the other one with more behind it: bare metal's provider ID has the
 // host's UID behind its name, or has not. Azure writes one name in upper and lower case, and no provider tells two
 // instances apart by that.
 func SameInstance(was, is string) bool {
@@ -141,15 +141,16 @@ func (m *Machine) InstanceKeys() (keys []string) {
 // LostWith returns a control-plane Machine whose host would be lost if m were deleted, and the key that both share; nil for none.
 func (s *Snapshot) LostWith(m *Machine) (goes *Machine, by string) {
 	for i := range s.Machines {
-		if by := s.Takes(m, &s.Machines[i]); by != "" {
+		if by := s.HostKeyShared(m, &s.Machines[i]); by != "" {
 			return &s.Machines[i], by
 		}
 	}
 	return nil, ""
 }
 
-// Takes is the key by which the deletion of m would take the host of another Machine along, "" if it would not.
-func (s *Snapshot) Takes(m, other *Machine) string {
+// HostKeyShared is the key (a provider ID, say) that two Machines share, so that the deletion of m would terminate the host of the other one;
+// "" if none.
+func (s *Snapshot) HostKeyShared(m, other *Machine) string {
 	keys := m.InstanceKeys()
 	if !m.Guarded() { // else its Node and its addresses the join knows
 		keys = m.DeletionKeys(s.Node(m.NodeName))

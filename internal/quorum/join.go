@@ -15,14 +15,14 @@ type Host struct {
 	// member's address, only those with evidence of it count, provided that one of these has the address in its own status, too (only the
 	// Machine API writes that).
 	Machines []*Machine
-	// Perhaps are all Machines with evidence of the member or with its address, and all that name the instance of one of these. None of them is
+	// Candidates are all Machines with evidence of the member or with its address, and all that name the instance of one of these. None of them is
 	// released.
-	Perhaps []*Machine
-	// Own: one of Machines has the address in its own status. An address on a Node alone may be forged. It counts as Own if the Node belongs
-	// to the only Machine and that Machine is joined to no other member.
-	Own      bool
-	Nodes    []*Node   // of the Snapshot: matching Nodes that belong to no Machine
-	Departed *Evidence // the record that names the member is of a Machine that no longer exists
+	Candidates []*Machine
+	// AddressConfirmed: one of Machines has the address in its own status. An address on a Node alone may be forged. It counts as confirmed if
+	// the Node belongs to the only Machine and that Machine is joined to no other member.
+	AddressConfirmed bool
+	Nodes            []*Node   // of the Snapshot: matching Nodes that belong to no Machine
+	Departed         *Evidence // the record that names the member is of a Machine that no longer exists
 	// Bootstrap: the installer's temporary member, on a host that is neither Machine nor Node.
 	Bootstrap bool
 }
@@ -35,7 +35,7 @@ func (h *Host) Machine() *Machine {
 	return nil
 }
 
-// Known says whether the member is joined to exactly one host, to a Machine that is gone, or to the
+// Known reports whether the member is joined to exactly one host, to a Machine that is gone, or to the
 // bootstrap host.
 func (h *Host) Known() bool {
 	n := len(h.Machines) + len(h.Nodes)
@@ -68,9 +68,9 @@ func NewJoin(s *Snapshot) *Join {
 			m := &s.Machines[i]
 			names, has := m.OwnEvidence().Names(member.ID), at.Meets(m.Addresses, m.HostNames)
 			if names || has || j.nodes[i] != nil && at.Meets(j.nodes[i].Addresses, j.nodes[i].HostNames) {
-				host.Perhaps = append(host.Perhaps, m)
+				host.Candidates = append(host.Candidates, m)
 			}
-			host.Own = host.Own || has
+			host.AddressConfirmed = host.AddressConfirmed || has
 			if names {
 				named = append(named, m)
 			}
@@ -78,26 +78,26 @@ func NewJoin(s *Snapshot) *Join {
 				sure = append(sure, m)
 			}
 		}
-		host.Machines = host.Perhaps
+		host.Machines = host.Candidates
 		if len(sure) > 0 {
 			host.Machines = named
 		}
 		stands := slices.ContainsFunc(sure, func(m *Machine) bool { n := j.Node(m); return n != nil && n.Ready })
 		// The Node of a Machine that cannot be read belongs to it, as far as anybody knows.
-		unread := slices.ContainsFunc(host.Perhaps, func(m *Machine) bool { return m.Unread != "" })
+		unread := slices.ContainsFunc(host.Candidates, func(m *Machine) bool { return m.Unread != "" })
 		for i := range s.Nodes {
 			if n := &s.Nodes[i]; j.Owner(n) == nil && !unread && !stands && (n.Ready || len(named) == 0) && at.Meets(n.Addresses, n.HostNames) {
 				host.Nodes = append(host.Nodes, n)
 			}
 		}
-		host.Perhaps = s.withTwins(host.Perhaps)
+		host.Candidates = s.withTwins(host.Candidates)
 		host.Departed = departed(s, member.ID)
 		host.Bootstrap = len(host.Machines)+len(host.Nodes) == 0 &&
 			(member.Name == BootstrapName || s.Bootstrap.IsValid() && slices.Contains(at.addrs, s.Bootstrap.Unmap()))
 	}
 	for k := range j.hosts {
 		if h := &j.hosts[k]; len(h.Machines) == 1 && len(j.Joined(h.Machines[0])) == 1 {
-			h.Own = true
+			h.AddressConfirmed = true
 		}
 	}
 	return j
@@ -118,18 +118,18 @@ func (s *Snapshot) withTwins(some []*Machine) []*Machine {
 	return all
 }
 
-// MayRun says whether a Machine may run a member. If a Machine has the member's address in its own status (Host.Own), only the Machines in
-// Host.Perhaps may. If none has, each Machine may that has an instance and no Node at an address of its own: the Node with the member's
-// address may belong to it.
+// MayRun reports whether a Machine may run a member. If a Machine has the member's address in its own status (Host.AddressConfirmed), only the
+// Machines in Host.Candidates may. If none has, each Machine may that has an instance and no Node at an address of its own: the Node with the
+// member's address may belong to it.
 func (j *Join) MayRun(m *Machine, member *Member) bool {
 	h := j.Host(member)
-	if h.Own || m.Unread != "" || m.NeverHadInstance() || j.placed(m) || h.Bootstrap && member.Name == BootstrapName {
-		return slices.Contains(h.Perhaps, m)
+	if h.AddressConfirmed || m.Unread != "" || m.NeverHadInstance() || j.placed(m) || h.Bootstrap && member.Name == BootstrapName {
+		return slices.Contains(h.Candidates, m)
 	}
-	return len(h.Perhaps)+len(h.Nodes) > 0 || h.Bootstrap || member.Healthy
+	return len(h.Candidates)+len(h.Nodes) > 0 || h.Bootstrap || member.Healthy
 }
 
-// placed says whether a Machine has a Node, at an address in its own status.
+// placed reports whether a Machine has a Node, at an address in its own status.
 func (j *Join) placed(m *Machine) bool {
 	n := j.Node(m)
 	return n != nil && slices.ContainsFunc(m.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
@@ -145,7 +145,7 @@ func (j *Join) Host(m *Member) *Host {
 	return &Host{} // of another Snapshot: not known
 }
 
-// Known says whether the host of each member is known.
+// Known reports whether the host of each member is known.
 func (j *Join) Known() bool {
 	return !slices.ContainsFunc(j.hosts, func(h Host) bool { return !h.Known() })
 }
@@ -160,7 +160,7 @@ func (j *Join) Node(m *Machine) *Node {
 	return nil
 }
 
-// has says whether a Machine is one of the Snapshot's. Nothing is known of others, nor of copies.
+// has reports whether a Machine is one of the Snapshot's. Nothing is known of others, nor of copies.
 func (j *Join) has(m *Machine) bool {
 	for i := range j.s.Machines {
 		if &j.s.Machines[i] == m {
@@ -212,7 +212,7 @@ func departed(s *Snapshot, id MemberID) *Evidence {
 	return nil
 }
 
-// Hosting says whether a Machine hosts a member.
+// Hosting reports whether a Machine hosts a member.
 type Hosting uint8
 
 const (
@@ -251,7 +251,7 @@ func (j *Join) Hosting(m *Machine) (is Hosting, why string) {
 	return HostingNothing, ""
 }
 
-// Runs says whether a member runs at its peer URLs, as far as anybody knows. If two members are listed at one URL, the one that answers
+// Runs reports whether a member runs at its peer URLs, as far as anybody knows. If two members are listed at one URL, the one that answers
 // runs. While neither answers, it is the one that a Machine's evidence names.
 func (j *Join) Runs(member *Member) bool {
 	twins := j.s.Ring.Twins(member)
@@ -333,7 +333,7 @@ func (j *Join) Ambiguity(member *Member) string {
 	}
 	text := "it is joined to " + strings.Join(names, " and ")
 	if len(h.Machines) > 1 {
-		text += "; see which has that address. One that has not, and is being deleted, is let go: kubectl holdfast release <machine> --reason '...'"
+		text += "; find out which of them has that address. To release one that does not have it and is being deleted: kubectl holdfast release <machine> --reason '...'"
 	} else if len(h.Nodes) > 0 && len(names) > 1 {
 		text += ", which has no Machine; if nothing runs there: kubectl delete node " + h.Nodes[len(h.Nodes)-1].Name
 	}
@@ -348,7 +348,7 @@ func (j *Join) Joined(m *Machine) []*Member { return j.members(m, false) }
 
 func (j *Join) members(m *Machine, perhaps bool) (out []*Member) {
 	for k := range j.hosts {
-		if h := &j.hosts[k]; slices.Contains(h.Machines, m) || perhaps && slices.Contains(h.Perhaps, m) {
+		if h := &j.hosts[k]; slices.Contains(h.Machines, m) || perhaps && slices.Contains(h.Candidates, m) {
 			out = append(out, &j.s.Ring.Members[k])
 		}
 	}
@@ -366,7 +366,7 @@ func (j *Join) Voter(m *Machine) *Member {
 	return found
 }
 
-// Replacing says whether a member is on its way out: its Machine is deleting.
+// Replacing reports whether a member is on its way out: its Machine is deleting.
 func (j *Join) Replacing(member *Member) bool {
 	return slices.ContainsFunc(j.Host(member).Machines, (*Machine).Deleting)
 }

@@ -2,13 +2,13 @@ package quorum
 
 import "time"
 
-// CaughtUp says whether a learner answers and is no more than Limits.MaxLag entries behind the leader.
+// CaughtUp reports whether a learner answers and is no more than Limits.MaxLag entries behind the leader.
 // It is asked beside etcd's own readiness, which is 90 % of the leader's log.
 func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }
 
-// Steady says whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
+// Steady reports whether a learner has been caught up for as long as Limits.SteadyFor: one that falls
 // behind again as soon as clients write is not worth a vote yet.
 func (s *Snapshot) Steady(m *Member) bool {
 	return s.CaughtUp(m) && !m.CaughtUpAt.IsZero() && s.Now.Sub(m.CaughtUpAt) >= s.Limits.SteadyFor

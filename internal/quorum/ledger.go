@@ -21,7 +21,7 @@ func (l *Ledger) Unusable() string {
 	return l.Why
 }
 
-// Has says whether the release of a Machine is recorded.
+// Has reports whether the release of a Machine is recorded.
 func (l *Ledger) Has(uid string) bool {
 	return uid != "" && slices.ContainsFunc(l.Entries, func(r Release) bool { return r.UID == uid && r.Until.IsZero() })
 }
@@ -56,7 +56,7 @@ func (s *Snapshot) PoweredOff(but *Machine) (names []string) {
 	return names
 }
 
-// powersOff says whether the host of a Machine is powered off, or may be at any moment.
+// powersOff reports whether the host of a Machine is powered off, or may be at any moment.
 func (s *Snapshot) powersOff(m *Machine) bool {
 	return m.Remediating || slices.ContainsFunc(s.Ledger.Entries, func(r Release) bool { return r.UID == m.UID && s.Now.Before(r.Until) })
 }
@@ -65,17 +65,17 @@ func (s *Snapshot) powersOff(m *Machine) bool {
 // that one let go may not have stopped yet.
 const LedgerGracePeriod = time.Minute
 
-// ledgerYoung says whether releases may have been forgotten.
+// ledgerYoung reports whether releases may have been forgotten.
 func (s *Snapshot) ledgerYoung() bool {
 	l := &s.Ledger
 	return l.Version == "" || l.Why != "" || s.Now.Sub(l.CreatedAt) < LedgerGracePeriod
 }
 
-// Released says whether a member counts as lost, although it may still answer: nothing holds its Machine any more, or its
+// Released reports whether a member counts as lost, although it may still answer: nothing holds its Machine any more, or its
 // Machine was let go, by the ledger, and is gone.
 func (j *Join) Released(member *Member) bool {
 	host := j.Host(member)
-	if slices.ContainsFunc(host.Machines, (*Machine).LetGo) {
+	if slices.ContainsFunc(host.Machines, (*Machine).DeletingUnheld) {
 		return true
 	}
 	if m := host.Machine(); m != nil && (!m.Deleting() || m.Held()) {
@@ -121,10 +121,10 @@ func (j *Join) Remaining(without *Machine) int {
 	return n
 }
 
-// goes says whether a member may run on a Machine that is let go or powered off, or on the one given.
+// goes reports whether a member may run on a Machine that is let go or powered off, or on the one given.
 func (j *Join) goes(member *Member, with *Machine) bool {
 	for i := range j.s.Machines {
-		if m := &j.s.Machines[i]; (m == with || m.LetGo() || j.s.powersOff(m)) && j.MayRun(m, member) {
+		if m := &j.s.Machines[i]; (m == with || m.DeletingUnheld() || j.s.powersOff(m)) && j.MayRun(m, member) {
 			return true
 		}
 	}
@@ -143,12 +143,12 @@ func (j *Join) VotersWith(m *Machine) int {
 	return voters
 }
 
-// QuorumWithout says whether etcd keeps quorum without a Machine, whatever it hosts.
+// QuorumWithout reports whether etcd keeps quorum without a Machine, whatever it hosts.
 func (j *Join) QuorumWithout(m *Machine) bool {
 	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(j.VotersWith(m))
 }
 
-// MayRelease says whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person
+// MayRelease reports whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person
 // lifted the rule.
 func (j *Join) MayRelease(m *Machine) bool {
 	return j.QuorumWithout(m) || m.Lifts(RuleEscapeHatch, j.s.Now)

@@ -20,7 +20,7 @@ type Lock struct {
 // heldAtMost is for how long a Holdfast has the lock at most: some seconds for a change, and the end of a lease if it dies.
 const heldAtMost = time.Minute
 
-// ForeignLock says whether somebody has the membership lock who is no Holdfast at work.
+// ForeignLock reports whether somebody has the membership lock who is no Holdfast at work.
 func (s *Snapshot) ForeignLock() bool {
 	return s.Lock.Key != "" && (!s.Lock.Leased || !s.Lock.Since.IsZero() && s.Now.Sub(s.Lock.Since) > heldAtMost)
 }
@@ -39,7 +39,7 @@ func (s *Snapshot) ForeignLockText() string {
 		Clip(l.Key, 100), held, LockName, take)
 }
 
-// unplain says whether a character means something to a shell.
+// unplain reports whether a character means something to a shell.
 func unplain(r rune) bool {
 	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-", r)
 }

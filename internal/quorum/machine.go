@@ -33,7 +33,7 @@ const (
 // ControlPlaneRoles are the values of RoleLabel and TypeLabel that mark a control-plane Machine.
 func ControlPlaneRoles() []string { return []string{"master", "control-plane", "arbiter"} }
 
-// ControlPlaneRole says whether a value of RoleLabel or TypeLabel marks a control-plane Machine.
+// ControlPlaneRole reports whether a value of RoleLabel or TypeLabel marks a control-plane Machine.
 func ControlPlaneRole(value string) bool { return slices.Contains(ControlPlaneRoles(), value) }
 
 const (
@@ -86,20 +86,20 @@ type Machine struct {
 	Zone            string       `json:"zone,omitzero"` // failure domain: label machine.openshift.io/zone, else topology label of its Node
 }
 
-// Deleting says whether the Machine has a deletionTimestamp.
+// Deleting reports whether the Machine has a deletionTimestamp.
 func (m *Machine) Deleting() bool { return !m.DeletedAt.IsZero() }
 
-// ControlPlane says whether a role or type label marks it as a control-plane Machine.
+// ControlPlane reports whether a role or type label marks it as a control-plane Machine.
 func (m *Machine) ControlPlane() bool { return ControlPlaneRole(m.Role) || ControlPlaneRole(m.Type) }
 
-// Protected says whether hook, latch and finalizer stand: whatever happens to the Machine's
+// Protected reports whether hook, latch and finalizer stand: whatever happens to the Machine's
 // deletion, its instance is not terminated before they go.
 func (m *Machine) Protected() bool { return m.Hook == EntryOurs && m.Latch == EntryOurs && m.Finalizer }
 
-// Held says whether anything of etcd's holds the Machine: the hook, or after a person took that off, the latch.
+// Held reports whether anything of etcd's holds the Machine: the hook, or after a person took that off, the latch.
 func (m *Machine) Held() bool { return m.Hook == EntryOurs || m.Latch == EntryOurs }
 
-// NeverHadInstance says whether nothing about the Machine hints at an instance that could run a
+// NeverHadInstance reports whether nothing about the Machine hints at an instance that could run a
 // member. Empty addresses alone do not say so: a running Machine can lose them.
 func (m *Machine) NeverHadInstance() bool {
 	return m.Unread == "" && m.ProviderID == "" && m.NodeName == "" && !m.InstanceID && m.Instance == (InstanceValues{}) && len(m.StatusInstances) == 0 &&
@@ -107,13 +107,13 @@ func (m *Machine) NeverHadInstance() bool {
 		(m.Phase == "" || m.Phase == "Provisioning" || m.Phase == "Deleting" || m.Phase == "Failed")
 }
 
-// WasRunning says whether the Machine is Running or was before its deletion (a Node was linked to it).
+// WasRunning reports whether the Machine is Running or was before its deletion (a Node was linked to it).
 func (m *Machine) WasRunning() bool {
 	return m.Phase == "Running" || m.Deleting() && m.NodeName != ""
 }
 
-// Guarded says whether a Machine is one of the control plane's, by its labels or by what holds it.
+// Guarded reports whether a Machine is one of the control plane's, by its labels or by what holds it.
 func (m *Machine) Guarded() bool { return m.ControlPlane() || m.Held() }
 
-// LetGo says whether nothing of etcd's holds the Machine any more.
-func (m *Machine) LetGo() bool { return m.Deleting() && !m.Held() && m.Unread == "" }
+// DeletingUnheld reports whether the Machine is being deleted and has neither hook nor latch.
+func (m *Machine) DeletingUnheld() bool { return m.Deleting() && !m.Held() && m.Unread == "" }

@@ -51,7 +51,7 @@ func ParseStamp(stamp string) (user string, at time.Time) {
 	return stamp[:i], at
 }
 
-// StampedBy says whether a stamp is the one that the user gets at that time, or got just before.
+// StampedBy reports whether a stamp is the one that the user gets at that time, or got just before.
 func StampedBy(stamp, user string, now time.Time) bool {
 	who, at := ParseStamp(stamp)
 	return who == user && user != "" && now.Sub(at).Abs() <= time.Minute
@@ -78,7 +78,7 @@ func (m *Machine) Lifted(now time.Time) (rules []Rule, why string) {
 	return rules, ""
 }
 
-// Lifts says whether the rule is among them.
+// Lifts reports whether the rule is among them.
 func (m *Machine) Lifts(rule Rule, now time.Time) bool {
 	rules, _ := m.Lifted(now)
 	return slices.Contains(rules, rule)

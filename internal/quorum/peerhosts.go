@@ -30,7 +30,7 @@ func PeerHostsOf(urls []string) PeerHosts {
 	return e
 }
 
-// Meets says whether one of the addresses or host names is among them.
+// Meets reports whether one of the addresses or host names is among them.
 func (e PeerHosts) Meets(addrs []netip.Addr, names []string) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(e.addrs, a.Unmap()) }) ||
 		slices.ContainsFunc(names, func(n string) bool { return slices.Contains(e.names, strings.ToLower(n)) })

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Leaving is what says which of several leaves first: a voter etcd, or a Machine its set.
-type Leaving struct {
+// RemovalRank is what says which of several leaves first: a voter etcd, or a Machine its set.
+type RemovalRank struct {
 	Lost  bool      // a voter that does not answer, or counts as lost
 	Rank  int       // the lower leaves first
 	Crowd int       // how many are in its failure domain
@@ -14,7 +14,7 @@ type Leaving struct {
 }
 
 // Compare orders by who leaves first: the lost, then the lower rank, then the most crowded failure domain, then the longest.
-func (l Leaving) Compare(o Leaving) int {
+func (l RemovalRank) Compare(o RemovalRank) int {
 	return cmp.Or(
 		cmp.Compare(count(o.Lost), count(l.Lost)),
 		cmp.Compare(l.Rank, o.Rank),

@@ -50,7 +50,7 @@ type Member struct {
 	CatchUp time.Duration `json:"catchUp,omitzero"`
 }
 
-// Started says whether the member has ever started: it publishes its name then.
+// Started reports whether the member has ever started: it publishes its name then.
 func (m *Member) Started() bool { return m.Name != "" }
 
 // String is the member as people know it: name (or "unstarted") and hex ID.

@@ -77,7 +77,7 @@ type Snapshot struct {
 
 	Lock Lock `json:"membershipLock,omitzero"` // full mode
 
-	// Failures are what the elected reconciler tries, and does not get done. Nothing is decided by them but what is tried beside.
+	// Failures are the actions that the elected reconciler keeps trying without success. They only influence which other steps are tried as well.
 	Failures []Failure `json:"failures,omitempty"`
 
 	Limits Limits `json:"limits"`
@@ -124,7 +124,7 @@ func (s *Snapshot) Node(name string) *Node {
 	return nil
 }
 
-// MachineAPIFunctional says whether the Machine API is: some control-plane Machine carries the hook and evidence of its own, or is
+// MachineAPIFunctional reports whether the Machine API is: some control-plane Machine carries the hook and evidence of its own, or is
 // Running, or was before its deletion. Without a Snapshot it is taken to be, so that the rules hold.
 func (s *Snapshot) MachineAPIFunctional() bool {
 	return s == nil || slices.ContainsFunc(s.Machines, func(m Machine) bool {

@@ -10,7 +10,7 @@ import "time"
 //	Join.Remaining    certain to be there without a Machine: what is unknown is lost    may that Machine be released?
 //	Join.VotersWith   all, and the learners that may be promoted before it is gone      how many are a quorum then?
 
-// StaysHealthy says whether a member is healthy and not released. A released member counts as lost even if it still answers.
+// StaysHealthy reports whether a member is healthy and not released. A released member counts as lost even if it still answers.
 func (j *Join) StaysHealthy(m *Member) bool { return m.Healthy && !j.Released(m) }
 
 // Staying counts the voters that stay healthy.

@@ -46,8 +46,8 @@ func annotation(object, key string) string {
 
 func providerID(object string) string { return object + ".?spec.?providerID.orValue('')" }
 
-// adopts says whether an update makes an owner that scales down the controller of a live Machine:
-// quorum.Owner's scales and quorum.Request's adds.
+// adopts reports whether an update makes an owner that can scale down (a MachineSet, say) the controller of a live Machine.
+// It mirrors scales and Request.adds in internal/admission.
 func adopts() string {
 	const scales = `o.?controller.orValue(false) && (` +
 		`o.kind == 'MachineSet' && o.apiVersion.split('/')[0] in ['machine.openshift.io', 'cluster.x-k8s.io'] || ` +
@@ -63,7 +63,7 @@ func adopts() string {
 // owners are the owner references.
 func owners(object string) string { return object + ".metadata.?ownerReferences.orValue([])" }
 
-// entry says whether an object has the hook or latch under its name with its owner, whatever else the entry carries: the CRD may have got
+// entry reports whether an object has the hook or latch under its name with its owner, whatever else the entry carries: the CRD may have got
 // a field with a default. In a list that is longer than any in use it compares whole entries: the time that exists() takes grows with the
 // square of the list, to seconds for one that fills a Machine. See crowded.
 func entry(object, list, name, owner string) string {
@@ -74,7 +74,7 @@ func entry(object, list, name, owner string) string {
 // mostHooks is more than the hooks of any list in use.
 const mostHooks = 100
 
-// crowded says whether an object has more hooks than any in use: then the webhooks look.
+// crowded reports whether an object has more hooks than any in use: then the webhooks look.
 func crowded(object string) string {
 	return fmt.Sprintf("(%s.size() > %d || %s.size() > %d)", hooks(object, "preDrain"), mostHooks, hooks(object, "preTerminate"), mostHooks)
 }
@@ -91,7 +91,7 @@ func latched(object string) string {
 	return entry(object, "preTerminate", quorum.LatchName, quorum.LatchOwner)
 }
 
-// named says whether an object has an entry under the hook's name, whoever owns it. In a list that is longer than any in use it counts as
+// named reports whether an object has an entry under the hook's name, whoever owns it. In a list that is longer than any in use it counts as
 // there: see entry.
 func named(object string) string {
 	list := hooks(object, "preDrain")
@@ -111,11 +111,11 @@ func controlPlane(object string) string {
 // ours says that a stored Machine is not mirrored from another API.
 const ours = "oldObject.?status.?authoritativeAPI.orValue('') in ['', 'MachineAPI']"
 
-// touched says whether the rules have anything to say about a request. Every write of a Machine pays
+// touched reports whether the rules have anything to say about a request. Every write of a Machine pays
 // for it, so an update first compares a few maps whole and looks into those that differ.
 func touched() string { return some(mendable(), deletes(), deletesStray()) }
 
-// mendable says whether a rule may have to put something right in the new object.
+// mendable reports whether a rule may have to put something right in the new object.
 func mendable() string {
 	return some(
 		all(operation("CREATE"), created()),
@@ -123,7 +123,7 @@ func mendable() string {
 	)
 }
 
-// created says whether a new Machine has anything that the rules look at.
+// created reports whether a new Machine has anything that the rules look at.
 func created() string {
 	create := []string{namesInstance("object"), controlPlane("object"), hooked("object"), latched("object")}
 	for _, key := range annotations() {
@@ -141,7 +141,7 @@ func instanceFields() []func(object string) string {
 	return fields
 }
 
-// claims says whether an update changes which instance a Machine names.
+// claims reports whether an update changes which instance a Machine names.
 func claims() string {
 	var instance []string
 	for _, of := range instanceFields()[1:] {
@@ -150,7 +150,7 @@ func claims() string {
 	return some(differ(providerID), within(".metadata.?annotations", instance...))
 }
 
-// namesInstance says whether a Machine names its instance.
+// namesInstance reports whether a Machine names its instance.
 func namesInstance(object string) string {
 	var names []string
 	for _, of := range instanceFields() {
@@ -159,12 +159,12 @@ func namesInstance(object string) string {
 	return some(names...)
 }
 
-// hasInstance says whether a Machine has a name of its instance, or a Node: quorum.Machine.InstanceName.
+// hasInstance reports whether a Machine has a name of its instance, or a Node: quorum.Machine.InstanceName.
 func hasInstance(object string) string {
 	return some(namesInstance(object), "("+object+".?status.?nodeRef.?name.orValue('') != '')")
 }
 
-// unnames says whether an update takes the name of an instance off.
+// unnames reports whether an update takes the name of an instance off.
 func unnames() string {
 	var terms []string
 	for _, of := range instanceFields() {
@@ -173,21 +173,21 @@ func unnames() string {
 	return all(claims(), some(terms...))
 }
 
-// annotates says whether an update changes what is Holdfast's to say of any Machine: a worker's override lifts the rule claim for its
+// annotates reports whether an update changes what is Holdfast's to say of any Machine: a worker's override lifts the rule claim for its
 // deletion, and its evidence would count once it has a control-plane label.
 func annotates() string {
 	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation),
 		all("("+annotation("object", quorum.EvidenceAnnotation)+" != '')", differs(annotation, quorum.EvidenceAnnotation)))
 }
 
-// deletesStray says whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a
+// deletesStray reports whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a
 // control-plane Machine's: the rule claim.
 func deletesStray() string {
 	return all(operation("DELETE"), live(), ours, not(guards("oldObject")),
 		some(hasInstance("oldObject"), "(oldObject.?status.?addresses.orValue([]).size() > 0)", "oldObject.?status.?providerStatus.hasValue()"))
 }
 
-// guards is quorum.Machine.guards.
+// guards is quorum.Machine.Guarded.
 func guards(object string) string { return some(controlPlane(object), hooked(object), latched(object)) }
 
 // annotations are those that the rules protect.
@@ -195,7 +195,7 @@ func annotations() []string {
 	return []string{quorum.EvidenceAnnotation, quorum.OverrideAnnotation, quorum.OverrideByAnnotation}
 }
 
-// changed says whether an update changes anything that the rules protect.
+// changed reports whether an update changes anything that the rules protect.
 func changed() string {
 	var annotated []string
 	for _, key := range annotations() {
@@ -210,7 +210,7 @@ func changed() string {
 	)
 }
 
-// remediates says whether an update has the Machine's host powered off and on again.
+// remediates reports whether an update has the Machine's host powered off and on again.
 func remediates() string {
 	has := func(object string) string {
 		return fmt.Sprintf("(%s in %s.metadata.?annotations.orValue({}))", quote(quorum.RemediationAnnotation), object)
@@ -218,17 +218,17 @@ func remediates() string {
 	return all(has("object"), not(has("oldObject")))
 }
 
-// guarded says whether an update is about a guarded Machine.
+// guarded reports whether an update is about a guarded Machine.
 func guarded() string {
 	return some(controlPlane("object"), guards("oldObject"))
 }
 
-// deletes says whether a live Machine of the guard's is deleted.
+// deletes reports whether a live Machine of the guard's is deleted.
 func deletes() string {
 	return all(operation("DELETE"), live(), ours, guards("oldObject"))
 }
 
-// differ says whether a fragment is not the same for both objects.
+// differ reports whether a fragment is not the same for both objects.
 func differ(of func(object string) string) string {
 	return "(" + of("object") + " != " + of("oldObject") + ")"
 }
@@ -242,10 +242,10 @@ func within(field string, differences ...string) string {
 	return all("(object"+field+" != oldObject"+field+")", some(differences...))
 }
 
-// live says whether the stored Machine is.
+// live reports whether the stored Machine is.
 func live() string { return "!has(oldObject.metadata.deletionTimestamp)" }
 
-// irreparable says whether a request is one whose harm the hook would not hold off: the
+// irreparable reports whether a request is one whose harm the hook would not hold off: the
 // delete of a Machine that lacks hook, latch or finalizer, the release of a hook by anyone but a
 // person, what takes the host down, and a person who takes the name of its instance off a hooked Machine.
 func irreparable(ids *admission.Identities) string {
@@ -260,7 +260,7 @@ func irreparable(ids *admission.Identities) string {
 	)
 }
 
-// selfCall says whether a custodian asks in a dry run whether the API server reaches the webhooks: see
+// selfCall reports whether a custodian asks in a dry run whether the API server reaches the webhooks: see
 // webhooks.SelfCallAnnotation.
 func selfCall(ids *admission.Identities) string {
 	return all(operation("UPDATE"), "request.?dryRun.orValue(false)", "("+annotation("object", webhooks.SelfCallAnnotation)+" != '')",
@@ -270,12 +270,12 @@ func selfCall(ids *admission.Identities) string {
 // name is who sends the request. The API server leaves an empty name out.
 const name = "request.userInfo.?username.orValue('')"
 
-// custodian is quorum.Identities.Classify's Custodian.
+// custodian is admission.Identities.Classify's Custodian.
 func custodian(ids *admission.Identities) string {
 	return "(" + name + " in " + list(ids.Custodians) + ")"
 }
 
-// person is quorum.Identities.Classify's Person.
+// person is admission.Identities.Classify's Person.
 func person(ids *admission.Identities) string {
 	automation := all("(" + name + ".startsWith('system:') && " + name + " != 'system:admin') || " + in(ids.Automation))
 	return all(
@@ -284,7 +284,7 @@ func person(ids *admission.Identities) string {
 	)
 }
 
-// homes says whether a request is about what the Machines live in: the deletion of their namespace or
+// homes reports whether a request is about what the Machines live in: the deletion of their namespace or
 // of their CRD, or a change of what the CRD has a place for. The name is the object's: a part of
 // deletecollection has none in the request.
 func homes(namespace string) string {
@@ -298,7 +298,7 @@ func homes(namespace string) string {
 	)
 }
 
-// hosts says whether a request takes a BareMetalHost away from a Machine of the namespace, or powers it off: see machineapi.Host.
+// hosts reports whether a request takes a BareMetalHost away from a Machine of the namespace, or powers it off: see machineapi.Host.
 func hosts(namespace string) string {
 	const ref = "oldObject.?spec.?consumerRef"
 	annotated := func(object string) string { return object + ".metadata.?annotations.orValue({})" }
@@ -312,7 +312,7 @@ func hosts(namespace string) string {
 		ref+".?apiVersion.orValue('').startsWith('machine.openshift.io/')", some(taken...))
 }
 
-// keeps says whether a request is about what a MachineSet or a MachineHealthCheck has to do with which
+// keeps reports whether a request is about what a MachineSet or a MachineHealthCheck has to do with which
 // Machines: its creation, or a change of what it selects and of what it does with that. How many Machines a set has is not.
 func keeps() string {
 	is := func(resource, changed string) string {
@@ -324,7 +324,7 @@ func keeps() string {
 	)
 }
 
-// shrinks says whether a request may leave the ControlPlaneMachineSet with fewer Machines than there are: it lowers the replicas of the set or
+// shrinks reports whether a request may leave the ControlPlaneMachineSet with fewer Machines than there are: it lowers the replicas of the set or
 // of its Scale, or has a set begin.
 func shrinks() string {
 	const replicas = ".?spec.?replicas.orValue(0)"
@@ -332,7 +332,7 @@ func shrinks() string {
 	return some(all(operation("UPDATE"), "(object"+replicas+" < oldObject"+replicas+")"), all(some(operation("CREATE"), operation("UPDATE")), begins))
 }
 
-// in says whether the requester is one of the entries: by name, by pattern, or by group.
+// in reports whether the requester is one of the entries: by name, by pattern, or by group.
 func in(entries []string) string {
 	if len(entries) == 0 {
 		return "false"

@@ -76,7 +76,7 @@ func (s *Source) review() {
 	s.log.Info("serving a new certificate", "serial", s.serving.Leaf.SerialNumber, "issuer", s.serving.Leaf.Issuer.String(), "expires", s.serving.Leaf.NotAfter)
 }
 
-// due says whether the next certificate is to be served now.
+// due reports whether the next certificate is to be served now.
 func (s *Source) due() bool {
 	now := s.clock.Now()
 	if s.serving == nil || s.live == nil || s.live.uncalled() || now.After(s.serving.Leaf.NotAfter) {
@@ -84,7 +84,7 @@ func (s *Source) due() bool {
 	}
 	if err := s.live.trusts(s.next, s.host, now); err != nil {
 		if s.vouched = (time.Time{}); !errors.Is(err, errUnread) {
-			s.log.V(1).Info("the certificate before the new one is served on", "reason", err.Error())
+			s.log.V(1).Info("the registrations do not trust the new certificate yet; still serving the previous one", "reason", err.Error())
 		}
 		return false
 	}

@@ -44,8 +44,8 @@ func (f *Files) Start(ctx context.Context) error {
 // look takes what is in the files now. The CA comes first: whoever keeps the registrations is to know it
 // before the certificate is served. What cannot be read changes nothing.
 func (f *Files) look(ctx context.Context) {
-	f.caTrouble.say(ctx, f.log, f.readCA(), "the CA before stays in the registrations")
-	f.pairTrouble.say(ctx, f.log, f.readPair(), "the webhooks' certificate before is served on")
+	f.caTrouble.say(ctx, f.log, f.readCA(), "cannot read the CA; the registrations keep the previous one")
+	f.pairTrouble.say(ctx, f.log, f.readPair(), "cannot read the webhooks' certificate; still serving the previous one")
 }
 
 // readPair offers the certificate in the folder if it is another one.

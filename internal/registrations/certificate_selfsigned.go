@@ -158,7 +158,7 @@ func (s *SelfSigned) mend(ctx context.Context) error {
 	return nil
 }
 
-// usable says whether the authority takes a Secret's CA as it is.
+// usable reports whether the authority takes a Secret's CA as it is.
 func usable(secret *corev1.Secret, now time.Time) bool {
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil || !bytes.Equal(secret.Data[corev1.TLSCertKey], secret.Data[corev1.ServiceAccountRootCAKey]) {

@@ -95,7 +95,7 @@ func (c *cluster) clear(t *testing.T) {
 	}
 }
 
-// get reads a registration into o.live, and says whether it is there.
+// get reads a registration into o.live, and reports whether it is there.
 func (c *cluster) get(t *testing.T, o object) bool {
 	t.Helper()
 	err := c.api.Get(t.Context(), client.ObjectKey{Name: o.name}, o.live)

@@ -110,7 +110,7 @@ func (l *Live) registered() error {
 	return nil
 }
 
-// uncalled says whether no API server calls this, because nothing is registered.
+// uncalled reports whether no API server calls this, because nothing is registered.
 func (l *Live) uncalled() bool {
 	bundles, err := l.all()
 	return err == nil && len(bundles) == 0

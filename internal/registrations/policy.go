@@ -95,7 +95,7 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 	return p
 }
 
-// guardPod says whether a pod carries the label that the quorum guard's budget selects.
+// guardPod reports whether a pod carries the label that the quorum guard's budget selects.
 func guardPod(object string) string {
 	return "(" + label(object, machineapi.GuardLabel) + " == " + quote(machineapi.GuardName) + ")"
 }
@@ -116,12 +116,12 @@ func machineVariables(ids *admission.Identities) []admissionregistrationv1.Varia
 		{Name: "hasEntry", Expression: named("object")},
 		// quorum.Machine.Held
 		{Name: "held", Expression: "(variables.hadHook || variables.hadLatch)"},
-		// quorum.Request.guarded; who only sets an override may not be
+		// admission.Request.guarded; who only sets an override may not be
 		{Name: "guarded", Expression: guarded()},
 		{Name: "deleting", Expression: "has(oldObject.metadata.deletionTimestamp)"},
 		{Name: "custodian", Expression: custodian(ids)},
 		{Name: "person", Expression: person(ids)},
-		// quorum.Request.Drops
+		// admission.Request.Drops
 		{Name: "releases", Expression: some(
 			"(variables.hadHook && !variables.hasEntry)",
 			"(!variables.hadHook && variables.deleting && variables.hadLatch && !variables.hasLatch)",
@@ -184,7 +184,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 	}
 }
 
-// setsOverride says whether a change of the override annotations is one that may stand: anybody but automation takes the override
+// setsOverride reports whether a change of the override annotations is one that may stand: anybody but automation takes the override
 // away, and a person sets one, without a stamp or with their own.
 func setsOverride() string {
 	stamp := annotation("object", quorum.OverrideByAnnotation)
@@ -224,9 +224,9 @@ func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionP
 		}, {
 			Expression: not(all(some(operation("UPDATE"), namesInstance("object")), some(denied...))),
 			MessageExpression: quote("Refused (claim): only the Machine API says which instance Machine ") + " + object.metadata.?name.orValue('(not named yet)') + " + quote(
-				" has (spec.providerID, and the annotations that name it), and while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it says so once. "+
+				" has (spec.providerID, and the annotations that name it), and while hook "+quorum.HookName+" or "+quorum.LatchName+" is on, it may set this only once. "+
 					"If it named another's, the machine controller would terminate that one with the Machine. Leave these fields as they are; "+
-					"who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
+					"to correct them by hand, impersonate the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
 	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{onCreate, onUpdate}
@@ -243,7 +243,7 @@ func liftsClaim() string {
 // down says why a request is refused that is repaired as a rule.
 const down = "Holdfast did not answer or was undone, else it would have put this right: try again later."
 
-// loses says whether a label that had a value has another or none.
+// loses reports whether a label that had a value has another or none.
 func loses(key string) string {
 	return all("("+label("oldObject", key)+" != '')", differs(label, key))
 }
@@ -262,10 +262,10 @@ func (o *Options) statusValidations() []admissionregistrationv1.Validation {
 		),
 		"where Machine ", " runs (status.providerStatus, nodeRef, addresses, authoritativeAPI and phase) is the Machine API's to write. "+
 			"Pointed at another instance, the Machine would take that one with it when it is deleted. "+
-			"Leave these fields as they are; who has to mend them by hand writes as the Machine API: kubectl --as="+o.Identities.MachineAPI[0])}
+			"Leave these fields as they are; to correct them by hand, impersonate the Machine API: kubectl --as="+o.Identities.MachineAPI[0])}
 }
 
-// machineAPI says whether the requester is one of those who say where a Machine runs.
+// machineAPI reports whether the requester is one of those who say where a Machine runs.
 func (o *Options) machineAPI() string {
 	return "(" + name + " in " + list(o.Identities.MachineAPI) + ")"
 }

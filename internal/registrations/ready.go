@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Said is a check whose change of answer is logged: /readyz itself withholds the sentence.
-func Said(name string, log logr.Logger, check healthz.Checker) healthz.Checker {
+// LogChanges is a check whose change of answer is logged: /readyz itself withholds the sentence.
+func LogChanges(name string, log logr.Logger, check healthz.Checker) healthz.Checker {
 	var (
 		mu   sync.Mutex
 		last = "not asked yet"

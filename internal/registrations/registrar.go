@@ -79,7 +79,7 @@ type memory struct {
 	right     atomic.Bool   // it has been up to date, and no other replica may have changed it since
 }
 
-// same says whether the API server has stored what is wanted. It may have added a default that this version does not know.
+// same reports whether the API server has stored what is wanted. It may have added a default that this version does not know.
 func (m *memory) same(want, have any) bool {
 	return equality.Semantic.DeepEqual(want, have) || equality.Semantic.DeepEqual(want, m.want) && equality.Semantic.DeepEqual(have, m.got)
 }
@@ -99,7 +99,7 @@ type object struct {
 
 func (o *object) key() string { return o.kind + "/" + o.name }
 
-// called says whether it has webhooks, which the API server calls.
+// called reports whether it has webhooks, which the API server calls.
 func (o *object) called() bool { return len(entries(o.want)) > 0 }
 
 // Start checks the registrations, and writes them where that is needed, until the context ends.

@@ -103,7 +103,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 	}
 	add := func(name string, policy admissionregistrationv1.FailurePolicyType, path string, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
 		if o.Enforcement != admission.Enforce {
-			policy = admissionregistrationv1.Ignore // who refuses nothing does not do so while down either
+			policy = admissionregistrationv1.Ignore // a webhook that only warns or audits must not block requests while it is down
 		}
 		validating.Webhooks = append(validating.Webhooks, admissionregistrationv1.ValidatingWebhook{
 			Name:                    name,

@@ -461,14 +461,14 @@ func irreparable(ids *admission.Identities, r *admission.Request) bool {
 	return (unhooks || unlatches) && ids.Classify(r.User) != admission.ClassPerson
 }
 
-// deniesInstance says whether an update is refused for the instance that it names.
+// deniesInstance reports whether an update is refused for the instance that it names.
 func deniesInstance(d *admission.Decision) bool {
 	return slices.ContainsFunc(d.Findings, func(f admission.Finding) bool {
 		return f.Rule == quorum.RuleClaim && f.Verdict == admission.VerdictDenied
 	})
 }
 
-// setsInstance says whether an update does nothing but say which instance a Machine has, and takes no name of one off: that is the API server's alone to refuse.
+// setsInstance reports whether an update does nothing but say which instance a Machine has, and takes no name of one off: that is the API server's alone to refuse.
 func setsInstance(r *admission.Request) bool {
 	if r.Old.ProviderID != "" && r.New.ProviderID == "" {
 		return false

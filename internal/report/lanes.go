@@ -153,7 +153,7 @@ func replacements(all []Lane, items []Item) []Replacement {
 	return out
 }
 
-// ended says whether something was seen after a time: what lasted until then has ended, and not the records.
+// ended reports whether something was seen after a time: what lasted until then has ended, and not the records.
 func ended(all []Lane, at time.Time) bool {
 	return slices.ContainsFunc(all, func(l Lane) bool {
 		return slices.ContainsFunc(l.Member, func(s Span) bool { return s.To.After(at) })

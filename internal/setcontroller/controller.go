@@ -114,7 +114,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// late says whether a round that began then may not act any more. It goes by the wall clock: the clock that ends the context stands still
+// late reports whether a round that began then may not act any more. It goes by the wall clock: the clock that ends the context stands still
 // while the computer sleeps.
 func late(began, now time.Time) bool {
 	return now.Round(0).Sub(began.Round(0)).Abs() > roundTimeout

@@ -78,7 +78,7 @@ func refuse(advice, format string, args ...any) Decision {
 
 const newest = "Start with what this Node's key in ConfigMap etcd-membership says now."
 
-// Decide says whether etcd may start on this host, and how. It is pure.
+// Decide reports whether etcd may start on this host, and how. It is pure.
 func Decide(f Facts) Decision {
 	switch {
 	case f.Environment.State == hostenv.StateExisting && len(f.Environment.Members) == 0:

@@ -173,7 +173,7 @@ func (s *Server) tls() *tls.Config {
 	return c
 }
 
-// StartedChecker says whether it listens. It does not call itself: among many strangers its own call would be one.
+// StartedChecker reports whether it listens. It does not call itself: among many strangers its own call would be one.
 func (s *Server) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		if !s.started.Load() {

@@ -56,18 +56,18 @@ func TestChanges(t *testing.T) {
 		{"and is gone", ringOf(0xb, b, votes), []quorum.Machine{machine("b", true, true), machine("c", true, false)}, []string{"a: Machine a is gone."}},
 		{"a stranger", ringOf(0xb, b, votes, a), []quorum.Machine{machine("b", true, true), machine("c", true, false)}, []string{": A voter has joined etcd: master-a (a)."}},
 	} {
-		if diff := cmp.Diff(look.want, said(seen.Since(&quorum.Snapshot{Ring: look.ring, Machines: look.machines}))); diff != "" {
+		if diff := cmp.Diff(look.want, said(seen.Update(&quorum.Snapshot{Ring: look.ring, Machines: look.machines}))); diff != "" {
 			t.Errorf("%s: %s", look.what, diff)
 		}
 	}
 	var blind membership.Changes
-	if diff := cmp.Diff([]string{": etcd's members cannot be read: no"}, said(blind.Since(&quorum.Snapshot{Ring: quorum.Ring{Why: "no"}}))); diff != "" {
+	if diff := cmp.Diff([]string{": etcd's members cannot be read: no"}, said(blind.Update(&quorum.Snapshot{Ring: quorum.Ring{Why: "no"}}))); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // said are the texts, each behind the Machine that it is about.
-func said(news []membership.Seen) (out []string) {
+func said(news []membership.News) (out []string) {
 	for _, one := range news {
 		out = append(out, one.Machine+": "+one.Said)
 	}

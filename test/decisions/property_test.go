@@ -954,7 +954,7 @@ func (l *life) survives(m *q.Machine) bool {
 			o := &l.w.s.Machines[i]
 			for _, a := range o.Addresses {
 				if slices.Contains(member.PeerURLs, peerURL(a.String())) {
-					lost = lost || o.Name == m.Name || o.LetGo()
+					lost = lost || o.Name == m.Name || o.DeletingUnheld()
 				}
 			}
 		}

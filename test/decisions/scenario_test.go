@@ -261,7 +261,7 @@ func (w *world) admit(t *testing.T, d *datadriven.TestData) string {
 	for line := range strings.Lines(d.Input) {
 		alter(t, r.New, strings.TrimSpace(line))
 	}
-	r.ByWebhook = d.HasArg("by-webhook")
+	r.ByWebhook, r.Unenforced = d.HasArg("by-webhook"), d.HasArg("unenforced")
 	ids := identities()
 	var s *q.Snapshot
 	var b strings.Builder

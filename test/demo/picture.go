@@ -28,12 +28,6 @@ func state(m *machineSight) string {
 	return m.etcd
 }
 
-// legend has the classes of the picture's style, and what each means.
-var legend = [...][2]string{
-	{"starting", "no member yet"}, {"learner", "learner"}, {"voter", "voter"}, {"held", "deleted, and held"},
-	{"released", "released: drained and terminated"}, {"lost", "no quorum"},
-}
-
 const style = `<style>
 text{font:13px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.faint{fill:#6e7781}.starting{fill:#d0d7de}.learner{fill:#d4a72c}.voter{fill:#2da44e}.held{fill:#0969da}.released{fill:#8c959f}.lost{fill:#cf222e}.grid{stroke:#d0d7de}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.faint{fill:#8b949e}.starting{fill:#484f58}.released{fill:#6e7681}.grid{stroke:#30363d}}
@@ -113,7 +107,10 @@ func draw(panels ...panel) string {
 		y += 2 * row
 	}
 	at := margin
-	for _, l := range legend {
+	for _, l := range [...][2]string{
+		{"starting", "no member yet"}, {"learner", "learner"}, {"voter", "voter"}, {"held", "deleted, and held"},
+		{"released", "released: drained and terminated"}, {"lost", "no quorum"},
+	} {
 		fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="14" height="14"/><text x="%d" y="%d">%s</text>`, l[0], at, y, at+20, y+12, l[1])
 		at += 40 + 7*len(l[1])
 	}

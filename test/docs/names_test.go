@@ -40,6 +40,7 @@ var others = map[string][]string{
 	"--etcd-servers":      {"kube-apiserver"},
 	"--all-containers":    {"kubectl"},
 	"--api-servers":       {"sandbox"},
+	"--for-install":       {"sandbox"},
 	"--force":             {"kubectl"},
 	"--force-conflicts":   {"kubectl"},
 	"--grace-period":      {"kubectl"},

@@ -26,7 +26,7 @@ func mutants() []mutant {
 		{"trap: a learner that never starts blocks", "membership/removelearner.go", "case waits != nil && p.stalled(learner, p.turnLength(host.Machine(), waits)):", "case false:"},
 
 		{"a second learner that a voter does not take", "membership/addlearner.go", " && p.takesNoMore() == nil", ""},
-		{"two learners whose hosts take one", "membership/removelearner.go", "	if p.hampered(learner) {", "	if false {"},
+		{"two learners whose hosts take one", "membership/removelearner.go", "	if p.blockedByOtherLearner(learner) {", "	if false {"},
 		{"gave way is forgotten", "membership/addlearner.go", "a.GaveWayAt.Compare(b.GaveWayAt),", "0,"},
 		{"the same address blocks", "membership/removedead.go", "return refused || !otherWay && (", "return refused || false && !otherWay && ("},
 		{"never hooks", "membership/plan.go", "{p.putHooks, p.releaseIdle, p.finalRelease}", "{p.releaseIdle, p.finalRelease}"},

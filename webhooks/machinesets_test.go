@@ -149,7 +149,7 @@ func TestKeepersBadInput(t *testing.T) {
 	g.set(ring())
 	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
 	must(t, err)
-	handler := &ctrladmission.Webhook{Handler: (&webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}).Keepers()}
+	handler := &ctrladmission.Webhook{Handler: (&webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}).SetsAndHealthChecks()}
 	const set = `{"metadata":{"name":"s"},"spec":{"selector":{"matchLabels":{"machine.openshift.io/cluster-api-machine-role":"master"}}}}`
 	of := func(kind string) func(*admissionv1.AdmissionRequest) {
 		return func(r *admissionv1.AdmissionRequest) { r.Kind.Kind = kind }
