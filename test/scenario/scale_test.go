@@ -21,6 +21,7 @@ func TestScale(t *testing.T) {
 	const two = "--max-learners=2"
 	c := start(t, sandbox.Options{Replicas: 1, SpareAddresses: 6, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
 	history := c.watch(t, 1)
+	c.judgeFiles(t)
 	c.atRest(t)
 
 	t.Run("1 to 3, with the installer's bootstrap member", func(t *testing.T) {
