@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/hostenv"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
@@ -192,6 +194,13 @@ metadata: {name: cluster}
 spec: {platformSpec: {type: None}}
 status: {infrastructureName: sandbox, platformStatus: {type: None}} # on no cloud that machine-api-operator's webhooks know
 `, s.options.Replicas)
+	if s.options.FromBootstrap { // the installer marks its member there
+		fmt.Fprintf(text, `---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: %s, namespace: %s, annotations: {%s: "%s"}}
+`, hostenv.EndpointsName, hostenv.Namespace, observe.BootstrapAnnotation, s.bootstrapAddress())
+	}
 
 	bound := []Identity{Alice, GitOps, MachineAPI, EtcdOperator, SetOperatorIdentity, controllerManager}
 	for _, identity := range bound {

@@ -81,6 +81,9 @@ type Options struct {
 	EtcdArgs []string
 	// Bootstrap has the ring start with the installer's member, too: see StartBootstrap.
 	Bootstrap bool
+	// FromBootstrap begins as an installation does: the ring is the installer's member alone, and there is neither Machine nor host yet.
+	// Replicas is then what the install-config asks for.
+	FromBootstrap bool
 	// SpareAddresses is how many more hosts than Replicas may stand at a time; zero means 5.
 	SpareAddresses int
 	// Progress receives a line for each step of the start and of Stop, for people; nil for none.
@@ -114,6 +117,9 @@ func (o Options) Validate() error {
 	}
 	if o.HoldfastReplicas < 1 || o.HoldfastReplicas > 5 {
 		return fmt.Errorf("replicas of Holdfast must be 1 to 5, not %d", o.HoldfastReplicas)
+	}
+	if o.Bootstrap && o.FromBootstrap {
+		return errors.New("the bootstrap member either joins the ring or begins it")
 	}
 	if o.SpareAddresses < 0 || o.SpareAddresses > 200 {
 		return fmt.Errorf("spare addresses must be 0 to 200, not %d", o.SpareAddresses)
@@ -202,6 +208,9 @@ func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
 		{"Machine CRDs, namespaces, install-config, rights", s.startCluster},
 		{"Machine API controllers, Machines and Nodes", s.startMachines},
 	}
+	if options.FromBootstrap {
+		steps[0] = step{"etcd: the installer's bootstrap member alone", s.startBootstrapAlone}
+	}
 	if options.Bootstrap {
 		steps = append(steps, step{"the installer's bootstrap member of etcd", s.StartBootstrap})
 	}
@@ -288,9 +297,12 @@ func (s *Sandbox) prepare() error {
 	}); err != nil {
 		return err
 	}
-	var founders []string
-	for _, address := range s.pool[:s.options.Replicas] {
-		founders = append(founders, etcdPorts.ClientURL(address))
+	founders := []string{etcdPorts.ClientURL(s.bootstrapAddress())}
+	if !s.options.FromBootstrap {
+		founders = nil
+		for _, address := range s.pool[:s.options.Replicas] {
+			founders = append(founders, etcdPorts.ClientURL(address))
+		}
 	}
 	if s.EtcdConfig, s.EtcdFiles, err = ring.ClientConfig(s.ca, s.pki(), founders...); err != nil {
 		return err
@@ -381,6 +393,9 @@ func (s *Sandbox) openCloud(ports ring.Ports, own map[string]ownAddresses, podIP
 // first are the names of the hosts and Machines that the sandbox starts with.
 func (s *Sandbox) first() []string {
 	var names []string
+	if s.options.FromBootstrap {
+		return names
+	}
 	for i := range s.options.Replicas {
 		names = append(names, fmt.Sprintf("master-%d", i))
 	}
