@@ -141,8 +141,7 @@ func (c *cluster) startsAll(data map[string]string, list []*etcdserverpb.Member)
 }
 
 // starts is what etcd requires of a new member's start: the own name and peer URL are in the initial cluster, which has as many members
-// as the ring ("member count is unequal" otherwise), and each member of the ring at its peer URLs (ValidateClusterAndAssignIDs, in
-// etcd's package membership).
+// as the ring ("member count is unequal" otherwise), and each member of the ring at its peer URLs.
 func starts(name string, e hostenv.Environment, list []*etcdserverpb.Member) error {
 	if e.State != hostenv.StateExisting {
 		return fmt.Errorf("the state is %q", e.State)

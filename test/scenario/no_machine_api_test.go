@@ -3,10 +3,10 @@ package scenario_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -25,76 +25,71 @@ func TestNoMachineAPI(t *testing.T) {
 			t.Parallel()
 			c := start(t, sandbox.Options{Replicas: 3, Mode: mode, WithoutHoldfast: true})
 			must(t, c.MachineAPI.Stop())
-			for _, name := range []string{"master-0", "master-1", "master-2"} {
-				must(t, c.stuck(t.Context(), name))
+			first := c.machineNames(t)
+			for _, name := range first {
+				must(t, c.neverRan(t.Context(), name))
 			}
 			must(t, c.StartHoldfast(t.Context()))
-			c.standsDown(t, mode, "none of 3 control-plane Machines is or was Running (Provisioning)")
-			for _, name := range []string{"master-0", "master-1", "master-2"} {
-				must(t, c.removeOnce(t.Context(), name)) // nothing holds it but its finalizer, which is the machine controller's
+			c.comesToSay(t, []string{"3 of 3 voters healthy", "MachineAPINotFunctional", "none of 3 control-plane Machines is or was Running (Provisioning)"}, "status")
+			if mode == "full" {
+				c.guardAtRest(t)
+				c.leavesMembersAlone(t, first[2])
+			}
+			for _, name := range first {
 				m, err := c.machine(t.Context(), name)
 				must(t, err)
-				before := m.DeepCopy()
-				m.Finalizers = nil
-				must(t, c.as(sandbox.MachineAPI).Patch(t.Context(), m, client.MergeFrom(before)))
+				if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent {
+					t.Errorf("Machine %s has hooks: %+v", name, m.Spec.LifecycleHooks)
+				}
+				must(t, c.removeOnce(t.Context(), name)) // its finalizer alone holds it, which is the machine controller's
+				must(t, c.as(sandbox.MachineAPI).Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 				c.gone(t, quickly, name)
 			}
-			c.standsDown(t, mode, "there is no control-plane Machine")
+			c.comesToSay(t, []string{"3 of 3 voters healthy", "MachineAPINotFunctional", "there is no control-plane Machine"}, "status")
+			c.looks(t)
+			for _, name := range first {
+				c.becomes(t, name, "voter")
+			}
+			if mode == "full" {
+				c.guardAtRest(t)
+			}
 		})
 	}
 }
 
-// stuck makes a Machine as one that never became Running: it has neither instance nor Node.
-func (c *cluster) stuck(ctx context.Context, name string) error {
-	m, err := c.machine(ctx, name)
-	if err != nil {
-		return err
-	}
-	before := m.DeepCopy()
-	m.Spec.ProviderID = nil
-	if err := c.as(sandbox.Admin).Patch(ctx, m, client.MergeFrom(before)); err != nil {
-		return err
-	}
-	before = m.DeepCopy()
-	phase := machinev1beta1.PhaseProvisioning
-	m.Status = machinev1beta1.MachineStatus{Phase: &phase}
-	return c.as(sandbox.Admin).Status().Patch(ctx, m, client.MergeFrom(before))
+// neverRan makes a Machine as one that never became Running. It has its addresses and its Node, so that Holdfast could act upon it.
+func (c *cluster) neverRan(ctx context.Context, name string) error {
+	m := &machinev1beta1.Machine{}
+	m.Namespace, m.Name = sandbox.MachineNamespace, name
+	return c.as(sandbox.MachineAPI).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Provisioning"}}`)))
 }
 
-// standsDown wants Holdfast to say why, and to leave alone a member that is gone, one that is listed and a learner that has caught up, each
-// of which it would otherwise act upon.
-func (c *cluster) standsDown(t *testing.T, mode, why string) {
+// leavesMembersAlone wants Holdfast to put no member where a ready Node has none, and not to promote a learner there that has caught up.
+func (c *cluster) leavesMembersAlone(t *testing.T, name string) {
 	t.Helper()
-	c.comesToSay(t, []string{"3 of 3 voters healthy", "MachineAPINotFunctional", why}, "status")
-	if mode == "full" {
-		c.guardAtRest(t)
+	host, _ := c.Host(name)
+	eventually(t, quickly, "etcd to remove "+name, func(ctx context.Context) error { return c.removeMember(ctx, name) })
+	c.looks(t)
+	if err := c.lists(t.Context(), host.PeerURL); err == nil {
+		t.Errorf("Holdfast added a member on %s", name)
 	}
-	host, _ := c.Host("master-2")
-	must(t, c.removeMember(t.Context(), "master-2"))
-	c.comesToSay(t, []string{"2 of 2 voters healthy", why}, "status")
+	var learner uint64
+	eventually(t, quickly, "etcd to add a learner", func(ctx context.Context) error {
+		list, err := c.etcd.MemberAddAsLearner(ctx, []string{host.PeerURL})
+		if err == nil {
+			learner = list.Member.GetID()
+		}
+		return err
+	})
+	c.becomes(t, name, "learner") // it starts
 	c.looks(t)
-	c.becomes(t, "master-2", "")
-	list, err := c.etcd.MemberAddAsLearner(t.Context(), []string{host.PeerURL})
-	must(t, err)
-	c.becomes(t, "master-2", "learner") // it starts
-	learner := list.Member.GetID()
-	c.looks(t)
-	c.becomes(t, "master-2", "learner")
+	if role, err := c.role(t.Context(), name); err != nil || role != "learner" {
+		t.Errorf("%s is a %s, %v; want a learner", name, role, err)
+	}
 	eventually(t, quickly, "etcd to promote it", func(ctx context.Context) error {
 		_, err := c.etcd.MemberPromote(ctx, learner)
 		return err
 	})
-	c.comesToSay(t, []string{"3 of 3 voters healthy", why}, "status")
-	if mode == "full" {
-		c.guardAtRest(t)
-	}
-	var machines machinev1beta1.MachineList
-	must(t, c.as(sandbox.Admin).List(t.Context(), &machines, client.InNamespace(sandbox.MachineNamespace)))
-	if i := slices.IndexFunc(machines.Items, func(m machinev1beta1.Machine) bool {
-		return machineapi.Machine(&m).Hook != quorum.EntryAbsent || machineapi.Machine(&m).Latch != quorum.EntryAbsent
-	}); i >= 0 {
-		t.Errorf("Machine %s is held: %+v", machines.Items[i].Name, machines.Items[i].Spec.LifecycleHooks)
-	}
 }
 
 // looks waits until Holdfast has made more rounds.
