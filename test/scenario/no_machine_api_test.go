@@ -41,7 +41,7 @@ func TestNoMachineAPI(t *testing.T) {
 				if seen := machineapi.Machine(m); seen.Hook != quorum.EntryAbsent || seen.Latch != quorum.EntryAbsent {
 					t.Errorf("Machine %s has hooks: %+v", name, m.Spec.LifecycleHooks)
 				}
-				must(t, c.removeOnce(t.Context(), name)) // its finalizer alone holds it, which is the machine controller's
+				must(t, c.remove(t.Context(), name)) // its finalizer alone holds it, which is the machine controller's
 				must(t, c.as(sandbox.MachineAPI).Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 				c.gone(t, quickly, name)
 			}
