@@ -57,11 +57,11 @@ func TestNoMachineAPI(t *testing.T) {
 	}
 }
 
-// neverRan makes a Machine as one that never became Running. It has its addresses and its Node, so that Holdfast could act upon it.
+// neverRan makes a Machine as one that never became Running. It keeps its addresses, by which Holdfast knows its Node and its member, and could act.
 func (c *cluster) neverRan(ctx context.Context, name string) error {
 	m := &machinev1beta1.Machine{}
 	m.Namespace, m.Name = sandbox.MachineNamespace, name
-	return c.as(sandbox.MachineAPI).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Provisioning"}}`)))
+	return c.as(sandbox.MachineAPI).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Provisioning","nodeRef":null}}`)))
 }
 
 // leavesMembersAlone wants Holdfast to put no member where a ready Node has none, and not to promote a learner there that has caught up.
