@@ -129,7 +129,7 @@ func (p *process) observe() error {
 		return fmt.Errorf("set up what looks for etcd: %w", err)
 	}
 	p.observer = &observe.Observer{
-		API: p.mgr.GetAPIReader(), Tries: p.mgr.GetClient(), Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
+		API: p.mgr.GetAPIReader(), Tries: p.api, Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
 		Desired: p.flags.desired, Limits: p.flags.limits, Clock: clock.RealClock{},
 		Claims: observe.NewClaims(),
 	}

@@ -49,6 +49,9 @@ func TestSet(t *testing.T) {
 			t.Errorf("the health check acts while %s are unhealthy, want 1", most)
 		}
 		c.tells(t, cpms.Name, "SetAction")
+		if n := c.counts(t, "prefer a domain-qualified finalizer name"); n > 0 {
+			t.Errorf("Holdfast's log has the API server's Warning on Machines that are only tried %d times", n)
+		}
 	})
 
 	t.Run("a change of the template replaces all three", func(t *testing.T) {
