@@ -108,9 +108,9 @@ cpms: binaries parts set-operator ## Run the platform's control plane machine se
 	cd test/cpms && go test .
 
 .PHONY: set-e2e
-set-e2e: binaries parts set-operator ## Run the platform's own end-to-end tests of sets against its operator and against Holdfast
+set-e2e: binaries parts set-operator ## Run the platform's own end-to-end tests of sets against its operator and against Holdfast (docs/full-mode.md)
 	@cd test/cpms && $(PROGRESS) set-e2e go test -c -trimpath -o $(BIN)/set-e2e github.com/openshift/cluster-control-plane-machine-set-operator/test/e2e
-	go test -tags cpms -timeout 60m -run '^TestPlatformSuite$$' -v ./test/custodian
+	go test -tags cpms -timeout 90m -parallel 3 -run '^TestPlatformSuite$$' -v ./test/custodian
 
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that the API server calls by a token in the path.
 FROM ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo a0908604527e6119785d8a0c71450feb60d102bf)

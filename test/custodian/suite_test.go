@@ -61,6 +61,10 @@ func TestPlatformSuite(t *testing.T) {
 				for _, r := range c.suite(t, part.labels, part.focus) {
 					name := strings.Join(append(r.ContainerHierarchyTexts[1:], r.LeafNodeText), " ")
 					t.Logf("%s, %.0f s: %s %s", r.State, r.RunTime.Seconds(), name, r.Failure.Message)
+					if r.State != "passed" {
+						set, err := c.set(t.Context())
+						t.Log(set.Status.Conditions, err)
+					}
 					if expected := fails != "" && strings.Contains(name, fails); (r.State == "passed") == expected {
 						t.Errorf("%s: %s", r.State, name)
 					}
