@@ -139,7 +139,7 @@ func (p *planner) hinders(m *quorum.Machine) {
 	case place.Unclear != "":
 		p.note(ReasonMachineUnclear, m.Name, only+"how Machine %s compares with the template is not known: %s", m.Name, place.Unclear)
 	case place.Fresh && place.Outdated != "":
-		p.note(ReasonTemplateUnfit, m.Name, only+"the set created Machine %s from the template as it is, and something changed it: %s; have the template say the same", m.Name, place.Outdated)
+		p.note(ReasonTemplateUnfit, m.Name, only+"the set created Machine %s from the template as it is, and something changed it: %s; have the template say the same, or delete that Machine if a person changed it", m.Name, place.Outdated)
 	}
 	if !owned && len(p.plan.Notes) > notes {
 		p.strangers++
