@@ -78,9 +78,9 @@ func TestReportOnly(t *testing.T) {
 				"keep-status": func(ctx context.Context) error {
 					return gitops.Status().Patch(ctx, m, merge(`{"status":{"phase":"Failed"}}`), client.DryRunAll)
 				},
-				"unprotected-delete": func(ctx context.Context) error { return gitops.Delete(ctx, m, client.DryRunAll) },
+				"held": func(ctx context.Context) error { return gitops.Delete(ctx, m, client.DryRunAll) },
 			}
-			for _, rule := range []string{"keep-hook", "unprotected-delete", "keep-status"} {
+			for _, rule := range []string{"keep-hook", "held", "keep-status"} {
 				must(t, requests[rule](t.Context()))
 				if told := heard.take(); strings.Contains(told, "("+rule+")") != (e == "warn") {
 					t.Errorf("%s: told %q", rule, told)
