@@ -143,7 +143,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 		case m.Controller() != nil: // its owner sees to it
 			return gone
 		case v.join.Voter(m) == nil:
-			return fmt.Errorf("there is no Machine %s, and Machine %s is on its way to take a voter's place: kubectl holdfast explain %s", name, m.Name, m.Name)
+			return fmt.Errorf("there is no Machine %s, and Machine %s hosts no voter yet, so no other is created beside it: kubectl holdfast explain %s", name, m.Name, m.Name)
 		case like == nil:
 			like = m
 		}
