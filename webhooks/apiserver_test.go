@@ -119,10 +119,7 @@ func start(t *testing.T) *fixture {
 // serve starts the webhook server and registers it, and waits until the API server calls it.
 func (f *fixture) serve(t *testing.T) {
 	t.Helper()
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
 		Observer: f.guard, Recorder: f.guard, Metrics: metrics, Claim: f.guard.claim,

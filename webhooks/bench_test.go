@@ -77,10 +77,7 @@ func BenchmarkReview(b *testing.B) {
 		at := metav1.NewTime(m.CreationTimestamp.Add(time.Hour))
 		m.ManagedFields[4].Time = &at
 	}
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		b.Fatal(err)
-	}
+	metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 	guard := &webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: &guard{}, Recorder: nobody{}, Metrics: metrics}
 	mutating, validating := webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating())
 	nothing := http.Handler(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(context.Context, ctrladmission.Request) ctrladmission.Response { return ctrladmission.Allowed("") })})

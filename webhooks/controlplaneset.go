@@ -30,9 +30,8 @@ const trialTimeout = 2 * time.Second
 // Holdfast reconciles in full mode. api is without a cache; the Machines that the set would create are tried with it in a dry run, so that the
 // platform's own checks of a provider spec have their say.
 func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
-	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(controlPlaneSet, func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
-		defer g.Metrics.timed(controlPlaneSet, req.Operation, received)
 		scale := req.SubResource == "scale" && req.Operation == admissionv1.Update
 		if !scale && (req.Kind.Group != machinev1.GroupName || req.Kind.Kind != "ControlPlaneMachineSet") {
 			return refused(fmt.Errorf("Holdfast answers for ControlPlaneMachineSets here, and this AdmissionReview is about %s", about(&req)))
@@ -48,17 +47,12 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 			return refused(err)
 		}
 		var asked *admission.ControlPlaneSetRequest
-		operation := admission.OperationUpdate
 		switch {
 		case set == nil && old != nil:
-			operation = admission.OperationDelete
 			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Foreground: slices.Contains(old.Finalizers, cpms.Finalizer) && inForeground(&req, old)}
 		case set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec):
 			return ctrladmission.Allowed("")
 		default:
-			if old == nil {
-				operation = admission.OperationCreate
-			}
 			if asked = new(admission.ControlPlaneSetRequest); !scale {
 				asked = trySet(ctx, api, old, set)
 			}
@@ -67,19 +61,7 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		if set != nil && d.Denial() == nil {
 			g.admitScale(ctx, &d, &req, old, set)
 		}
-		if len(d.Findings) == 0 {
-			return ctrladmission.Allowed("")
-		}
-		g.decided(ctx, Record{
-			Admission: &req.AdmissionRequest, Decision: d, Received: received,
-			Request: admission.Request{Operation: operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, Namespace: req.Namespace},
-		})
-		response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
-		if denial := d.Denial(); denial != nil {
-			response = denied(denial)
-		}
-		response.AuditAnnotations = annotations(&req, &d)
-		return response
+		return g.conclude(ctx, &req, d, nil, received)
 	})
 }
 
@@ -90,7 +72,7 @@ func (g *Handlers) admitScale(ctx context.Context, d *admission.Decision, req *c
 		return
 	}
 	r := &admission.ScaleRequest{
-		Namespace: set.Namespace, Name: set.Name, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, To: cpms.Replicas(set),
+		Namespace: set.Namespace, Name: set.Name, User: user(req), To: cpms.Replicas(set),
 	}
 	if r.Starts = old == nil || !cpms.Acts(old); !r.Starts {
 		r.From = cpms.Replicas(old)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -13,17 +14,16 @@ import (
 
 // enforcing is a handler that answers as the enforcement has it.
 type enforcing struct {
-	decide      ctrladmission.HandlerFunc
+	ctrladmission.HandlerFunc
 	enforcement admission.Enforcement
 }
 
-// Handle implements ctrladmission.Handler.
-func (h enforcing) Handle(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
-	return enforced(h.enforcement, h.decide(ctx, req))
-}
-
-func (g *Handlers) handler(decide ctrladmission.HandlerFunc) ctrladmission.Handler {
-	return enforcing{decide, g.Enforcement}
+// handler answers with what decide says and the enforcement has it. The time that it takes is measured under that name.
+func (g *Handlers) handler(name string, decide ctrladmission.HandlerFunc) ctrladmission.Handler {
+	return enforcing{func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+		defer g.Metrics.timed(name, req.Operation, time.Now())
+		return enforced(g.Enforcement, decide(ctx, req))
+	}, g.Enforcement}
 }
 
 // enforced is what the API server is answered: unless Holdfast enforces, every request passes as it is, but for Holdfast's own call to see

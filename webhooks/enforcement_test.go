@@ -34,10 +34,7 @@ func TestEnforcement(t *testing.T) {
 		for _, e := range []admission.Enforcement{admission.Enforce, admission.Warn, admission.Audit} {
 			t.Run(name+"/"+e.String(), func(t *testing.T) {
 				g := &guard{calls: map[string]int{}, snapshot: ring()}
-				metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-				if err != nil {
-					t.Fatal(err)
-				}
+				metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 				h := &webhooks.Handlers{Identities: identities(), Enforcement: e, MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}
 				passes, told := true, ""
 				for _, handler := range []http.Handler{webhooks.Handler(h.Mutating()), webhooks.Handler(h.Validating())} {

@@ -230,8 +230,7 @@ func startEtcd(t *testing.T) *etcdFixture {
 		API: f.direct, Etcd: f.etcd, Namespace: namespace, Mode: quorum.ModeGuard, Desired: 3,
 		Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 	guard := &webhooks.Handlers{
 		Identities: identities(), MachineNamespace: namespace,
 		Observer: f.observer, Recorder: f.guard, Metrics: metrics,

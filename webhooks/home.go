@@ -18,9 +18,8 @@ import (
 // Home is the handler for HomePath: the rule home, about the Machine namespace and the Machine CRD, and the rule keep-host about
 // BareMetalHosts.
 func (g *Handlers) Home() ctrladmission.Handler {
-	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(home, func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
-		defer g.Metrics.timed(home, req.Operation, received)
 		if req.Kind.Group == "metal3.io" && req.Kind.Kind == "BareMetalHost" {
 			return g.bareMetalHost(ctx, &req, received)
 		}
@@ -35,18 +34,7 @@ func (g *Handlers) Home() ctrladmission.Handler {
 		if err != nil {
 			logger(ctx, &req).Error(err, "deciding without the Machines")
 		}
-		d := g.Identities.AdmitHome(request, machines, err == nil)
-		denial := d.Denial()
-		if denial == nil {
-			return ctrladmission.Allowed("")
-		}
-		g.decided(ctx, Record{
-			Admission: &req.AdmissionRequest, Decision: d, Received: received,
-			Request: admission.Request{Operation: request.Operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}},
-		})
-		response := denied(denial)
-		response.AuditAnnotations = annotations(&req, &d)
-		return response
+		return g.conclude(ctx, &req, g.Identities.AdmitHome(request, machines, err == nil), nil, received)
 	})
 }
 
@@ -62,7 +50,7 @@ func (g *Handlers) bareMetalHost(ctx context.Context, req *ctrladmission.Request
 	if r == nil {
 		return ctrladmission.Allowed("")
 	}
-	r.User, r.At, r.MachineNamespace = admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, received, g.MachineNamespace
+	r.User, r.At, r.MachineNamespace = user(req), received, g.MachineNamespace
 	machines, err := g.Observer.Machines(ctx)
 	m := &quorum.Machine{Name: r.Machine, Unread: "the Machines could not be listed"}
 	if err == nil {
@@ -81,27 +69,15 @@ func (g *Handlers) bareMetalHost(ctx context.Context, req *ctrladmission.Request
 	}
 	d := g.Identities.AdmitHost(r, m, s)
 	g.claim(ctx, req, &d, s)
-	if len(d.Findings) == 0 {
-		return ctrladmission.Allowed("")
-	}
-	g.decided(ctx, Record{Admission: &req.AdmissionRequest, Decision: d, Snapshot: s, Received: received, Request: admission.Request{Operation: r.Operation, User: r.User, Namespace: req.Namespace}})
-	response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
-	if denial := d.Denial(); denial != nil {
-		response = denied(denial)
-	}
-	response.AuditAnnotations = annotations(req, &d)
-	return response
+	return g.conclude(ctx, req, d, s, received)
 }
 
 // readHome is the request in quorum's terms, nil if it is about another namespace or CRD, or creates
 // one. The name is the object's: a part of deletecollection has none in the request.
 func (g *Handlers) readHome(req *ctrladmission.Request) (*admission.HomeRequest, error) {
-	var operation admission.Operation
+	operation := operationOf(req)
 	switch req.Operation {
-	case admissionv1.Delete:
-		operation = admission.OperationDelete
-	case admissionv1.Update:
-		operation = admission.OperationUpdate
+	case admissionv1.Delete, admissionv1.Update:
 	case admissionv1.Create, admissionv1.Connect:
 		return nil, nil
 	default:
@@ -138,7 +114,7 @@ func (g *Handlers) readHome(req *ctrladmission.Request) (*admission.HomeRequest,
 			if request.Changes, err = machineapi.Changes(req.OldObject.Raw, req.Object.Raw); err != nil {
 				return nil, err
 			}
-			request.User = admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
+			request.User = user(req)
 		}
 		return request, nil
 	default:

@@ -24,34 +24,16 @@ import (
 // and MachineHealthChecks (rule health-check). It refuses neither, because the Machines are guarded
 // one by one, and warns. So it is not served by Handler: what is too large to be read passes.
 func (g *Handlers) SetsAndHealthChecks() ctrladmission.Handler {
-	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
+	return g.handler(keepers, func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		received := time.Now()
-		defer g.Metrics.timed(keepers, req.Operation, received)
-		operation := admission.OperationUpdate
-		switch req.Operation {
-		case admissionv1.Create:
-			operation = admission.OperationCreate
-		case admissionv1.Update:
-		default:
-			return ctrladmission.Allowed("")
-		}
-		if req.Namespace != g.MachineNamespace || req.SubResource != "" {
+		if req.Namespace != g.MachineNamespace || req.SubResource != "" || req.Operation != admissionv1.Create && req.Operation != admissionv1.Update {
 			return ctrladmission.Allowed("")
 		}
 		d, err := g.setOrHealthCheck(ctx, &req)
 		if err != nil {
 			return refused(err)
 		}
-		if len(d.Findings) == 0 {
-			return ctrladmission.Allowed("")
-		}
-		g.decided(ctx, Record{
-			Admission: &req.AdmissionRequest, Decision: d, Received: received,
-			Request: admission.Request{Operation: operation, User: admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}, Namespace: req.Namespace},
-		})
-		response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
-		response.AuditAnnotations = annotations(&req, &d)
-		return response
+		return g.conclude(ctx, &req, d, nil, received)
 	})
 }
 

@@ -147,8 +147,7 @@ func machineSetNamed(name string) *machinev1beta1.MachineSet {
 func TestKeepersBadInput(t *testing.T) {
 	g := &guard{calls: map[string]int{}}
 	g.set(ring())
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 	handler := &ctrladmission.Webhook{Handler: (&webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}).SetsAndHealthChecks()}
 	const set = `{"metadata":{"name":"s"},"spec":{"selector":{"matchLabels":{"machine.openshift.io/cluster-api-machine-role":"master"}}}}`
 	of := func(kind string) func(*admissionv1.AdmissionRequest) {

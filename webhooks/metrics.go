@@ -1,10 +1,10 @@
 package webhooks
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
@@ -28,17 +28,18 @@ type Metrics struct {
 	seconds   *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics. It fails if they are registered already.
-func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	register := promauto.With(registry)
 	m := &Metrics{
-		Enforcement: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Enforcement: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_enforcement", Help: "1, labelled with --enforcement: enforce, warn or audit. But for the first, requests that the rules deny or repair pass as they are.",
 		}, []string{"enforcement"}),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		decisions: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_admission_decisions_total",
 			Help: "Findings of the admission rules, dry runs left out. A request without a finding touched nothing guarded and is not counted.",
 		}, []string{"rule", "operation", "verdict"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: register.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_admission_duration_seconds",
 			Help:    "Time from a decoded AdmissionReview to its answer, reading etcd included.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .01, .05, .1, .25, .5, 1, 2, 3},
@@ -48,12 +49,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		// An alert on a counter that is not there yet misses its first step.
 		m.decisions.WithLabelValues(string(quorum.RuleEscapeHatch), admission.OperationUpdate.String(), verdict.String())
 	}
-	for _, c := range []prometheus.Collector{m.decisions, m.seconds, m.Enforcement} {
-		if err := registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("admission metrics: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *Metrics) decided(r *Record) {

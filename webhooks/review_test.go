@@ -29,14 +29,7 @@ import (
 func local(t testing.TB, g *guard) (mutating, validating http.Handler, registry *prometheus.Registry) {
 	t.Helper()
 	registry = prometheus.NewRegistry()
-	metrics, err := webhooks.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := webhooks.NewMetrics(registry); err == nil {
-		t.Error("the metrics could be registered twice")
-	}
-	guard := &webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: metrics}
+	guard := &webhooks.Handlers{Identities: identities(), MachineNamespace: namespace, Observer: g, Recorder: g, Metrics: webhooks.NewMetrics(registry)}
 	return webhooks.Handler(guard.Mutating()), webhooks.Handler(guard.Validating()), registry
 }
 

@@ -97,16 +97,14 @@ type Handlers struct {
 
 // Mutating is the handler for MutatePath.
 func (g *Handlers) Mutating() ctrladmission.Handler {
-	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
-		defer g.Metrics.timed(mutating, req.Operation, time.Now())
+	return g.handler(mutating, func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		return g.answer(ctx, &req, g.mutate)
 	})
 }
 
 // Validating is the handler for ValidatePath.
 func (g *Handlers) Validating() ctrladmission.Handler {
-	return g.handler(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
-		defer g.Metrics.timed(validating, req.Operation, time.Now())
+	return g.handler(validating, func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		return g.answer(ctx, &req, g.validate)
 	})
 }
@@ -171,23 +169,17 @@ func refused(err error) ctrladmission.Response {
 // decode reads a request. DELETE has no new object and, as a part of deletecollection, no name
 // either, so the objects say what it is about.
 func decode(req *ctrladmission.Request) (*review, error) {
-	r := review{Request: req, request: admission.Request{
-		User:      admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups},
-		Namespace: req.Namespace,
-	}}
+	r := review{Request: req, request: admission.Request{Operation: operationOf(req), User: user(req), Namespace: req.Namespace}}
 	var err error
 	switch req.Operation {
 	case admissionv1.Create:
-		r.request.Operation = admission.OperationCreate
 		r.next, r.request.New, err = machine("new", req.Object.Raw)
 	case admissionv1.Update:
-		r.request.Operation = admission.OperationUpdate
 		r.next, r.request.New, err = machine("new", req.Object.Raw)
 		if err == nil {
 			r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
 		}
 	case admissionv1.Delete:
-		r.request.Operation = admission.OperationDelete
 		r.old, r.request.Old, err = machine("stored", req.OldObject.Raw)
 	default:
 		err = fmt.Errorf("Holdfast does not know the operation %q", req.Operation)
@@ -374,6 +366,34 @@ func (g *Handlers) tell(ctx context.Context, r *review, mine func(admission.Verd
 	}
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})
 	return lines(d.Warnings())
+}
+
+// conclude records a decision about another object than a Machine, and is the answer to the request.
+func (g *Handlers) conclude(ctx context.Context, req *ctrladmission.Request, d admission.Decision, s *quorum.Snapshot, received time.Time) ctrladmission.Response {
+	if len(d.Findings) == 0 {
+		return ctrladmission.Allowed("")
+	}
+	g.decided(ctx, Record{
+		Admission: &req.AdmissionRequest, Decision: d, Snapshot: s, Received: received,
+		Request: admission.Request{Operation: operationOf(req), User: user(req), Namespace: req.Namespace},
+	})
+	response := ctrladmission.Allowed("").WithWarnings(lines(d.Warnings())...)
+	if denial := d.Denial(); denial != nil {
+		response = denied(denial)
+	}
+	response.AuditAnnotations = annotations(req, &d)
+	return response
+}
+
+// operationOf is the zero value for an operation that no rule knows.
+func operationOf(req *ctrladmission.Request) admission.Operation {
+	return map[admissionv1.Operation]admission.Operation{
+		admissionv1.Create: admission.OperationCreate, admissionv1.Update: admission.OperationUpdate, admissionv1.Delete: admission.OperationDelete,
+	}[req.Operation]
+}
+
+func user(req *ctrladmission.Request) admission.User {
+	return admission.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
 }
 
 // decided counts and records a decision. If the API server has hung up, the failure policy has decided: then it is recorded as

@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
-	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -49,16 +48,14 @@ func discover(ctx context.Context, api client.Reader) ([]string, error) {
 
 // onNodes are the URLs of a port on control-plane Nodes.
 func onNodes(ctx context.Context, api client.Reader, port string) ([]string, error) {
+	nodes, err := observe.Nodes(ctx, api)
+	if err != nil {
+		return nil, fmt.Errorf("find etcd: %w", err)
+	}
 	var urls []string
-	for _, label := range observe.NodeLabels() {
-		var list corev1.NodeList
-		if err := api.List(ctx, &list, client.HasLabels{label}); err != nil {
-			return nil, fmt.Errorf("list Nodes with label %s to find etcd: %w", label, err)
-		}
-		for i := range list.Items {
-			for _, address := range machineapi.Node(&list.Items[i]).Addresses {
-				urls = append(urls, "https://"+net.JoinHostPort(address.String(), port))
-			}
+	for i := range nodes {
+		for _, address := range nodes[i].Addresses {
+			urls = append(urls, "https://"+net.JoinHostPort(address.String(), port))
 		}
 	}
 	slices.Sort(urls)

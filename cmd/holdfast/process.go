@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
@@ -39,6 +38,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/recorder"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/setcontroller"
+	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
 
@@ -70,7 +70,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 			s.EtcdNamespace, s.QuorumGuard = p.flags.etcdNamespace, p.flags.guard
 		}
 	}
-	if p.mgr, err = p.flags.manager(config, types, served.server()); err != nil {
+	if p.mgr, err = p.flags.manager(config, types); err != nil {
 		return err
 	}
 	broadcaster, err := recorder.NewEventBroadcaster(context.WithoutCancel(ctx), config, p.mgr.GetHTTPClient())
@@ -82,9 +82,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	if p.api, err = uncached(p.mgr); err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
-	if p.meters, err = controller.NewMetrics(metrics.Registry); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
+	p.meters = controller.NewMetrics(metrics.Registry)
 	if p.mode == quorum.ModeFull {
 		p.setMeters, p.news = setcontroller.NewMetrics(metrics.Registry), make(chan struct{}, 1)
 	}
@@ -106,7 +104,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	if err := p.lead(config, served); err != nil {
 		return err
 	}
-	if err := p.answer(); err != nil {
+	if err := p.answer(served.server); err != nil {
 		return err
 	}
 	ctx, stop := p.flags.drain.context(ctx)
@@ -120,10 +118,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 
 // observe sets up what every replica reads: etcd, its alarms, and the cluster.
 func (p *process) observe() error {
-	alarms, err := controller.NewAlarms(p.ring, metrics.Registry, p.log.WithName("alarms"))
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
+	alarms := controller.NewAlarms(p.ring, metrics.Registry, p.log.WithName("alarms"))
 	search := p.flags.search(p.mgr.GetAPIReader(), p.ring, p.log)
 	if err := cmp.Or(p.mgr.Add(search), p.mgr.Add(alarms), p.flags.etcdFiles.keep(p.mgr, p.log)); err != nil {
 		return fmt.Errorf("set up what looks for etcd: %w", err)
@@ -227,11 +222,8 @@ func (p *process) seen(s *quorum.Snapshot, news []membership.News) {
 }
 
 // answer sets up the webhooks.
-func (p *process) answer() error {
-	meters, err := webhooks.NewMetrics(metrics.Registry)
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
+func (p *process) answer(server *webhookserver.Server) error {
+	meters := webhooks.NewMetrics(metrics.Registry)
 	enforcement := p.flags.enforcement.Enforcement
 	meters.Enforcement.WithLabelValues(enforcement.String()).Set(1)
 	handlers := webhooks.Handlers{
@@ -241,7 +233,6 @@ func (p *process) answer() error {
 			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
 		},
 	}
-	server := p.mgr.GetWebhookServer() // has the manager run it
 	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
 	server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
 	server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
@@ -256,12 +247,11 @@ func (p *process) answer() error {
 }
 
 // manager is without an election of its own: it runs all that is added to it on every replica. What the elected one does is terms'.
-func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme, webhooks webhook.Server) (ctrl.Manager, error) {
+func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme) (ctrl.Manager, error) {
 	grace := 10 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  types,
 		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddr},
-		WebhookServer:           webhooks,
 		HealthProbeBindAddress:  o.probeAddr,
 		GracefulShutdownTimeout: &grace,
 	})

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
@@ -204,11 +203,10 @@ type served struct {
 	log     logr.Logger
 	options *registrations.Options // nil where the registrations are not kept
 	hosts   []string               // what the certificate is for, if it is made here
+	server  *webhookserver.Server
 	source  *registrations.Source
 	live    *registrations.Live   // nil where the registrations are not kept
 	shared  *registrations.Shared // the same
-
-	strangers *webhookserver.Metrics
 }
 
 // prepare reads the flags, which are checked.
@@ -225,11 +223,10 @@ func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
 	return s, err
 }
 
-// server is the webhook server. It asks for a certificate and a path when it serves: they are there by then.
-func (s *served) server() webhook.Server {
-	s.strangers = webhookserver.NewMetrics()
+// newServer is the webhook server. It asks for a certificate and a path when it serves: they are there by then.
+func (s *served) newServer() *webhookserver.Server {
 	o := webhookserver.Options{
-		Host: s.host, Port: s.port, Metrics: s.strangers, Log: s.log.WithName("server"),
+		Host: s.host, Port: s.port, Registry: metrics.Registry, Log: s.log.WithName("server"),
 		Certificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) },
 	}
 	if s.clientCA != "" {
@@ -244,22 +241,17 @@ func (s *served) server() webhook.Server {
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
 // when this replica is elected.
 func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring registrations.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
-	meters, err := registrations.NewMetrics(metrics.Registry)
-	if err == nil {
-		err = s.strangers.Register(metrics.Registry)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
+	s.server = s.newServer()
+	meters := registrations.NewMetrics(metrics.Registry)
 	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
 	var (
 		time     = clock.RealClock{}
 		trust    = registrations.NewTrust(time)
 		first    = &registrations.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
 		certLog  = s.log.WithName("certificate")
-		runnable = []manager.Runnable{first, keeper}
+		runnable = []manager.Runnable{s.server, first, keeper}
 		checks   = map[string]func(*http.Request) error{
-			"webhooks": s.serves(mgr),
+			"webhooks": s.serves,
 			"etcd":     first.Check,
 		}
 	)
@@ -270,7 +262,7 @@ func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.Event
 		s.source = registrations.NewSource(s.live, s.hosts[0], time, meters, certLog)
 		runnable = append(runnable, s.shared)
 		checks["path"] = s.shared.Check
-		checks["registrations"] = registrations.NewVouched(s.source, s.live, s.hosts[0], time).Check
+		checks["registrations"] = s.source.Vouched()
 	}
 	checks["certificate"] = s.source.Loaded
 	var certificates manager.Runnable
@@ -308,11 +300,9 @@ func (s *served) keepRegistrations(keeper *registrations.Registrar, api client.W
 }
 
 // serves is the check whether this replica serves the webhooks.
-func (s *served) serves(mgr ctrl.Manager) func(*http.Request) error {
-	return func(r *http.Request) error {
-		if err := s.source.Loaded(r); err != nil {
-			return err // the checker would only be told that TLS does not work
-		}
-		return mgr.GetWebhookServer().StartedChecker()(r)
+func (s *served) serves(r *http.Request) error {
+	if err := s.source.Loaded(r); err != nil {
+		return err // the checker would only be told that TLS does not work
 	}
+	return s.server.StartedChecker()(r)
 }

@@ -190,14 +190,14 @@ func (d *deciding) oneTooManyText(going []*quorum.Machine, limit int) []string {
 	for _, m := range going {
 		names = append(names, fmt.Sprintf("%s (etcd voter %s)", m.Name, d.join.Voter(m)))
 	}
-	be, that := "is", "that Machine is"
+	be, that := "is", "it is"
 	if len(names) > 1 {
-		be, that = "are", "one of those is"
+		be, that = "are", "one of them is"
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, d.name(), strings.Join(names, " and "), be),
 		fmt.Sprintf("With %s, at most %d may be deleted at a time.", quorum.NVoters(voters), limit),
-		"Wait until " + that + " gone, then try again: " + d.watch(),
+		fmt.Sprintf("Try again once %s gone: %s. If no replacement is on its way: kubectl holdfast replace %s", that, d.watch(), going[0].Name),
 		d.lift(quorum.RuleOneTooMany),
 	}
 }
@@ -224,7 +224,9 @@ func (d *deciding) degradedText(sick *quorum.Member) []string {
 	if why := d.join.ListedTwice(sick); why != "" {
 		then = why
 	} else if !sick.Started() {
-		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: etcdctl member remove %x", sick.ID)
+		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: %s", d.s.Ring.RemoveCommand(sick))
+	} else if host := d.join.Host(sick); len(host.Machines)+len(host.Nodes) == 0 && host.Departed == nil {
+		then = fmt.Sprintf("That member runs on no Machine and no Node. If it is nobody's: %s", d.s.Ring.RemoveCommand(sick))
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", quorum.RuleDegradedDelete, d.name(), sick, why),

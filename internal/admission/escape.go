@@ -8,7 +8,8 @@ import (
 
 // admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine, and it never returns. What the Machine
 // hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
-// without.
+// without. Where there is no latch, as on a Machine that was being deleted when Holdfast was installed, nothing would hold the Machine: the hook
+// stays until a person lifts the rule. No count would do instead, for two such hooks may go at the same instant.
 func (d *deciding) admitEscape() {
 	loss := d.loss()
 	if !d.Old.ControlPlane() && loss.nothing { // the reconciler does not know it
@@ -20,9 +21,12 @@ func (d *deciding) admitEscape() {
 		d.Repairs.Latch = FixAsOld
 	}
 	switch {
+	case d.Old.Latch != quorum.EntryOurs && !loss.nothing && !d.Unenforced && !d.Old.Lifts(quorum.RuleEscapeHatch, d.At):
+		d.Repairs.Hook = FixAsOld
+		d.add(quorum.RuleEscapeHatch, VerdictRepaired, d.unlatched(&loss)...)
 	case d.Old.Hook != quorum.EntryOurs: // the latch, which stood alone, and stays
 		d.add(quorum.RuleEscapeHatch, VerdictRepaired, d.escaped(&loss)...)
-	case loss.held && d.Old.Lifts(quorum.RuleEscapeHatch, d.At):
+	case (loss.held || d.Old.Latch != quorum.EntryOurs) && d.Old.Lifts(quorum.RuleEscapeHatch, d.At):
 		d.add(quorum.RuleEscapeHatch, VerdictOverridden, append(d.escaped(&loss), overrideUsed(d.Request, quorum.RuleEscapeHatch)...)...)
 	default:
 		d.add(quorum.RuleEscapeHatch, VerdictAllowed, d.escaped(&loss)...)
@@ -81,17 +85,26 @@ func (d *deciding) escaped(l *loss) []string {
 	if d.Old.Hook != quorum.EntryOurs {
 		what = fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: only Holdfast takes that one off.", quorum.RuleEscapeHatch, quorum.LatchName, d.name())
 	}
+	if d.Old.Latch != quorum.EntryOurs {
+		return append([]string{what + " No latch holds the Machine: it is drained and terminated now."}, d.loses(l)...)
+	}
 	if !l.held || d.Old.Lifts(quorum.RuleEscapeHatch, d.At) {
 		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, d.loses(l)...)
 	}
-	left := "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
-	if l.known {
-		left = fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())
-	}
 	return []string{
-		what + " The Machine is not terminated before etcd can do without it.", left,
+		what + " The Machine is not terminated before etcd can do without it.", l.left(),
 		"Holdfast releases the Machine once etcd keeps quorum without it: " + d.watch(),
 		"To let it go all the same: " + d.override(quorum.RuleEscapeHatch),
+	}
+}
+
+// unlatched says why a person's release of a Machine without a latch does not go through.
+func (d *deciding) unlatched(l *loss) []string {
+	return []string{
+		fmt.Sprintf("Holdfast (%s) put hook %s back on Machine %s: it has no latch %s, so the hook alone holds it. It was deleted before Holdfast put one on.", quorum.RuleEscapeHatch, quorum.HookName, d.name(), quorum.LatchName),
+		l.left(),
+		"If there is no replacement, create one, and the hook goes once etcd can do without the Machine: kubectl holdfast replace " + d.name(),
+		"To let it go all the same, with its member: " + d.override(quorum.RuleEscapeHatch) + ", and take the hook off again",
 	}
 }
 
@@ -116,6 +129,14 @@ func (d *deciding) loses(l *loss) []string {
 		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
 	}
 	return append(out, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
+}
+
+// left says what the Machine hosts, and what etcd has left without it.
+func (l *loss) left() string {
+	if !l.known {
+		return "Whether etcd keeps quorum without it is not known. " + reasonLine(l.why)
+	}
+	return fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())
 }
 
 // tally is what etcd has left, in numbers.

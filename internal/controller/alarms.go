@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -27,14 +28,10 @@ type Alarms struct {
 const alarmEvery = 15 * time.Second
 
 // NewAlarms registers the metric.
-func NewAlarms(etcd observe.Ring, registry prometheus.Registerer, log logr.Logger) (*Alarms, error) {
-	a := &Alarms{etcd: etcd, log: log, gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+func NewAlarms(etcd observe.Ring, registry prometheus.Registerer, log logr.Logger) *Alarms {
+	return &Alarms{etcd: etcd, log: log, gauge: promauto.With(registry).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "holdfast_etcd_alarms", Help: "1 for each alarm that stands in etcd, by alarm (NOSPACE, CORRUPT) and member ID (0 where etcd cannot tell); 0 for NOSPACE without an ID, once etcd was asked. Every replica serves it.",
 	}, []string{"alarm", "id"})}
-	if err := registry.Register(a.gauge); err != nil {
-		return nil, fmt.Errorf("metric of etcd's alarms: %w", err)
-	}
-	return a, nil
 }
 
 // Start asks etcd until the context ends.
@@ -42,9 +39,6 @@ func (a *Alarms) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, a.look, alarmEvery)
 	return nil
 }
-
-// NeedLeaderElection says that every replica runs it.
-func (a *Alarms) NeedLeaderElection() bool { return false }
 
 func (a *Alarms) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)

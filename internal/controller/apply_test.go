@@ -91,8 +91,7 @@ func TestRelease(t *testing.T) {
 		must(t, api.Status().Update(t.Context(), o))
 	}
 	ring := &fixedRing{[]quorum.Member{voter, stays}}
-	meters, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	meters := NewMetrics(prometheus.NewRegistry())
 	said := events.NewFakeRecorder(2)
 	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Observer: &observe.Observer{
 		API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},

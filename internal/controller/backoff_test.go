@@ -116,8 +116,7 @@ func TestBackoff(t *testing.T) {
 			})
 			api, err := client.NewWithWatch(wrapped, client.Options{Scheme: scheme})
 			must(t, err)
-			meters, err := NewMetrics(prometheus.NewRegistry())
-			must(t, err)
+			meters := NewMetrics(prometheus.NewRegistry())
 			ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "new", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}, Healthy: true}}}
 			r := &Reconciler{
 				Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
@@ -196,8 +195,7 @@ func TestLockOnlyToAct(t *testing.T) {
 		{requeueAgain, true, requeueAgain},
 	} {
 		ring := &locked{fixedRing: fixedRing{[]quorum.Member{voter, learner}}}
-		meters, err := NewMetrics(prometheus.NewRegistry())
-		must(t, err)
+		meters := NewMetrics(prometheus.NewRegistry())
 		limits := quorum.DefaultLimits()
 		limits.SteadyFor = test.steady
 		r := &Reconciler{

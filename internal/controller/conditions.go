@@ -77,7 +77,7 @@ func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *mem
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	err := o.write(ctx, now, s.Now)
-	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, untold(err), false)
+	var failed error
 	switch {
 	case err == nil:
 		o.missing = false
@@ -89,17 +89,13 @@ func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *mem
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		o.review = s.Now // somebody was quicker
 	default:
-		return fmt.Errorf("the conditions are not told: %w", err)
+		failed = err
+	}
+	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, failed, false)
+	if failed != nil {
+		return fmt.Errorf("the conditions are not told: %w", failed)
 	}
 	return nil
-}
-
-// untold drops the errors that are no failure of the write: the API is absent, or another writer was first. It returns all others.
-func untold(err error) error {
-	if errors.Is(err, errNoAPI) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
 }
 
 // failures are the conditions that could not be told.

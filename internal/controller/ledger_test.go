@@ -82,8 +82,7 @@ func TestLedger(t *testing.T) {
 
 // TestFinalReleaseLocks: in full mode a final release is made under the membership lock, and not where that cannot be had.
 func TestFinalReleaseLocks(t *testing.T) {
-	meters, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	meters := NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Etcd: &fixedRing{}, Metrics: meters, Log: logr.Discard()} // no client: nothing is written
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Ring: quorum.Ring{Known: true}}
 	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}}, nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -86,18 +87,19 @@ func newGauges() gauges {
 }
 
 // NewMetrics registers the reconciler's metrics.
-func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	register := promauto.With(registry)
 	m := &Metrics{
-		Elected: prometheus.NewGauge(prometheus.GaugeOpts{
+		Elected: register.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_elected", Help: "1 if this replica is elected, or runs without an election, else 0.",
 		}),
-		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		actions: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_plan_actions_total", Help: "Actions of the plan, by kind and result (done, not-yet, failed).",
 		}, []string{"kind", "result"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refused: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_plan_refused_total", Help: "Plans that were not carried out because an action would have broken that invariant.",
 		}, []string{"invariant"}),
-		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		phases: register.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_replacement_phase_duration_seconds",
 			Help:    "How long replacements were in each phase. Measured between looks in memory: a phase that no look met is left out, and so is one during which Holdfast started.",
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600},
@@ -107,12 +109,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	for _, invariant := range [...]membership.Invariant{membership.InvariantQuorum, membership.InvariantHookedPromotion, membership.InvariantRelease, membership.InvariantVoterCount, membership.InvariantLivePromotion, membership.InvariantNoRegain, membership.InvariantOneChange} {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
-	for _, c := range []prometheus.Collector{m.Elected, m.actions, m.refused, m.phases, m} {
-		if err := registry.Register(c); err != nil {
-			return nil, fmt.Errorf("reconciler metrics: %w", err)
-		}
-	}
-	return m, nil
+	registry.MustRegister(m)
+	return m
 }
 
 // Describe implements prometheus.Collector.

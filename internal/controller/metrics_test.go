@@ -25,11 +25,7 @@ import (
 func newMetrics(t *testing.T) (*Metrics, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	m, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, registry
+	return NewMetrics(registry), registry
 }
 
 // scrape is what a registry serves, name{labels} and value; of a histogram the count.
@@ -190,18 +186,10 @@ func TestRestart(t *testing.T) {
 // nobody is told nothing because of a rename.
 func TestMonitored(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	if _, err := NewMetrics(registry); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := NewAlarms(nil, registry, logr.Discard()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := webhooks.NewMetrics(registry); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := registrations.NewMetrics(registry); err != nil {
-		t.Fatal(err)
-	}
+	NewMetrics(registry)
+	NewAlarms(nil, registry, logr.Discard())
+	webhooks.NewMetrics(registry)
+	registrations.NewMetrics(registry)
 	setcontroller.NewMetrics(registry)
 	options := audit.NewOptions()
 	options.Registerer, options.LogPaths = registry, []string{filepath.Join(t.TempDir(), "audit")}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ type Publisher struct {
 	Log       logr.Logger
 
 	attempts attempts
-	stood    string    // what was wanted when the objects were read last and stood so; "" if they did not
+	stood    *content  // what was wanted when the objects were read last and stood so; nil if they did not
 	readAt   time.Time // when that was
 }
 
@@ -58,30 +59,31 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 		return nil
 	}
 	if s.Mode != quorum.ModeFull || s.OtherDriver != "" {
-		p.attempts, p.stood = attempts{}, "" // that operator's, too
+		p.attempts, p.stood = attempts{}, nil // that operator's, too
 		return nil
 	}
-	if !s.Ring.Known || p.pausing(everything, s.Now) {
+	if !s.Ring.Known || p.attempts.pausing(everything, s.Now) {
 		return nil
 	}
-	content := contentOf(s)
-	if content != "" && content == p.stood && !s.Now.Before(p.readAt) && s.Now.Before(p.readAt.Add(reviewEvery)) {
+	seen, unfit := contentOf(s)
+	if unfit == nil && reflect.DeepEqual(seen, p.stood) && !s.Now.Before(p.readAt) && s.Now.Before(p.readAt.Add(reviewEvery)) {
 		return nil // these are four reads for each look
 	}
-	p.stood = ""
+	p.stood = nil
 	ctx, cancel := context.WithTimeout(ctx, 2*observe.APITimeout)
 	defer cancel()
 	stands, err := p.read(ctx)
 	if err != nil {
 		return p.after(everything, s.Now, err)
 	}
-	if wanted, err := render(stands, s); err == nil {
+	if unfit == nil {
+		wanted := render(stands, seen)
 		stale := changes(stands, wanted)
 		p.attempts.forgetExcept(func(what string) bool {
 			return what == everything || slices.ContainsFunc(stale, func(o client.Object) bool { return nameOf(o) == what })
 		})
 		if len(stale) == 0 {
-			p.stood, p.readAt = content, s.Now
+			p.stood, p.readAt = seen, s.Now
 		}
 		if len(p.due(stands, wanted, s.Now)) == 0 {
 			return p.after(everything, s.Now, nil)
@@ -94,26 +96,26 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if err != nil {
 		return fmt.Errorf("a second look, before etcd's membership is published: %w", err)
 	}
-	wanted, err := render(stands, fresh)
+	wanted, err := contentOf(fresh)
 	if err != nil {
 		return p.after(everything, s.Now, err)
 	}
-	return errors.Join(p.after(everything, s.Now, nil), p.write(ctx, p.due(stands, wanted, s.Now), s.Now))
+	return errors.Join(p.after(everything, s.Now, nil), p.write(ctx, p.due(stands, render(stands, wanted), s.Now), s.Now))
 }
 
-// contentOf is all that is published of a look, as one text; "" if it cannot be told.
-func contentOf(s *quorum.Snapshot) string {
-	environments, err1 := hostenv.Environments(s)
-	endpoints, err2 := hostenv.Endpoints(s)
-	if err1 != nil || err2 != nil {
-		return ""
+// content is all that is published of a look.
+type content struct {
+	environments map[string]hostenv.Environment // by the Node's name
+	endpoints    []hostenv.Endpoint
+}
+
+func contentOf(s *quorum.Snapshot) (*content, error) {
+	environments, err := hostenv.Environments(s)
+	if err != nil {
+		return nil, err
 	}
-	var b strings.Builder
-	for _, node := range slices.Sorted(maps.Keys(environments)) {
-		fmt.Fprintln(&b, node, environments[node].Text())
-	}
-	fmt.Fprintf(&b, "%+v", endpoints)
-	return b.String()
+	endpoints, err := hostenv.Endpoints(s)
+	return &content{environments, endpoints}, err
 }
 
 // everything is what a failure is about that is not about one object.
@@ -127,12 +129,9 @@ func (p *Publisher) failures() []quorum.Failure {
 	return p.attempts.failures()
 }
 
-// pausing reports whether it is too early to try again.
-func (p *Publisher) pausing(what string, now time.Time) bool { return p.attempts.pausing(what, now) }
-
 // due are the changes that are to be written now.
 func (p *Publisher) due(stands, wanted *published, now time.Time) []client.Object {
-	return slices.DeleteFunc(changes(stands, wanted), func(o client.Object) bool { return p.pausing(nameOf(o), now) })
+	return slices.DeleteFunc(changes(stands, wanted), func(o client.Object) bool { return p.attempts.pausing(nameOf(o), now) })
 }
 
 func nameOf(o client.Object) string {
@@ -180,30 +179,22 @@ func sliceName(family discoveryv1.AddressType) string {
 }
 
 // render returns the objects as they are to be, made from those that were read: what others added stays.
-func render(stands *published, s *quorum.Snapshot) (*published, error) {
-	environments, err := hostenv.Environments(s)
-	if err != nil {
-		return nil, err
-	}
-	endpoints, err := hostenv.Endpoints(s)
-	if err != nil {
-		return nil, err
-	}
+func render(stands *published, c *content) *published {
 	wanted := &published{slices: map[discoveryv1.AddressType]*discoveryv1.EndpointSlice{}}
 	stands.membership.DeepCopyInto(&wanted.membership)
 	wanted.membership.Data = map[string]string{}
-	for node, e := range environments {
+	for node, e := range c.environments {
 		wanted.membership.Data[node] = e.Text()
 	}
 	stands.endpoints.DeepCopyInto(&wanted.endpoints)
 	wanted.endpoints.Data = map[string]string{}
-	for _, e := range endpoints {
+	for _, e := range c.endpoints {
 		wanted.endpoints.Data[e.ID.Hex()] = e.Host
 	}
 	for _, family := range families() {
-		wanted.slices[family] = renderSlice(stands.slices[family], family, endpoints)
+		wanted.slices[family] = renderSlice(stands.slices[family], family, c.endpoints)
 	}
-	return wanted, nil
+	return wanted
 }
 
 // renderSlice lists the voters of one address family, healthy or not: a client that lost the others

@@ -113,11 +113,7 @@ func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(c
 		changed := wake(q)
 		changed() // a first round at once
 		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-			selector, err := observe.LabelIn(label, quorum.ControlPlaneRoles()...)
-			if err != nil {
-				return err
-			}
-			go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: selector})
+			go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: observe.ControlPlane(label)})
 		}
 		for _, label := range observe.NodeLabels() {
 			go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
@@ -168,7 +164,9 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		}
 		return outcome{}, err
 	}
-	r.reportNews(s)
+	if news := r.changes.Update(s); r.Seen != nil {
+		r.Seen(s, news)
+	}
 	plan := membership.Decide(s)
 	if r.ReportOnly {
 		plan.Actions, plan.Ledger, plan.Records = nil, nil, nil
@@ -314,13 +312,6 @@ func (r *Reconciler) done(a membership.Action) {
 		membership.KindAddLearner: "LearnerAdded",
 	}[a.Kind()]
 	r.Events.Eventf(r.machine(a.Machine, a.UID), nil, corev1.EventTypeNormal, reason, a.Kind().String(), "Holdfast: %s: %s", a.Describe(), a.Why)
-}
-
-// reportNews passes on what has changed since the last round.
-func (r *Reconciler) reportNews(s *quorum.Snapshot) {
-	if news := r.changes.Update(s); r.Seen != nil {
-		r.Seen(s, news)
-	}
 }
 
 func (r *Reconciler) machine(name, uid string) *corev1.ObjectReference {

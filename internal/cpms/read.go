@@ -76,7 +76,6 @@ func Read(set *machinev1.ControlPlaneMachineSet, machines []machinev1beta1.Machi
 		return s
 	}
 	t.try(trial)
-	s.Prefix = prefix(set, t.machine.ObjectMeta.Labels)
 	for _, d := range t.domains {
 		s.Domains = append(s.Domains, d.String())
 	}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -25,8 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Config says how to reach etcd. The file names are those of etcdctl's flags. Durations that are
-// zero take their default.
+// Config says how to reach etcd. The file names are those of etcdctl's flags.
 type Config struct {
 	// Endpoints are https URLs of voters to start from. They stay a fallback when the ring has moved.
 	Endpoints []string
@@ -38,9 +38,8 @@ type Config struct {
 	// Identity is what others are told of who holds the lock, such as the pod's name.
 	Identity string
 
-	DialTimeout   time.Duration // for one connection, default 2 s
-	ReadTimeout   time.Duration // for a whole Read, default 1 s
-	ChangeTimeout time.Duration // for taking the lock, and for each change, default 5 s
+	ReadTimeout   time.Duration // for a whole Read; 0 is 1 s
+	ChangeTimeout time.Duration // for taking the lock, and for each change; 0 is 5 s
 
 	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners).
 	Limits bool
@@ -72,15 +71,7 @@ type Client struct {
 
 // New checks the configuration and reads the certificate files. It does not connect.
 func New(cfg Config) (*Client, error) {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&cfg.DialTimeout, 2*time.Second)
-	def(&cfg.ReadTimeout, time.Second)
-	def(&cfg.ChangeTimeout, 5*time.Second)
-
+	cfg.ReadTimeout, cfg.ChangeTimeout = cmp.Or(cfg.ReadTimeout, time.Second), cmp.Or(cfg.ChangeTimeout, 5*time.Second)
 	c := &Client{cfg: cfg, conns: map[string]*clientv3.Client{}}
 	for _, e := range cfg.Endpoints {
 		u, err := target(e)
@@ -174,11 +165,16 @@ func (c *Client) refresh() {
 	}
 }
 
-// dial makes a client of one endpoint. It connects with the first call.
-func (c *Client) dial(u string, roots *x509.CertPool) (*clientv3.Client, error) {
+// tls is how a connection proves who is at either end. c.mu is held.
+func (c *Client) tls() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, GetClientCertificate: c.clientCertificate}
+}
+
+// dial makes a client of one endpoint. It connects with the first call. c.mu is held.
+func (c *Client) dial(u string) (*clientv3.Client, error) {
 	conn, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{u},
-		TLS:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: c.clientCertificate},
+		TLS:       c.tls(),
 		// One attempt. clientv3 otherwise repeats reads up to 100 times, and a write too if it knows
 		// that it never left or if the server gave it up before our deadline. Where to ask next is
 		// decided here, and a change is sent once.
@@ -193,7 +189,7 @@ func (c *Client) dial(u string, roots *x509.CertPool) (*clientv3.Client, error) 
 				// that is back would be reported dead for that long, and a learner that waits for its
 				// promotion behind.
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
-				MinConnectTimeout: c.cfg.DialTimeout,
+				MinConnectTimeout: 2 * time.Second,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
 		},
@@ -224,7 +220,7 @@ func (c *Client) conn(raw string) (*clientv3.Client, error) {
 	if conn := c.conns[u]; conn != nil {
 		return conn, nil
 	}
-	conn, err := c.dial(u, c.roots)
+	conn, err := c.dial(u)
 	if err != nil {
 		return nil, err
 	}
@@ -396,7 +392,7 @@ func (f failure) Error() string { return f.url + ": " + reason(f.err) }
 func (f failure) Unwrap() error { return f.err }
 
 // failures is why none did, for people on one line.
-type failures []failure
+type failures []error
 
 func (f failures) Error() string {
 	if len(f) == 0 {
@@ -409,13 +405,7 @@ func (f failures) Error() string {
 	return strings.Join(out, "; ")
 }
 
-func (f failures) Unwrap() []error {
-	var out []error
-	for _, one := range f {
-		out = append(out, one)
-	}
-	return out
-}
+func (f failures) Unwrap() []error { return f }
 
 // reason is an error of a call, for people: without gRPC's wrapping.
 func reason(err error) string {

@@ -39,10 +39,7 @@ func (c *Client) Contacts(ctx context.Context) []Contact {
 		asked.Go(func() {
 			contacts[i] = Contact{URL: u}
 			contacts[i].Status, contacts[i].Err = c.Status(ctx, u)
-			if contacts[i].Err == nil {
-				return
-			}
-			if !quiet(contacts[i].Err) {
+			if contacts[i].Err == nil || !quiet(contacts[i].Err) {
 				return
 			}
 			// gRPC returns the same error for a closed port and for a wrong certificate.
@@ -82,16 +79,15 @@ func (c *Client) handshake(ctx context.Context, at string) error {
 		return fmt.Errorf("%q is not a URL: %w", at, err)
 	}
 	c.mu.Lock()
-	roots := c.roots
+	config := c.tls()
 	c.mu.Unlock()
+	config.ServerName, config.NextProtos = u.Hostname(), []string{"h2"}
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
 		return nil // nobody listens
 	}
 	defer func() { _ = raw.Close() }()
-	conn := tls.Client(raw, &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: u.Hostname(), NextProtos: []string{"h2"}, GetClientCertificate: c.clientCertificate,
-	})
+	conn := tls.Client(raw, config)
 	if err = conn.HandshakeContext(ctx); err == nil {
 		// A TLS 1.3 server refuses the client's certificate only after the handshake, so read a byte to see its alert. The wait
 		// is short: a server that sends nothing has not refused.

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -44,12 +43,8 @@ type vars struct {
 // vars asks the etcd that answers at a client URL.
 func (c *Client) vars(ctx context.Context, at string) (out vars, err error) {
 	c.mu.Lock()
-	roots := c.roots
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c.tls(), DisableKeepAlives: true}}
 	c.mu.Unlock()
-	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, GetClientCertificate: c.clientCertificate},
-		DisableKeepAlives: true,
-	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/debug/vars", http.NoBody)
 	if err != nil {
 		return out, fmt.Errorf("ask %s: %w", at, err)
@@ -68,7 +63,7 @@ func (c *Client) vars(ctx context.Context, at string) (out vars, err error) {
 	return out, nil
 }
 
-// account writes into the ring which members have how much of the log, by what the leader says of itself. One that is sent a snapshot gets
+// account writes into the ring which members raft counts, and how much of the log they have, by what the leader says of itself. One that is sent a snapshot gets
 // on, though that is not seen until it has it all.
 func (v *vars) account(ring *quorum.Ring) {
 	for i := range ring.Members {
@@ -77,7 +72,7 @@ func (v *vars) account(ring *quorum.Ring) {
 		if !told {
 			continue
 		}
-		m.Match, m.Receiving = p.Match, p.State == "StateSnapshot"
+		m.InRaft, m.Match, m.Receiving = true, p.Match, p.State == "StateSnapshot"
 		if p.Match < v.Raft.Commit && !m.Receiving {
 			m.Behind = v.Raft.Commit - p.Match
 		}

@@ -73,9 +73,8 @@ func (c *Client) Lock(ctx context.Context) (*Held, error) {
 		return nil, fmt.Errorf("membership lock: %w", err)
 	}
 	c.mu.Lock()
-	roots := c.roots
+	own, err := c.dial(at)
 	c.mu.Unlock()
-	own, err := c.dial(at, roots)
 	if err != nil {
 		return nil, fmt.Errorf("membership lock: %w", err)
 	}

@@ -2,11 +2,9 @@ package etcd
 
 import (
 	"context"
-	"errors"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -30,8 +28,7 @@ func (c *Client) Status(ctx context.Context, at string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	remote := clientv3.RetryMaintenanceClient(conn, conn.ActiveConnection())
-	s, err := clientv3.NewMaintenanceFromMaintenanceClient(remote, conn).Status(ctx, "")
+	s, err := statusOf(ctx, conn)
 	if err != nil {
 		return Status{}, failure{at, err}
 	}
@@ -48,9 +45,7 @@ func (c *Client) Linearizable(ctx context.Context, at string) error {
 	if err != nil {
 		return err
 	}
-	// The key that etcdctl endpoint health reads; being told that one may not read it is an answer too.
-	_, err = conn.Get(clientv3.WithRequireLeader(ctx), "health", clientv3.WithCountOnly())
-	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+	if err := quorate(ctx, conn); err != nil {
 		return failure{at, err}
 	}
 	return nil

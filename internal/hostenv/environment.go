@@ -56,23 +56,15 @@ func (e Environment) Text() string {
 	return text.String()
 }
 
-// Parse reads what Text wrote. Other variables mean nothing to it.
+// Parse reads what Text wrote, but for the comment. Other variables mean nothing to it.
 func Parse(text string) (Environment, error) {
-	var e Environment
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if why, ok := strings.CutPrefix(line, "# "); ok {
-			e.Why = why
-			continue
-		}
-		if name, value, ok := strings.Cut(line, "="); ok {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
 			values[name] = value
 		}
 	}
-	read, err := FromVariables(func(name string) string { return values[name] })
-	read.Why = e.Why
-	return read, err
+	return FromVariables(func(name string) string { return values[name] })
 }
 
 // FromVariables makes an environment of its variables; lookup gives a variable's value, "" without it.

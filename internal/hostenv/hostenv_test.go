@@ -173,6 +173,7 @@ func TestRendered(t *testing.T) {
 		}
 		for node, e := range environments {
 			read, err := hostenv.Parse(e.Text())
+			read.Why = e.Why // a comment in the text
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", node, err, e.Text())
 			}

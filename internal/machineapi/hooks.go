@@ -7,6 +7,7 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -147,8 +148,8 @@ func (p *patch) finalizer(fix admission.Fix) {
 
 // providerID puts the provider ID back.
 func (p *patch) providerID(fix admission.Fix) {
-	was := deref(p.old.Spec.ProviderID)
-	if fix != admission.FixAsOld || was == deref(p.next.Spec.ProviderID) {
+	was := ptr.Deref(p.old.Spec.ProviderID, "")
+	if fix != admission.FixAsOld || was == ptr.Deref(p.next.Spec.ProviderID, "") {
 		return
 	}
 	p.inSpec()

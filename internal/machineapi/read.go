@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -36,18 +36,8 @@ type Object struct {
 func Decode(raw []byte) (*Object, error) {
 	var in struct {
 		Metadata struct {
-			Name              string            `json:"name"`
-			Namespace         string            `json:"namespace"`
-			UID               types.UID         `json:"uid"`
-			ResourceVersion   string            `json:"resourceVersion"`
-			CreationTimestamp metav1.Time       `json:"creationTimestamp"`
-			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
-			Labels            map[string]string `json:"labels"`
-			Annotations       map[string]string `json:"annotations"`
-			Finalizers        []string          `json:"finalizers"`
-
-			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-			ManagedFields   jsontext.Value          `json:"managedFields"`
+			metav1.ObjectMeta `json:",inline"`
+			ManagedFields     jsontext.Value `json:"managedFields"` // in the place of ObjectMeta's: not decoded
 		} `json:"metadata"`
 		Spec *struct {
 			LifecycleHooks *machinev1beta1.LifecycleHooks `json:"lifecycleHooks"`
@@ -65,12 +55,7 @@ func Decode(raw []byte) (*Object, error) {
 		return nil, fmt.Errorf("decoding a Machine: %w", err)
 	}
 	m := &Object{Raw: raw, managedFields: in.Metadata.ManagedFields}
-	m.ObjectMeta = metav1.ObjectMeta{
-		Name: in.Metadata.Name, Namespace: in.Metadata.Namespace, UID: in.Metadata.UID, ResourceVersion: in.Metadata.ResourceVersion,
-		CreationTimestamp: in.Metadata.CreationTimestamp, DeletionTimestamp: in.Metadata.DeletionTimestamp,
-		Labels: in.Metadata.Labels, Annotations: in.Metadata.Annotations, Finalizers: in.Metadata.Finalizers,
-		OwnerReferences: in.Metadata.OwnerReferences,
-	}
+	m.ObjectMeta = in.Metadata.ObjectMeta
 	if in.Spec != nil {
 		m.spec, m.Spec.ProviderID = true, in.Spec.ProviderID
 		if in.Spec.LifecycleHooks != nil {
@@ -104,8 +89,8 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		EvidenceRaw: m.Annotations[quorum.EvidenceAnnotation],
 		Override:    m.Annotations[quorum.OverrideAnnotation],
 		OverrideBy:  m.Annotations[quorum.OverrideByAnnotation],
-		ProviderID:  deref(m.Spec.ProviderID),
-		Phase:       deref(m.Status.Phase),
+		ProviderID:  ptr.Deref(m.Spec.ProviderID, ""),
+		Phase:       ptr.Deref(m.Status.Phase, ""),
 		Zone:        m.Labels[zoneLabel],
 	}
 	for _, hook := range slices.Concat(m.Spec.LifecycleHooks.PreDrain, m.Spec.LifecycleHooks.PreTerminate) {
@@ -145,7 +130,7 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		if !ok {
 			group = "" // the core group has a version alone
 		}
-		out.Owners = append(out.Owners, quorum.Owner{Group: group, Kind: o.Kind, Name: o.Name, UID: string(o.UID), Controller: o.Controller != nil && *o.Controller})
+		out.Owners = append(out.Owners, quorum.Owner{Group: group, Kind: o.Kind, Name: o.Name, UID: string(o.UID), Controller: ptr.Deref(o.Controller, false)})
 	}
 	for i, annotation := range quorum.InstanceAnnotations {
 		out.Instance[i] = m.Annotations[annotation.Key]
@@ -221,11 +206,4 @@ func instances(m *machinev1beta1.Machine) (ids []string, hints bool) {
 	}
 	slices.Sort(ids)
 	return ids, hints
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

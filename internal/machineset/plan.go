@@ -62,15 +62,13 @@ func newPlanner(s *quorum.Snapshot, set *Set) *planner {
 			p.live = append(p.live, m)
 		}
 	}
-	slices.SortFunc(p.live, oldestFirst)
+	slices.SortFunc(p.live, func(a, b *quorum.Machine) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
+	})
 	slices.SortFunc(p.deleting, func(a, b *quorum.Machine) int {
 		return cmp.Or(a.DeletedAt.Compare(b.DeletedAt), cmp.Compare(a.Name, b.Name))
 	})
 	return p
-}
-
-func oldestFirst(a, b *quorum.Machine) int {
-	return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
 }
 
 // decide fills the plan with the first step that has something to do.

@@ -19,7 +19,6 @@ type Set struct {
 	Deleting bool     `json:"deleting,omitzero"` // it has a deletionTimestamp
 	Replicas int      `json:"replicas"`
 	Strategy Strategy `json:"strategy"`
-	Prefix   string   `json:"prefix"` // of the names of new Machines
 
 	// Domains are the failure domains, each in the words of the platform's library; none: new Machines are where the template says.
 	Domains []string `json:"domains,omitempty"`

@@ -128,6 +128,8 @@ func (p *planner) learnerBlocker() string {
 		switch m := p.join.Host(member).Machine(); {
 		case m == nil:
 			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
+		case p.s.Mode == quorum.ModeGuard && m.Deleting():
+			return fmt.Sprintf("learner %s is not promoted, because Machine %s is being deleted", member, m.Name)
 		case !member.Started():
 			why := ""
 			if n := p.learners(); n > 1 {

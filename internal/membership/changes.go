@@ -118,6 +118,9 @@ func (c *Changes) ofMachines(machines []quorum.Machine) {
 		if c.looked && m.Deleting() && !was.Deleting() {
 			c.add(m.Name, m.UID, "Machine %s is being deleted.", m.Name)
 		}
+		if m.Deleting() && m.Hook == quorum.EntryAbsent && m.Latch == quorum.EntryOurs && (!known || was.Hook != quorum.EntryAbsent) {
+			c.add(m.Name, m.UID, "The hook of Machine %s, which is being deleted, is off; its latch holds it.", m.Name)
+		}
 		if known && was.Held() && !m.Held() {
 			c.add(m.Name, m.UID, "Machine %s is no longer held.", m.Name)
 		}

@@ -165,7 +165,11 @@ func checkQuorum(s *quorum.Snapshot, a Action) string {
 	voters, answers := s.Ring.Voters() // those of Machines that were let go answer until they are gone
 	j := quorum.NewJoin(s)
 	after, kept := voters, j.Staying()
-	switch member := s.Ring.Member(a.MemberID()); a.Kind() {
+	member := s.Ring.Member(a.MemberID())
+	if (a.Kind() == KindRemoveVoter || a.Kind() == KindRemoveLearner) && !s.Ring.Removable(member) {
+		return "each etcd of 3.6 would panic, if an upgrade brought the member back"
+	}
+	switch a.Kind() {
 	case KindRemoveVoter:
 		after--
 		if member.Healthy {

@@ -14,6 +14,9 @@ func (p *planner) isLeaving(m *quorum.Member) bool {
 // leavingFrom is the Machine of a leaving voter whose host is known; ok is false if it may not be removed.
 func (p *planner) leavingFrom(member *quorum.Member) (name, uid string, ok bool) {
 	host := p.join.Host(member)
+	if !p.s.Ring.Removable(member) {
+		return "", "", false
+	}
 	if m := host.Machine(); m != nil && m.Deleting() {
 		return m.Name, m.UID, !m.Mirrored
 	}

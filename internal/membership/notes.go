@@ -13,6 +13,40 @@ import (
 // nodeStartupTimeout is for how long a new Machine may be without a Node before that is reported.
 const nodeStartupTimeout = 30 * time.Minute
 
+// leftByOperator says why cluster-etcd-operator does not remove a voter that has failed, or a learner, and what does: it wants its hook
+// on the deleting Machine, as many voters as are wanted, or neither Machine nor Node at the member's address. "" where it does not apply.
+func (p *planner) leftByOperator(member *quorum.Member, host *quorum.Host) string {
+	m := host.Machine()
+	voters, _ := p.s.Ring.Voters()
+	switch {
+	case p.s.Mode != quorum.ModeGuard:
+	case m != nil && m.Deleting() && m.Hook == quorum.EntryAbsent:
+		until := "" // a learner it never removes
+		if !member.Learner {
+			until = " until Machine and Node are gone"
+		}
+		return fmt.Sprintf("; the hook of its Machine %s is off, so cluster-etcd-operator leaves it listed%s; to remove it: %s", m.Name, until, p.s.Ring.RemoveCommand(member))
+	case m != nil && m.Deleting() && !member.Learner && voters < p.s.Desired:
+		return fmt.Sprintf("; etcd has fewer voters than are wanted, so cluster-etcd-operator leaves it listed, and adds no other; to remove it: %s", p.s.Ring.RemoveCommand(member))
+	case len(host.Machines)+len(host.Nodes) > 0:
+		for i := range p.s.Records {
+			r := &p.s.Records[i]
+			if slices.Contains(r.MemberIDs, member.ID) && !slices.ContainsFunc(p.s.Machines, func(m quorum.Machine) bool { return m.UID == r.MachineUID }) {
+				return fmt.Sprintf("; its Machine %s is gone, and cluster-etcd-operator leaves it listed while another Machine or Node has its address; to remove it: %s", r.Machine, p.s.Ring.RemoveCommand(member))
+			}
+		}
+	}
+	return ""
+}
+
+// notRemoved says why Holdfast leaves a member listed that is to go; "" if it does not.
+func (p *planner) notRemoved(member *quorum.Member) string {
+	if p.s.Mode == quorum.ModeGuard || p.s.Ring.Removable(member) || !p.isLeaving(member) && p.join.Host(member).Departed == nil {
+		return ""
+	}
+	return "; Holdfast does not remove it, because etcd's leader does not tell that raft counts it: if an upgrade to etcd 3.6 brought it back, each etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
+}
+
 // observe adds the notes that hold whichever step acts, and reports whether a learner is under way.
 func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
@@ -20,14 +54,17 @@ func (p *planner) observe() {
 		host := p.join.Host(member)
 		switch {
 		case !member.Learner && !member.Started():
-			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: etcdctl member remove %x", member, member.ID)
+			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: %s", member, p.s.Ring.RemoveCommand(member))
 		case !member.Learner && !member.Healthy:
-			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s", member, member.Why)
+			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s%s", member, member.Why, cmp.Or(p.leftByOperator(member, host), p.notRemoved(member)))
 		case member.Learner:
 			// A warm learner that waits for a seat is at rest.
 			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
 			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
 				p.note(ReasonLearnerBehind, p.machineOf(member), "learner %s is %s", member, p.behind(member))
+			}
+			if why := cmp.Or(p.leftByOperator(member, host), p.notRemoved(member)); why != "" {
+				p.note(ReasonLearnerOrphaned, p.machineOf(member), "learner %s stays, and etcd takes no other beside it%s", member, why)
 			}
 			if m := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && m != nil && !m.Deleting() {
 				p.note(ReasonLearnerStuck, p.machineOf(member), "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
@@ -45,7 +82,7 @@ func (p *planner) observe() {
 		}
 		switch {
 		case member.Learner && len(host.Machines)+len(host.Nodes) == 0 && (!host.Known() || p.s.Mode == quorum.ModeGuard):
-			p.note(ReasonLearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: etcdctl member remove %x", member, member.ID)
+			p.note(ReasonLearnerOrphaned, "", "learner %s has neither a Machine nor a Node; if its host is gone for good: %s", member, p.s.Ring.RemoveCommand(member))
 		case host.Known():
 		default:
 			p.note(ReasonMemberHostUnknown, "", "no hook is released, because the host of etcd %s is not known: %s%s", member, p.join.Ambiguity(member), p.ownerless(member))
@@ -98,17 +135,26 @@ func (p *planner) noteFailed(m *quorum.Machine) {
 	}
 }
 
-// noteUnprotected notes, in guard mode, a voter's Machine that lacks what others put on. What Holdfast puts on is the plan's first step.
+// noteUnprotected notes a voter's Machine that lacks what Holdfast does not put on: what others put on in guard mode, and the latch of one
+// that is being deleted. The rest is the plan's first step.
 func (p *planner) noteUnprotected(m *quorum.Machine) {
-	if p.s.Mode != quorum.ModeGuard || m.Deleting() || m.Mirrored || m.Unread != "" || p.join.Voter(m) == nil || !p.s.MachineAPIFunctional() {
-		return
-	}
+	voter := p.join.Voter(m)
 	const text = "Machine %s hosts an etcd voter and lacks %s, so its deletion may take the member: %s puts it on; see whether it runs, and its log"
-	if m.Hook == quorum.EntryAbsent {
-		p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "hook "+quorum.HookName, "cluster-etcd-operator")
-	}
-	if !m.Finalizer {
-		p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "its finalizer", "the machine controller")
+	switch {
+	case m.Mirrored || m.Unread != "" || voter == nil || !p.s.MachineAPIFunctional():
+	case m.DeletingUnheld() && len(m.OtherHooks) == 0 && voter.Healthy:
+		p.note(ReasonReplacementWaits, m.Name, "Machine %s is let go, and takes etcd voter %s along; if no other is on its way: kubectl holdfast replace %s", m.Name, voter, m.Name)
+	case m.Deleting() && m.Hook == quorum.EntryOurs && m.Latch != quorum.EntryOurs:
+		p.note(ReasonMachineUnprotected, m.Name, "Machine %s, which is being deleted, hosts etcd voter %s and has no latch, which a deleting Machine can no longer get: its hook alone holds it, so leave that on; while Holdfast is down, nothing puts it back",
+			m.Name, voter)
+	case m.Deleting() || p.s.Mode != quorum.ModeGuard:
+	default:
+		if m.Hook == quorum.EntryAbsent {
+			p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "hook "+quorum.HookName, "cluster-etcd-operator")
+		}
+		if !m.Finalizer {
+			p.note(ReasonMachineUnprotected, m.Name, text, m.Name, "its finalizer", "the machine controller")
+		}
 	}
 }
 
@@ -220,9 +266,9 @@ func (p *planner) noteUnseen(m *quorum.Machine) {
 	if quorum.PeerHostsOf(member.PeerURLs).Meets(m.Addresses, nil) {
 		return
 	}
-	then := fmt.Sprintf("Once its replacement votes: etcdctl member remove %x", member.ID)
+	then := "Once its replacement votes: " + p.s.Ring.RemoveCommand(member)
 	if remain := p.join.Serving(member, 0); p.s.Desired > 0 && remain >= p.s.Desired {
-		then = fmt.Sprintf("%s without it, as many as are wanted, so: etcdctl member remove %x", nHealthy(remain), member.ID)
+		then = fmt.Sprintf("%s without it, as many as are wanted, so: %s", nHealthy(remain), p.s.Ring.RemoveCommand(member))
 	}
 	p.note(ReasonOperatorSeesNoMember, m.Name, "cluster-etcd-operator finds a member at an InternalIP of its Machine, and deleting Machine %s has none of etcd %s (%s), so it will not remove that member, and the Machine is held. %s",
 		m.Name, member, strings.Join(member.PeerURLs, ", "), then)
@@ -257,10 +303,11 @@ func nHealthy(n int) string {
 // noteVoterCount notes that etcd has another number of voters than wanted, and what that waits for.
 func (p *planner) noteVoterCount() {
 	voters, _ := p.s.Ring.Voters()
-	stays := true // all of them, on Machines
+	var leaves *quorum.Member // one that does not stay, on a Machine
 	for k := range p.s.Ring.Members {
-		member := &p.s.Ring.Members[k]
-		stays = stays && !p.isLeaving(member) && p.join.Host(member).Machine() != nil
+		if member := &p.s.Ring.Members[k]; leaves == nil && (p.isLeaving(member) || p.join.Host(member).Machine() == nil) {
+			leaves = member
+		}
 	}
 	switch {
 	case p.s.Desired == 0 || voters == p.s.Desired || p.s.Surge && voters == p.s.Desired+1:
@@ -268,12 +315,12 @@ func (p *planner) noteVoterCount() {
 	case voters < p.s.Desired && p.hasLearner():
 		p.note(ReasonReplacementWaits, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
 	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:
-		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; see whether there is one, and that operator's log", quorum.NVoters(voters), p.s.Desired)
+		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; if there is no such Machine: kubectl holdfast replace <the one that is gone>; else see that operator's log", quorum.NVoters(voters), p.s.Desired)
 	case voters < p.s.Desired:
 		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
-	case !stays && len(p.plan.Notes) > 0: // these say why
-	case !stays:
-		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and one of them is on no Machine: delete the Machine that is to go, or remove that one: etcdctl member remove <id> (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+	case leaves != nil && len(p.plan.Notes) > 0: // these say why
+	case leaves != nil:
+		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and %s is on no Machine: delete the Machine that is to go, or remove that one: %s", quorum.NVoters(voters), p.s.Desired, leaves, p.s.Ring.RemoveCommand(leaves))
 	case p.s.Mode == quorum.ModeGuard:
 		p.note(ReasonEtcdVotersGrown, "", "etcd has %s on live Machines, and %d were asked for at the installation: that is in order, the control plane has grown", quorum.NVoters(voters), p.s.Desired)
 	default:
@@ -286,7 +333,7 @@ func (p *planner) ownerless(member *quorum.Member) string {
 	if host := p.join.Host(member); len(host.Machines)+len(host.Nodes) > 0 {
 		return ""
 	}
-	return fmt.Sprintf("; if it is nobody's: etcdctl member remove %x", member.ID)
+	return "; if it is nobody's: " + p.s.Ring.RemoveCommand(member)
 }
 
 // machineOf is the name of the Machine that hosts a member, "" if that is not known.
@@ -328,7 +375,7 @@ func (p *planner) afterMove(member *quorum.Member) string {
 		if p.s.Mode == quorum.ModeFull && p.deserted(member) != "" {
 			return fmt.Sprintf("it gives way once it has made no progress for %s, and its host gets another", p.s.Limits.StallAfter)
 		}
-		return fmt.Sprintf("if that is for good: etcdctl member remove %x", member.ID)
+		return "if that is for good: " + p.s.Ring.RemoveCommand(member)
 	}
 	return fmt.Sprintf("if that is for good: etcdctl member update %x --peer-urls=<the new one>, and start its etcd again", member.ID)
 }

@@ -13,7 +13,7 @@ func (p *planner) removeLearner() []Action {
 	for k := range p.s.Ring.Members {
 		member := &p.s.Ring.Members[k]
 		host := p.join.Host(member)
-		if !member.Learner {
+		if !member.Learner || !p.s.Ring.Removable(member) {
 			continue
 		}
 		a, goes := Action{Step: 3}, RemoveLearner{Member: Member{member.ID, member.Name}}

@@ -56,7 +56,7 @@ func (o *Observer) claims(ctx context.Context) (hosts, names []string, err error
 	if s.Machines, err = o.Machines(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.Nodes, err = o.nodes(ctx); err != nil {
+	if s.Nodes, err = Nodes(ctx, o.API); err != nil {
 		return nil, nil, err
 	}
 	err = o.each(ctx, func(m *quorum.Machine) {

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -28,16 +28,11 @@ func (o *Observer) Machines(ctx context.Context) ([]quorum.Machine, error) {
 func (o *Observer) guarded(ctx context.Context) (machineList, error) {
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()
-	byRole, err1 := LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
-	byType, err2 := LabelIn(quorum.TypeLabel, quorum.ControlPlaneRoles()...)
-	otherRole, err3 := labels.NewRequirement(quorum.RoleLabel, selection.NotIn, quorum.ControlPlaneRoles())
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return machineList{}, err
-	}
+	byType := ControlPlane(quorum.TypeLabel)
 	// Almost every Machine has both labels, and reading one is what costs most: the second list has what the first leaves out.
 	var lists [2]machineList
 	group, within := errgroup.WithContext(ctx)
-	for i, selector := range []labels.Selector{byRole, byType.Add(*otherRole)} {
+	for i, selector := range []labels.Selector{ControlPlane(quorum.RoleLabel), byType.Add(role(quorum.RoleLabel, selection.NotIn))} {
 		group.Go(func() (err error) {
 			lists[i], err = o.machines(within, &client.ListOptions{LabelSelector: selector})
 			return err
@@ -126,11 +121,13 @@ func (o *Observer) each(ctx context.Context, visit func(*quorum.Machine)) error 
 	}
 }
 
-// LabelIn selects what has the label with one of the values.
-func LabelIn(label string, values ...string) (labels.Selector, error) {
-	requirement, err := labels.NewRequirement(label, selection.In, values)
-	if err != nil {
-		return nil, errors.Join(errors.New("make a label selector"), err)
-	}
-	return labels.NewSelector().Add(*requirement), nil
+// ControlPlane selects what has the label with a control-plane role.
+func ControlPlane(label string) labels.Selector {
+	return labels.NewSelector().Add(role(label, selection.In))
+}
+
+func role(label string, is selection.Operator) labels.Requirement {
+	requirement, err := labels.NewRequirement(label, is, quorum.ControlPlaneRoles())
+	utilruntime.Must(err) // label and roles are constants
+	return *requirement
 }

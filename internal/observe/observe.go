@@ -90,7 +90,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		return err
 	})
 	group.Go(func() (err error) {
-		s.Nodes, err = o.nodes(within)
+		s.Nodes, err = Nodes(within, o.API)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -139,7 +139,7 @@ func (o *Observer) Hosts(ctx context.Context, m *quorum.Machine, compares, adopt
 			s.Nodes = append(s.Nodes, machineapi.Node(&list.Items[i]))
 		}
 	case len(m.Addresses) > 0:
-		if s.Nodes, err = o.nodes(ctx); err != nil {
+		if s.Nodes, err = Nodes(ctx, o.API); err != nil {
 			return nil, err
 		}
 	}
@@ -203,15 +203,15 @@ func NodeLabels() []string {
 	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", "node-role.kubernetes.io/arbiter"}
 }
 
-// nodes lists the control-plane Nodes. The lists of one type are asked for at once: an API server that
+// Nodes lists the control-plane Nodes. The lists of one type are asked for at once: an API server that
 // serves them from its cache has each wait, for up to 100 ms, until the cache is known to be up to date.
-func (o *Observer) nodes(ctx context.Context) ([]quorum.Node, error) {
+func Nodes(ctx context.Context, api client.Reader) ([]quorum.Node, error) {
 	roles := NodeLabels()
 	lists := make([]corev1.NodeList, len(roles))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, label := range roles {
 		group.Go(func() error {
-			if err := o.API.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
+			if err := api.List(ctx, &lists[i], client.HasLabels{label}); err != nil {
 				return fmt.Errorf("list Nodes with label %s: %w", label, err)
 			}
 			return nil

@@ -96,6 +96,13 @@ func (o *Observer) SetOperator(ctx context.Context) (string, error) {
 	return sign(ctx, o.API, "the control plane machine set operator", client.ObjectKey{Namespace: o.Namespace, Name: name + "-operator"}, name)
 }
 
+// EtcdOperator says what shows that cluster-etcd-operator is here, "" where nothing does: its Deployment, or
+// without one its ClusterOperator. A Deployment that is scaled to 0 counts: the version operator scales it up
+// again.
+func EtcdOperator(ctx context.Context, api client.Reader) (string, error) {
+	return sign(ctx, api, "cluster-etcd-operator", client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}, "etcd")
+}
+
 // sign is what shows that an operator of the platform's is here: its Deployment, or without one its ClusterOperator. name is for people.
 func sign(ctx context.Context, api client.Reader, name string, deployment client.ObjectKey, operator string) (string, error) {
 	switch err := api.Get(ctx, deployment, &appsv1.Deployment{}); {

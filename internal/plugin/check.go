@@ -79,7 +79,7 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	for {
 		found := c.tried(rounds)
 		verdict := found.verdict()
-		if !o.wait || verdict == "" {
+		if !o.wait || verdict == "" || found.reports() {
 			found.print(t.out)
 			return found.failure("")
 		}
@@ -99,8 +99,13 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	}
 }
 
+// errReports is wrong where the verdicts are not enforced.
+var errReports = errors.New("it records what it would refuse or repair, and lets it pass")
+
 // wrong is why something that the guard needs is not so. Another error is why that is not known.
 type wrong struct{ error }
+
+func (w wrong) Unwrap() error { return w.error }
 
 func isWrong(format string, args ...any) error { return wrong{fmt.Errorf(format, args...)} }
 
@@ -130,6 +135,11 @@ func (c checks) verdict() string {
 		}
 	}
 	return unknown
+}
+
+// reports reports whether Holdfast only reports, which no waiting changes.
+func (c checks) reports() bool {
+	return slices.ContainsFunc(c, func(one check) bool { return errors.Is(one.err, errReports) })
 }
 
 // failure is what the command fails with, nil if the guard is in force. after is for how long was waited.
@@ -259,7 +269,7 @@ func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case e != admission.Enforce:
-		return "", isWrong("Holdfast runs with --enforcement=%s: it records what it would refuse or repair, and lets it pass", e)
+		return "", isWrong("Holdfast runs with --enforcement=%s: %w", e, errReports)
 	}
 	return "the admission policies are installed and enforced (--enforcement=enforce)", nil
 }
@@ -270,6 +280,9 @@ func (c *cluster) checkReplicas(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("list Deployments in namespace %s: %w", c.holdfast, err)
 	}
 	if len(deployments.Items) == 0 {
+		if heard := c.readRingReport(ctx); heard.quiet {
+			return "", isWrong("there is no Deployment of Holdfast in namespace %s, and %s. To install it again: kubectl apply -k, as at the installation. If it is in another namespace: --holdfast-namespace", c.holdfast, heard.why)
+		}
 		return fmt.Sprintf("no Deployment of Holdfast in namespace %s: it runs elsewhere", c.holdfast), nil
 	}
 	d := &deployments.Items[0]
@@ -311,7 +324,13 @@ func (c *cluster) checkMachines(ctx context.Context) (string, error) {
 	case len(bare) > 0:
 		return "", isWrong("without hook, latch or finalizer: %s. kubectl holdfast explain says why", strings.Join(bare, ", "))
 	}
-	return fmt.Sprintf("all %d have hook, latch and finalizer, or are being deleted", len(v.Machines)), nil
+	said := fmt.Sprintf("all %d have hook, latch and finalizer, or are being deleted", len(v.Machines))
+	for i := range v.Machines {
+		if m := &v.Machines[i]; m.Deleting() && m.Hook == quorum.EntryOurs && m.Latch != quorum.EntryOurs && v.join.Voter(m) != nil {
+			said += fmt.Sprintf("; %s has no latch, and its hook alone holds it", m.Name)
+		}
+	}
+	return said, nil
 }
 
 // checkReached tries to delete a Machine, as the person who asks, in a dry run: whatever Holdfast answers, it was reached.

@@ -243,6 +243,21 @@ func TestCluster(t *testing.T) {
 		machineapi.Put(o.(*machinev1beta1.Machine), true, true, nil)
 		return c.Patch(ctx, o, patch, options...)
 	}
+	// Another write comes first.
+	written := func(change func(*machinev1beta1.Machine)) func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		done := false
+		return func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if !done {
+				done = true
+				m := machine(t, c, o.GetName())
+				change(m)
+				if err := c.Update(ctx, m); err != nil {
+					t.Error(err)
+				}
+			}
+			return dropsLatch(ctx, c, o, patch, options...)
+		}
+	}
 	conflicts := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 		return apierrors.NewConflict(machinev1beta1.Resource("machines"), "master-1", errors.New("it changed"))
 	}
@@ -254,24 +269,31 @@ func TestCluster(t *testing.T) {
 		ring   string
 		funcs  interceptor.Funcs
 		owned  bool
+		bare   bool // master-1 has no latch
+		spare  bool // there is one more Machine, which has no Node yet
 		status int
 		then   func(t *testing.T, c client.Client)
 	}{
-		"cluster-status":      {args: "status" + asked},
-		"cluster-untold":      {args: "status"},
-		"cluster-explain":     {args: "explain master-1"},
-		"cluster-nothing":     {args: "explain master-9", status: 1},
-		"release":             {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
-		"release-confirmed":   {args: "release master-1 --reason ticket --confirm master-1" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
-		"release-latched":     {args: "release master-1 --reason ticket --confirm master-1" + asked, then: latched},
-		"release-no":          {args: "release master-1 --reason ticket" + asked, in: "yes\n", status: 1, then: held},
-		"release-eof":         {args: "release master-1 --reason ticket" + asked, status: 1, then: held},
-		"release-live":        {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
-		"release-last":        {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
-		"release-automation":  {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", funcs: interceptor.Funcs{Patch: putsBack}, status: 1, then: held},
-		"release-named":       {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:night:watch", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
-		"release-untold":      {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
-		"release-put-back":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
+		"cluster-status":     {args: "status" + asked},
+		"cluster-untold":     {args: "status"},
+		"cluster-explain":    {args: "explain master-1"},
+		"cluster-nothing":    {args: "explain master-9", status: 1},
+		"release":            {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-confirmed":  {args: "release master-1 --reason ticket --confirm master-1" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-latched":    {args: "release master-1 --reason ticket --confirm master-1" + asked, then: latched},
+		"release-no":         {args: "release master-1 --reason ticket" + asked, in: "yes\n", status: 1, then: held},
+		"release-eof":        {args: "release master-1 --reason ticket" + asked, status: 1, then: held},
+		"release-live":       {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
+		"release-last":       {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
+		"release-automation": {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", funcs: interceptor.Funcs{Patch: putsBack}, status: 1, then: held},
+		"release-named":      {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:night:watch", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-untold":     {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-put-back":   {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
+		"release-meanwhile": {args: "release master-1 --reason ticket --confirm master-1" + asked, then: released,
+			funcs: interceptor.Funcs{Patch: written(func(m *machinev1beta1.Machine) { m.Status.LastUpdated = ptr.To(metav1.NewTime(noon())) })}},
+		"release-changed": {args: "release master-1 --reason ticket --confirm master-1" + asked, status: 1, then: held,
+			funcs: interceptor.Funcs{Patch: written(func(m *machinev1beta1.Machine) { m.Annotations[quorum.OverrideAnnotation] = "escape-hatch: other" })}},
+		"release-bare":        {args: "release master-1 --reason ticket --confirm master-1" + asked, bare: true, status: 1, then: unsent},
 		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},
 		"release-dry-run":     {args: "release master-1 --reason ticket --dry-run" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: held},
 		"replace-dry-run":     {args: `replace master-0 --instance-type m5.2xlarge --patch [{"op":"replace","path":"/blockDevices/0/ebs/volumeSize","value":200},{"op":"add","path":"/placement","value":{"tenancy":"dedicated"}}] --dry-run`},
@@ -290,12 +312,22 @@ func TestCluster(t *testing.T) {
 		"replace-gone":        {args: "replace master-9 --yes --desired-replicas 3" + asked, in: "master-9\n", ring: "rest"},
 		"replace-gone-no":     {args: "replace master-9 --desired-replicas 3" + asked, in: "yes\n", ring: "rest", status: 1, then: alone},
 		"replace-gone-owned":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", owned: true, status: 1, then: alone},
+		"replace-gone-waits":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", spare: true, status: 1},
+		"replace-spare":       {args: "replace master-1 --yes --timeout 500ms --desired-replicas 3" + asked, spare: true, status: 1},
 		"replace-untold":      {args: "replace master-9 --yes", status: 1, then: alone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := controlPlane()
 			if c.owned {
 				objects[0].SetOwnerReferences([]metav1.OwnerReference{{Kind: "MachineSet", Name: "workers", Controller: ptr.To(true)}})
+			}
+			if c.bare {
+				objects[2].(*machinev1beta1.Machine).Spec.LifecycleHooks.PreTerminate = nil
+			}
+			if c.spare {
+				m := objects[0].DeepCopyObject().(*machinev1beta1.Machine)
+				m.Name, m.UID, m.Annotations, m.Spec.ProviderID, m.Status = "master-3", "uid-3", nil, nil, machinev1beta1.MachineStatus{Phase: ptr.To("Provisioning")}
+				objects = append(objects, m)
 			}
 			user, ring := c.user, c.ring
 			if user == "" {
@@ -337,6 +369,13 @@ func alone(t *testing.T, c client.Client) {
 func latched(t *testing.T, c client.Client) {
 	if m := machineapi.Machine(machine(t, c, "master-1")); m.Hook != quorum.EntryAbsent || m.Latch != quorum.EntryOurs {
 		t.Errorf("the patch takes off more or less than the hook: %+v", m)
+	}
+}
+
+// unsent: the hook is on as it was.
+func unsent(t *testing.T, c client.Client) {
+	if m := machine(t, c, "master-1"); m.Annotations[audit.ReleaseReasonAnnotation] != "" || machineapi.Machine(m).Hook != quorum.EntryOurs {
+		t.Errorf("something was sent: %+v", m)
 	}
 }
 

@@ -114,7 +114,7 @@ type foretold struct {
 	WaitsFor string      `json:"waitsFor,omitempty"`
 	Request  string      `json:"request,omitempty"` // deleted or released; none where its hook is off already
 	User     string      `json:"user,omitempty"`
-	Passes   *bool       `json:"passes"`         // it would have its way: it is neither denied nor put back; null where etcd is not known
+	Passes   *bool       `json:"passes"`         // it would have its way: it is neither denied nor put back; null where etcd is not known, or the guard is not in force
 	Rule     quorum.Rule `json:"rule,omitempty"` // that denies it
 	Says     []string    `json:"says,omitempty"`
 	Type     []string    `json:"type,omitempty"` // commands
@@ -127,7 +127,7 @@ func (v *view) foretell(m *quorum.Machine) foretold {
 		return out
 	}
 	out.Request, out.User, out.Says, out.Type = what, v.user.Name, lines(&d), v.commands(m, &d)
-	if v.Ring.Known {
+	if v.Ring.Known && !strings.HasPrefix(v.guard, notInForce) {
 		out.Passes = new(!refused(&d))
 	}
 	if denial := d.Denial(); denial != nil {

@@ -31,6 +31,8 @@ installed. The command ends with what stays held, and with how to switch Holdfas
 Hook and latch stay on the Machines, and the machine controller obeys them without Holdfast. The policies stay
 in force, too: they keep Machines from losing either. With --policies they go as well; Holdfast makes them anew.
 
+Audit records in the pods' logs go with the pods: the command first says how to keep them.
+
 A pod that does not end because its Node is not ready is not waited for. A replica that still runs there would
 put the registrations back: the command looks for that, too.`,
 		Example: `  kubectl holdfast off
@@ -49,6 +51,7 @@ func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 		return err
 	}
 	defer c.close()
+	fmt.Fprintf(t.out, "Audit records in the pods' logs go with the pods. To keep them, first: kubectl -n %s logs -l %s --tail=-1 > audit.log\n", o.holdfast, holdfastPods)
 	if !o.dryRun && !o.yes {
 		if err := ask(ctx, t, "off", "Nothing but hook and latch guards control-plane Machines after this.\nTo go ahead, type off: ", "--yes, and to see what it would do: --dry-run"); err != nil {
 			return err
@@ -123,7 +126,11 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 		if !policies {
 			before = ", and kubectl holdfast off --policies was run"
 		}
-		fmt.Fprintf(u.t.out, "Machine %s is being deleted, and latch %s holds it until Holdfast is on again. To let it go without, once etcdctl member list shows no member on it%s:\n", plain(m.Name), quorum.LatchName, before)
+		listed := ""
+		if m.Hook == quorum.EntryAbsent {
+			listed = " (its hook is off, so cluster-etcd-operator does not remove that: etcdctl member remove)"
+		}
+		fmt.Fprintf(u.t.out, "Machine %s is being deleted, and latch %s holds it until Holdfast is on again. To let it go without, once etcdctl member list shows no member on it%s%s:\n", plain(m.Name), quorum.LatchName, listed, before)
 		path := fmt.Sprintf("/spec/lifecycleHooks/preTerminate/%d", at)
 		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.namespace, plain(m.Name), path, quorum.LatchName, path)
 	}

@@ -232,7 +232,11 @@ func FuzzAudit(f *testing.F) {
 func TestNotEnforced(t *testing.T) {
 	var e audit.Entry
 	e.Annotations = map[string]string{audit.RuleAnnotation: "one-too-many", audit.VerdictAnnotation: "denied", audit.EnforcementAnnotation: "warn"}
-	if row := entryRow(&e); row[1] != "denied (warn)" {
+	if row := entryRow(&e); row[1] != "denied (warn)" || !strings.HasPrefix(row[6], "it passed as it was, ") {
+		t.Errorf("%q", row)
+	}
+	e.Annotations[audit.VerdictAnnotation] = "allowed"
+	if row := entryRow(&e); row[1] != "allowed (warn)" || row[6] != "" {
 		t.Errorf("%q", row)
 	}
 }

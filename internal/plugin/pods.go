@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,9 +41,17 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 	var (
 		sum    audit.Tally
 		failed []string
+		oldest time.Time
 	)
+	hand := each
+	each = func(e audit.Entry) {
+		if oldest.IsZero() || e.First().Before(oldest) {
+			oldest = e.First()
+		}
+		hand(e)
+	}
 	if len(found.Items) == 0 {
-		failed = append(failed, fmt.Sprintf("there is no pod of Holdfast (label %s) in namespace %s; name its namespace with --holdfast-namespace, or a FILE", holdfastPods, o.cluster.holdfast))
+		failed = append(failed, fmt.Sprintf("there is no pod of Holdfast (label %s) in namespace %s: it is switched off, or --holdfast-namespace names another; or name a FILE", holdfastPods, o.cluster.holdfast))
 	}
 	for i := range found.Items {
 		pod := &found.Items[i]
@@ -71,7 +80,11 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	fmt.Fprintf(t.err, "Pods found: %d%s. Records of Holdfast: %d; other lines left out: %d.\n", len(found.Items), hosts, sum.Ours, sum.Foreign+sum.Bad)
+	since := ""
+	if !oldest.IsZero() && hosts == "" {
+		since = ", the oldest of " + at(oldest) + " (those of earlier pods went with them)"
+	}
+	fmt.Fprintf(t.err, "Pods found: %d%s. Records of Holdfast: %d%s; other lines left out: %d.\n", len(found.Items), hosts, sum.Ours, since, sum.Foreign+sum.Bad)
 	if failed != nil {
 		return errors.New(strings.Join(failed, "; and "))
 	}

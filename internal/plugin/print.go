@@ -14,6 +14,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 )
 
@@ -46,18 +47,21 @@ func entryRow(e *audit.Entry) []string {
 	if _, repeated := e.Annotations[audit.RepeatedAnnotation]; repeated {
 		verdict += fmt.Sprintf(" x%d", e.Count())
 	}
-	if enforcement := e.Annotations[audit.EnforcementAnnotation]; enforcement != "" {
-		verdict += " (" + enforcement + ")" // it passed all the same
+	said, enforcement := reason(e), e.Annotations[audit.EnforcementAnnotation]
+	if enforcement != "" {
+		verdict += " (" + enforcement + ")"
 	}
 	if e.Abandoned() {
 		verdict += " (abandoned)"
 	}
-	said := shorten(reason(e), 80)
+	if v := e.Annotations[audit.VerdictAnnotation]; enforcement != "" && (strings.Contains(v, admission.VerdictDenied.String()) || strings.Contains(v, admission.VerdictRepaired.String())) {
+		said = "it passed as it was, and would have been answered: " + said
+	}
 	switch given := e.Annotations[audit.ReleaseReasonAnnotation]; { // what a person said comes first: it is nowhere else
 	case e.Abandoned():
-		said = shorten("nobody waited for this answer: "+reason(e), 80)
+		said = "nobody waited for this answer: " + said
 	case given != "":
-		said = shorten("\""+given+"\": "+reason(e), 80)
+		said = "\"" + given + "\": " + said
 	}
 	return []string{at(e.Last()), verdict, e.Annotations[audit.RuleAnnotation], strings.ToUpper(e.Verb), e.Name(), e.User.Username, said}
 }

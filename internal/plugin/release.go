@@ -2,7 +2,9 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -10,6 +12,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
@@ -98,6 +101,9 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	}
 	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
+	if refused(&d) && seen.Latch != quorum.EntryOurs { // a trial passes while Holdfast is down
+		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it; lift rule escape-hatch first, as said above", name)
+	}
 	if refused(&d) {
 		// The default flags say so. Whom --escape-hatch-users, --automation-users and --custodians name, the server knows.
 		if err := o.patch(ctx, c, m.DeepCopy(), client.DryRunAll); err != nil {
@@ -124,12 +130,19 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. Holdfast takes its latch off once etcd can do without it. Follow it: kubectl holdfast explain %s\n", name, name)
+	then := "Holdfast takes its latch off once etcd can do without it."
+	if seen.Latch != quorum.EntryOurs {
+		then = "No latch holds it, so it is terminated then."
+	}
+	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. %s Follow it: kubectl holdfast explain %s. To have a replacement, also once it is gone: kubectl holdfast replace %s\n", name, then, name, name)
 	if !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
-		fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
+		fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass, and it is in none of Holdfast's records: note who did it, when and why. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
 	}
 	return nil
 }
+
+// errChanged is what became of a Machine between the look and the patch.
+var errChanged = errors.New("it changed meanwhile")
 
 // releasable says why there is nothing to release.
 func releasable(v *view, m *quorum.Machine) error {
@@ -149,17 +162,31 @@ func releasable(v *view, m *quorum.Machine) error {
 	return nil
 }
 
-// patch takes the hook off, in one patch that fails if the Machine changed since it was read, and looks whether it stays off.
+// patch takes the hook off, in one patch that fails if what Holdfast decides by changed on the Machine since it was read, and looks
+// whether it stays off.
 func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta1.Machine, options ...client.PatchOption) error {
 	before := m.DeepCopy()
-	machineapi.Release(m, true, false) // the latch is Holdfast's to take off
-	if m.Annotations == nil {
-		m.Annotations = map[string]string{}
-	}
-	m.Annotations[audit.ReleaseReasonAnnotation] = o.reason
-	err := c.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), append(options, fieldManager)...)
+	err := retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
+		on := m.DeepCopy()
+		machineapi.Release(m, true, false) // the latch is Holdfast's to take off
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[audit.ReleaseReasonAnnotation] = o.reason
+		err := c.Patch(ctx, m, client.MergeFromWithOptions(on, client.MergeFromWithOptimisticLock{}), append(options, fieldManager)...)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		// A kubelet or a controller may have written its status.
+		now, failed := c.machine(ctx, before.Name)
+		if failed != nil || now.UID != before.UID || !reflect.DeepEqual(machineapi.Machine(now), machineapi.Machine(before)) {
+			return errChanged
+		}
+		now.DeepCopyInto(m)
+		return err
+	})
 	switch {
-	case apierrors.IsConflict(err):
+	case errors.Is(err, errChanged), apierrors.IsConflict(err):
 		return fmt.Errorf("Machine %s changed meanwhile, and nothing was done; look again and repeat the command", before.Name)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("Machine %s is gone already", before.Name)

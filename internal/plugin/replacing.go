@@ -45,19 +45,19 @@ func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error
 	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is to be created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
 		return err
 	}
-	next, err := r.create(ctx, next)
+	by, err := r.create(ctx, next)
 	if err != nil {
 		return err
 	}
 	if r.old.DeletionTimestamp == nil {
-		if err := r.waitRunning(ctx, next); err != nil {
+		if err := r.waitRunning(ctx, by); err != nil {
 			return err
 		}
 	}
 	if err := r.remove(ctx); err != nil {
 		return err
 	}
-	return r.waitReplaced(ctx, func() string { return next.Name })
+	return r.waitReplaced(ctx, func() string { return by })
 }
 
 // trial asks the server whether the old Machine could be deleted now.
@@ -83,15 +83,16 @@ func (r *replacing) agreed(ctx context.Context, what string) error {
 	return ask(ctx, r.t, r.old.Name, "To go ahead, type the Machine's name: ", "--yes")
 }
 
-// create makes the replacement, or finds the one that was made before.
-func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*machinev1beta1.Machine, error) {
+// create makes the replacement, or finds the one that was made before, and returns its name. Where a Machine that is being deleted
+// needs none, that is the one that hosts no voter yet, "" without such a one.
+func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (string, error) {
 	var found machinev1beta1.MachineList
 	if err := r.List(ctx, &found, client.InNamespace(r.namespace), client.MatchingLabels{replacesLabel: string(r.old.UID)}); err != nil {
-		return nil, fmt.Errorf("look for the replacement of Machine %s: %w", r.old.Name, err)
+		return "", fmt.Errorf("look for the replacement of Machine %s: %w", r.old.Name, err)
 	}
 	v, err := r.look(ctx)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	for i := range found.Items {
 		m := &found.Items[i]
@@ -103,18 +104,39 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (*
 			continue
 		}
 		r.say("Machine %s is there already to replace %s; going on with it as it is.", m.Name, r.old.Name)
-		return m, nil
+		return m.Name, nil
+	}
+	if spare, enough := v.spare(); enough && r.old.DeletionTimestamp != nil {
+		r.say("Beside Machine %s there are as many Machines as voters are wanted (%d), so no other is created.", r.old.Name, v.Desired)
+		return spare, nil
 	}
 	if slices.ContainsFunc(found.Items, func(m machinev1beta1.Machine) bool { return m.Name == next.Name }) {
 		next.Name = nextName(r.old, strconv.Itoa(len(found.Items))) // that one is taken by a copy that serves another Machine
 	}
 	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
+		return "", fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
 	} else if err != nil {
-		return nil, fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+		return "", fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
 	}
 	r.say("Machine %s is created.", next.Name)
-	return next, nil
+	return next.Name, nil
+}
+
+// spare is whether as many Machines stay as voters are wanted, and the one of them that hosts no voter yet, "" without one. A Machine that
+// has failed does not count.
+func (v *view) spare() (name string, enough bool) {
+	staying := 0
+	for i := range v.Machines {
+		m := &v.Machines[i]
+		if m.Deleting() || m.Mirrored || m.Phase == machinev1beta1.PhaseFailed {
+			continue
+		}
+		staying++
+		if v.join.Voter(m) == nil {
+			name = m.Name
+		}
+	}
+	return name, v.Desired > 0 && staying >= v.Desired
 }
 
 // elsewhere reports whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
@@ -126,11 +148,11 @@ func (v *view) elsewhere(old, copied string) bool {
 }
 
 // waitRunning waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
-func (r *replacing) waitRunning(ctx context.Context, next *machinev1beta1.Machine) error {
+func (r *replacing) waitRunning(ctx context.Context, by string) error {
 	return r.each(ctx, func() (bool, error) {
-		m, err := r.machine(ctx, next.Name)
+		m, err := r.machine(ctx, by)
 		if errors.Is(err, errGone) {
-			return false, fmt.Errorf("Machine %s was deleted meanwhile; Machine %s is as it was", next.Name, r.old.Name)
+			return false, fmt.Errorf("Machine %s was deleted meanwhile; Machine %s is as it was", by, r.old.Name)
 		}
 		if err != nil {
 			return false, err
@@ -229,7 +251,7 @@ func (r *replacing) voting(v *view, by string) (bool, error) {
 			r.say("Machine %s is gone, and no voter is missing: %s.", r.old.Name, etcd)
 			return true, nil
 		}
-		r.say("Machine %s is gone. Its set has yet to create another; %s.", r.old.Name, etcd)
+		r.say("Machine %s is gone. Nothing has replaced it yet; %s.", r.old.Name, etcd)
 		return false, nil
 	}
 	next := v.Machine(by)

@@ -44,7 +44,7 @@ func TestVoting(t *testing.T) {
 			voter(s).Learner = false
 			s.Machine("master-3").DeletedAt = noon()
 		}, says: "is being deleted itself"},
-		"the set is slow":      {says: "has yet to create another; etcd has 2 of 2 voters healthy, 3 wanted"},
+		"the set is slow":      {says: "Nothing has replaced it yet; etcd has 2 of 2 voters healthy, 3 wanted"},
 		"whichever it is":      {change: func(s *quorum.Snapshot) { voter(s).Learner = false }, done: true, says: "3 of 3 voters healthy"},
 		"etcd does not answer": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer"} }, says: "is not known (no answer)"},
 	} {
@@ -93,6 +93,35 @@ func TestElsewhere(t *testing.T) {
 	v.Desired = 0
 	if v.elsewhere("master-1", "master-3") {
 		t.Error("how many voters are wanted is not known, and it takes the copy for another Machine's")
+	}
+}
+
+// TestSpare: a Machine that is being deleted needs no other where as many stay as voters are wanted.
+func TestSpare(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *quorum.Snapshot)
+		name   string
+		enough bool
+	}{
+		"one is on its way":              {name: "master-3", enough: true},
+		"all vote":                       {change: func(s *quorum.Snapshot) { voter(s).Learner = false }, enough: true},
+		"another is deleted, too":        {change: func(s *quorum.Snapshot) { s.Machine("master-0").DeletedAt = noon() }, name: "master-3"},
+		"it has failed":                  {change: func(s *quorum.Snapshot) { s.Machine("master-3").Phase = machinev1beta1.PhaseFailed }},
+		"how many are wanted, who knows": {change: func(s *quorum.Snapshot) { s.Desired = 0 }, name: "master-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.change != nil {
+				c.change(v.Snapshot)
+			}
+			v.decide(v.Snapshot)
+			if name, enough := v.spare(); name != c.name || enough != c.enough {
+				t.Errorf("%q, %v", name, enough)
+			}
+		})
 	}
 }
 

@@ -160,7 +160,7 @@ func printReport(t terminal, r *report.Report) error {
 			for _, phase := range p.Phases() {
 				phases = append(phases, phase.Name+" "+phase.Length())
 			}
-			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, cmp.Or(p.By, "nobody yet"), p.Took(), strings.Join(phases, ", ")})
+			rows = append(rows, []string{p.Machine, at(p.Deleted), p.User, p.By, p.Took(), strings.Join(phases, ", ")})
 		}
 		if err := printRows(t.out, widthOf(t.out), rows, "AT"); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -51,7 +52,7 @@ func (c *cluster) readRingReport(ctx context.Context) ringReport {
 	var cm corev1.ConfigMap
 	switch err := c.Get(ctx, key, &cm); {
 	case apierrors.IsNotFound(err):
-		return ringReport{why: fmt.Sprintf("Holdfast has told nothing of it, there is no ConfigMap %s", key), mend: running, quiet: true}
+		return ringReport{why: fmt.Sprintf("Holdfast has told nothing of etcd, there is no ConfigMap %s", key), mend: running, quiet: true}
 	case apierrors.IsForbidden(err):
 		return ringReport{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
 	case err != nil:
@@ -81,6 +82,23 @@ func ago(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 // look takes a Snapshot of the cluster. etcd is asked, if the command was told how to; else it is as
 // Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
 func (c *cluster) look(ctx context.Context) (*view, error) {
+	v, err := c.lookOnce(ctx)
+	// What Holdfast told last may be older than its records: a promotion in between is no contradiction, and it tells within a second.
+	for range 3 {
+		if err != nil || c.ring != nil || v.Mislisted() == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+		v, err = c.lookOnce(ctx)
+	}
+	return v, err
+}
+
+func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 	heard := c.readRingReport(ctx)
 	mode, err := c.modeOf(ctx, heard)
 	if err != nil {
@@ -102,6 +120,10 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	switch {
 	case c.ring != nil:
 		o.Etcd = c.ring
+		v.source = fmt.Sprintf("Etcd itself was asked, at %s (--endpoints, or ETCDCTL_ENDPOINTS).", strings.Join(c.etcd.Endpoints, ", "))
+		if heard.quiet {
+			v.idle = heard.why + ". " + heard.mend
+		}
 	case fresh:
 		v.source = fmt.Sprintf("Etcd is as Holdfast saw it %s ago (%s).", ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
 	default:
@@ -125,6 +147,9 @@ func (c *cluster) look(ctx context.Context) (*view, error) {
 	}
 	v.decide(s)
 	v.guard, v.operator = c.guardLine(ctx), c.etcdOperatorSays(ctx)
+	if v.reports, err = c.enforcement(ctx); err == nil && v.reports != admission.Enforce { // what cannot be read the guard's line says
+		v.plan.Actions = nil
+	}
 	return v, nil
 }
 

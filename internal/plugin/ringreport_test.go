@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -88,6 +89,35 @@ func TestTold(t *testing.T) {
 			}
 			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+out.String()+errs.String())
 		})
+	}
+}
+
+// TestPromotedMeanwhile: the records say that a member votes a moment before Holdfast tells of the ring in which it does. That is no
+// contradiction; one that stays is.
+func TestPromotedMeanwhile(t *testing.T) {
+	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
+	now := noon().Add(time.Minute)
+	ring := func(learner bool) *corev1.ConfigMap {
+		return telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring.Member(0xa2).Learner = learner })
+	}
+	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: machineapi.RecordsName},
+		Data: machineapi.FormatRecords([]quorum.Evidence{{MachineUID: "uid-2", Machine: "master-2", MemberIDs: []quorum.MemberID{0xa2}, Voted: true}})}
+	for _, told := range []bool{true, false} {
+		looks := 0
+		api := memory(t, "alice", interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if err := c.Get(ctx, key, o, options...); err != nil || key.Name != snapshotfile.RingName {
+				return err
+			}
+			if looks++; looks > 1 && told {
+				ring(false).DeepCopyInto(o.(*corev1.ConfigMap))
+			}
+			return nil
+		}}, append(controlPlane(), ring(true), records)...)
+		var out, errs bytes.Buffer
+		status := execute(t.Context(), []string{"status"}, terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+		if says := strings.Contains(out.String(), "VoterListedAsLearner"); status != 0 || says == told {
+			t.Errorf("told: %v, after %d looks: %d, %s%s", told, looks, status, out.String(), errs.String())
+		}
 	}
 }
 

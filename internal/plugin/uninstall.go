@@ -155,6 +155,9 @@ func (u *uninstalling) halt(ctx context.Context) error {
 	}
 	u.replicas = ptr.Deref(d.Spec.Replicas, 1)
 	u.say("Deployment %s: replicas %d to 0", key, u.replicas)
+	if pause := pause(&d); pause != "" {
+		u.say("a GitOps tool keeps it, and may scale it up again; to have it leave the Deployment alone%s", pause)
+	}
 	if u.dryRun {
 		return nil
 	}

@@ -137,7 +137,7 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	if len(hooked) == 0 {
 		return nil
 	}
-	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment %s): left there, the hook would hold every later deletion for ever. To take it off as well: --mode full. To leave it all the same: --mode guard", strings.Join(hooked, ", "), etcdOperator())
+	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment %s). If it comes back, or runs under another name: --mode guard leaves it the hook. If it does not, the hook would hold every later deletion for ever: --mode full takes it off as well", strings.Join(hooked, ", "), etcdOperator())
 }
 
 // lingering says which pods are still there, and what to do about one whose kubelet does not answer.

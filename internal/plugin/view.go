@@ -40,11 +40,13 @@ type view struct {
 	set    *observe.Set // the ControlPlaneMachineSet, nil without one, or where it is not known
 	setWhy string       // why it is not known
 
-	guard    string // whether the guard is in force, as far as can be seen without a trial; "" of a file
-	operator string // what is wrong with cluster-etcd-operator, by its own account; "" where nothing is, or that is not known
+	guard    string                // whether the guard is in force, as far as can be seen without a trial; "" of a file
+	reports  admission.Enforcement // Warn or Audit where Holdfast only reports, and takes no step
+	operator string                // what is wrong with cluster-etcd-operator, by its own account; "" where nothing is, or that is not known
 
-	source string // where etcd's part comes from, or what to do for it; "" where it was asked, and of a file
+	source string // where etcd's part comes from, or what to do for it; "" of a file
 	silent bool   // nobody told of etcd: neither it nor Holdfast
+	idle   string // why Holdfast seems not to run, and what to do, without a full stop; "" where it told of etcd lately, and of a file
 }
 
 // decide fills in what follows from a Snapshot.
@@ -95,7 +97,7 @@ func (v *view) machine(name string) (*quorum.Machine, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("there is no control-plane Machine in namespace %s", v.namespace)
 	}
-	return nil, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s", name, v.namespace, strings.Join(names, ", "))
+	return nil, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s. What became of one that is gone: kubectl holdfast audit --machine %s", name, v.namespace, strings.Join(names, ", "), name)
 }
 
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
@@ -111,7 +113,7 @@ func (v *view) release(m *quorum.Machine) admission.Decision {
 }
 
 func (v *view) admit(operation admission.Operation, old quorum.Machine, next *quorum.Machine) admission.Decision {
-	return identities().Admit(&admission.Request{Operation: operation, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: next}, v.Snapshot)
+	return identities().Admit(&admission.Request{Operation: operation, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: next, Unenforced: v.reports != admission.Enforce}, v.Snapshot)
 }
 
 // role is what a member is in the ring.
@@ -241,6 +243,10 @@ func (v *view) next(out io.Writer) {
 	})
 	loose := v.loose()
 	switch {
+	case v.reports != admission.Enforce:
+		fmt.Fprintf(out, "Holdfast only reports (--enforcement=%s), and takes no step.\n", v.reports)
+	case v.idle != "":
+		fmt.Fprintf(out, "Holdfast seems not to run: %s. Until it does, nobody takes its steps.\n", plain(v.idle))
 	case len(v.plan.Actions)+len(v.plan.Notes)+len(bare)+len(loose) > 0 || v.operator != "":
 	case strings.HasPrefix(v.guard, notInForce):
 		fmt.Fprintln(out, "Nothing is to be done but to have the guard in force again: kubectl holdfast check")
@@ -300,18 +306,22 @@ func (v *view) verdict(out io.Writer, m *quorum.Machine, what string, d *admissi
 	if m.Deleting() && !refused(d) && v.stays(m) {
 		words = "of no use yet, because the latch would stay, and the Machine with it. Holdfast would say:"
 	}
+	now := "now"
+	if strings.HasPrefix(v.guard, notInForce) {
+		now += " with the guard in force"
+	}
 	if v.silent {
-		fmt.Fprintf(out, "\nIf %s %s it now, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, words)
+		fmt.Fprintf(out, "\nIf %s %s it %s, Holdfast would ask etcd, which is not known here. Without etcd's answer it would be %s\n", who, what, now, words)
 	} else {
-		fmt.Fprintf(out, "\nIf %s %s it now, it would be %s\n", who, what, words)
+		fmt.Fprintf(out, "\nIf %s %s it %s, it would be %s\n", who, what, now, words)
 	}
 	indented(out, lines(d)...)
 }
 
-// stays reports whether a Machine stays for now that somebody releases: etcd cannot do without what it hosts.
+// stays reports whether a Machine stays for now that somebody releases: its latch does, because etcd cannot do without what it hosts.
 func (v *view) stays(m *quorum.Machine) bool {
 	is, _ := v.join.Hosting(m)
-	return v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(m)
+	return m.Latch == quorum.EntryOurs && v.Ring.Known && is != quorum.HostingNothing && !v.join.MayRelease(m)
 }
 
 // indented prints lines that are not trusted.

@@ -269,20 +269,25 @@ func (j *Join) ListedTwice(member *Member) string {
 		return ""
 	}
 	var names, gone []string
+	panics := false
 	for k := range j.s.Ring.Members {
 		if o := &j.s.Ring.Members[k]; o == member || slices.Contains(twins, o) {
 			names = append(names, o.String())
 			if !j.Runs(o) {
 				gone = append(gone, o.ID.Hex())
+				panics = panics || !j.s.Ring.Removable(o)
 			}
 		}
+	}
+	listed := fmt.Sprintf("etcd lists %s at %s, and no new member starts until one of them is left (etcd issues 13196 and 20967)", strings.Join(names, " and "), strings.Join(member.PeerURLs, ", "))
+	if panics {
+		return listed + ". Do not remove one before etcd 3.7: every etcd of 3.6 would panic, and again at each start. Take a snapshot, and ask etcd's vendor; etcd 3.7 takes the removal"
 	}
 	which := "Remove the one that nobody runs"
 	if len(gone) == len(names) {
 		which = "The data directory there is of one of them (holdfast verify membership says which); remove the other"
 	}
-	return fmt.Sprintf("etcd lists %s at %s, and no new member starts until one of them is left (etcd issues 13196 and 20967). %s: etcdctl member remove %s",
-		strings.Join(names, " and "), strings.Join(member.PeerURLs, ", "), which, cmp.Or(strings.Join(gone, " or "), "<id>"))
+	return fmt.Sprintf("%s. %s: etcdctl member remove %s", listed, which, cmp.Or(strings.Join(gone, " or "), "<id>"))
 }
 
 // WhyHeldAfterRestore says why a deleted Machine whose member is no longer listed is not released; "" if it may be. It is held if both

@@ -28,6 +28,9 @@ type Member struct {
 	// Why is the reason for an unhealthy member, for people.
 	Why string `json:"why,omitzero"`
 
+	// InRaft: by the leader's own account, raft counts the member. False where that is not known: the leader is asked only while a
+	// member does not answer. An etcd upgraded from 3.5 may list a member that is not in raft (see Ring.Removable).
+	InRaft bool `json:"inRaft,omitzero"`
 	// Match is up to which raft index the member has the log, and Behind how many entries it lacks, by the leader's own account. Both are 0
 	// if that is not known: the leader is asked only while a member does not answer.
 	Match  uint64 `json:"match,omitzero"`
@@ -107,6 +110,24 @@ func (r *Ring) Member(id MemberID) *Member {
 		}
 	}
 	return nil
+}
+
+// Removable reports whether etcd survives the removal of a member for certain. One that an upgrade to etcd 3.6 brought back is listed and not
+// in raft, and each etcd of 3.6 panics as it applies its removal, and again at each start (TestListedTwice). etcd 3.7 takes it. In the middle
+// of an upgrade the lowest version is known, and that of 3.5 says nothing.
+func (r *Ring) Removable(m *Member) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(r.Version, "%d.%d", &major, &minor)
+	return m.Healthy || m.InRaft || n == 2 && (major > 3 || major == 3 && minor >= 7)
+}
+
+// RemoveCommand is the command that removes a member, with the warning that belongs to it.
+func (r *Ring) RemoveCommand(m *Member) string {
+	command := fmt.Sprintf("etcdctl member remove %x", m.ID)
+	if !r.Removable(m) {
+		command += ". If an upgrade to etcd 3.6 brought it back, do not: every etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
+	}
+	return command
 }
 
 // Twins are the other members that are listed at one of a member's peer URLs. etcd takes each URL once, but after an upgrade it may list a

@@ -25,8 +25,7 @@ import (
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	authorityFiles(t, dir)
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	lines := 0
 	source := NewSource(nil, "", clock.RealClock{}, metrics, funcr.New(func(string, string) {}, funcr.Options{}))
 	if _, err := NewFiles(t.TempDir(), "", source, nil, funcr.New(func(string, string) {}, funcr.Options{})); err == nil {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 )
 
 // TestRotation changes CA and certificate while calls go through the webhooks, which are refused if the
@@ -39,20 +40,19 @@ type replica struct {
 	looks  keeper // at the registrations, and keeps none
 	trust  *Trust
 	source *Source
-	ready  *Vouched
+	ready  healthz.Checker
 	at     string
 	blind  func() // has it look at the registrations no more
 }
 
 func (c *cluster) replica(t *testing.T) *replica {
 	t.Helper()
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	r := &replica{live: &Live{}, trust: NewTrust(clock.RealClock{})}
 	r.looks = c.looker(t, r.live)
 	r.source = NewSource(r.live, "127.0.0.1", clock.RealClock{}, metrics, logr.Discard())
-	r.source.settle = time.Second
-	r.ready = NewVouched(r.source, r.live, "127.0.0.1", clock.RealClock{})
+	r.source.settle = 3 * time.Second // the API server of a busy computer hears late of a registration
+	r.ready = r.source.Vouched()
 	r.blind = run(t, r.looks.Start)
 	run(t, r.source.Start)
 	r.at = serve(t, "127.0.0.1:0", r.source)
@@ -108,14 +108,14 @@ func testSelfSigned(t *testing.T, c *cluster) {
 	k := c.keeper(t, "https://"+balance(t, replicas[0].at, replicas[1].at), replicas[0].trust)
 	for _, r := range replicas {
 		eventually(t, r.serial).ShouldNot(gomega.BeEmpty())
-		if err := r.ready.Check(nil); err == nil {
+		if err := r.ready(nil); err == nil {
 			t.Error("a replica is ready before anything is registered")
 		}
 	}
 	resign := run(t, k.Start)
 	eventually(t, func() float64 { return k.value(t, "holdfast_registration_enforced") }).Should(gomega.Equal(2.0))
 	for _, r := range replicas {
-		eventually(t, func() error { return r.ready.Check(nil) }).Should(gomega.Succeed())
+		eventually(t, func() error { return r.ready(nil) }).Should(gomega.Succeed())
 	}
 
 	calls, stop := load(t, k.Proof)
@@ -147,7 +147,7 @@ func testSelfSigned(t *testing.T, c *cluster) {
 		eventually(t, replicas[1].serial).ShouldNot(gomega.Equal(was[1]), c.name)
 		goesOn(t, calls, c.name+", after it")
 		for _, r := range replicas {
-			must(t, r.ready.Check(nil))
+			must(t, r.ready(nil))
 		}
 	}
 	t.Logf("%d calls", stop())
@@ -216,40 +216,41 @@ func TestReadiness(t *testing.T) {
 	authorityFiles(t, dir)
 	at := &testClock{}
 	at.set(time.Now())
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	live := &Live{}
 	looks := c.looker(t, live)
 	source := NewSource(live, "127.0.0.1", at, metrics, logr.Discard())
-	ready := NewVouched(source, live, "127.0.0.1", at)
+	ready := source.Vouched()
 	says("no certificate", source.Loaded(nil), "no certificate")
-	says("no certificate", ready.Check(nil), "no certificate")
+	says("no certificate", ready(nil), "no certificate")
 	trust := NewTrust(at)
 	files, err := NewFiles(dir, filepath.Join(dir, "ca.crt"), source, trust, logr.Discard())
 	must(t, err)
 	files.look(t.Context())
 	must(t, source.Loaded(nil))
-	says("nothing read", ready.Check(nil), "not been read", "API server")
+	says("nothing read", ready(nil), "not been read", "API server")
 	looks.round(t.Context())
-	says("nothing registered", ready.Check(nil), "WebhookConfiguration holdfast does not exist")
+	says("nothing registered", ready(nil), "WebhookConfiguration holdfast does not exist")
 
 	k := c.keeper(t, nobodyURL, trusted(t)) // another CA
 	k.round(t.Context())
 	looks.round(t.Context())
-	says("another CA", ready.Check(nil), ClosedWebhook, "caBundle", "127.0.0.1", "signed by unknown authority")
+	says("another CA", ready(nil), ClosedWebhook, "caBundle", "127.0.0.1", "signed by unknown authority")
 	k.Trust = trust
 	k.round(t.Context())
 	looks.round(t.Context())
-	must(t, ready.Check(nil))
+	must(t, ready(nil))
 	// One webhook that is missing is no reason, at first or later: who is elected may be of a version without it.
 	config := c.validating(t)
 	config.Webhooks = config.Webhooks[:3]
 	must(t, c.api.Update(t.Context(), config))
 	looks.round(t.Context())
-	must(t, NewVouched(source, live, "127.0.0.1", at).Check(nil))
+	must(t, source.Vouched()(nil))
 	at.set(at.Now().Add(readinessGrace + time.Second))
-	must(t, ready.Check(nil))
-	says("another name", NewVouched(source, live, "holdfast-webhook.holdfast-system.svc", at).Check(nil), "holdfast-webhook.holdfast-system.svc")
+	must(t, ready(nil))
+	source.host = "holdfast-webhook.holdfast-system.svc"
+	says("another name", source.Vouched()(nil), source.host)
+	source.host = "127.0.0.1"
 
 	// Once ready, it stays so while the API server does not answer, and for a moment if it says otherwise.
 	hung, cancel := context.WithCancel(t.Context())
@@ -258,14 +259,14 @@ func TestReadiness(t *testing.T) {
 		t.Error("the API server answered")
 	}
 	at.set(at.Now().Add(time.Hour))
-	must(t, ready.Check(nil))
+	must(t, ready(nil))
 	c.clear(t)
 	looks.round(t.Context())
-	must(t, ready.Check(nil))
+	must(t, ready(nil))
 	// Nothing registered is nobody's call: only a replica that never was vouched for waits for it.
 	at.set(at.Now().Add(readinessGrace + time.Second))
-	must(t, ready.Check(nil))
-	says("cleared, and started after it", NewVouched(source, live, "127.0.0.1", at).Check(nil), "does not exist")
+	must(t, ready(nil))
+	says("cleared, and started after it", source.Vouched()(nil), "does not exist")
 
 	at.set(time.Now().Add(365 * 24 * time.Hour))
 	says("expired", source.Loaded(nil), "expired at")

@@ -116,8 +116,7 @@ type keeper struct {
 func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	metrics, err := NewMetrics(registry)
-	must(t, err)
+	metrics := NewMetrics(registry)
 	recorder := events.NewFakeRecorder(1000)
 	k := &Registrar{
 		API: c.api, Metrics: metrics, Log: logr.Discard(), Events: recorder, Trust: trust,
@@ -185,8 +184,7 @@ func run(t *testing.T, start func(context.Context) error) (stop func()) {
 // serve serves the webhooks at an address until the test ends. Each request needs a connection of its own.
 func serve(t *testing.T, address string, source *Source) (at string) {
 	t.Helper()
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 	guard := &webhooks.Handlers{
 		Identities: admission.DefaultIdentities(holdfast), MachineNamespace: namespace, Observer: blind{}, Recorder: blind{}, Metrics: metrics,
 	}
@@ -279,8 +277,7 @@ func eventually(t *testing.T, f any) gomega.AsyncAssertion {
 // served is a source of the files in a folder, which it follows until the test ends.
 func served(t *testing.T, dir string, live *Live) (*Trust, *Source) {
 	t.Helper()
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	trust := NewTrust(clock.RealClock{})
 	source := NewSource(live, "127.0.0.1", clock.RealClock{}, metrics, logr.Discard())
 	source.settle = time.Second

@@ -1,9 +1,8 @@
 package registrations
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics tell of the registrations and of the certificate. Make them with NewMetrics.
@@ -16,37 +15,33 @@ type Metrics struct {
 	answered prometheus.Gauge
 }
 
-// NewMetrics registers the metrics. It fails if they are registered already.
-func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	register := promauto.With(registry)
 	m := &Metrics{
-		present: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		present: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back.",
 		}, []string{"kind", "name"}),
-		restored: prometheus.NewCounterVec(prometheus.CounterOpts{
+		restored: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_registration_restored_total", Help: "How often a registration of Holdfast was put back that had been right, by the object's kind and name.",
 		}, []string{"kind", "name"}),
-		enforced: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		enforced: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_registration_enforced", Help: "1 if what this webhook guards is refused while no Holdfast answers (failurePolicy Fail), else 0.",
 		}, []string{"name"}),
-		reached: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		reached: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_registration_reached", Help: "1 if the elected replica's last call through the API server came back from this webhook, else 0; none while there is no Machine to try it with.",
 		}, []string{"name"}),
-		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
+		expiry: register.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_certificate_expiry_timestamp_seconds", Help: "When the certificate that this replica serves the webhooks with expires; 0 while there is none.",
 		}),
-		answered: prometheus.NewGauge(prometheus.GaugeOpts{
+		answered: register.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_etcd_answered", Help: "1 if etcd has answered this replica a linearizable read since its start, else 0.",
 		}),
 	}
 	for _, o := range (&Registrar{}).objects() {
 		m.restored.WithLabelValues(o.kind, o.name) // an alert on a counter that is not there yet misses its first step
 	}
-	for _, c := range []prometheus.Collector{m.present, m.restored, m.enforced, m.reached, m.expiry, m.answered} {
-		if err := registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("registration metrics: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func one(yes bool) float64 {

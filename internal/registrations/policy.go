@@ -241,7 +241,7 @@ func liftsClaim() string {
 }
 
 // down says why a request is refused that is repaired as a rule.
-const down = "Holdfast did not answer or was undone, else it would have put this right: try again later."
+const down = "While Holdfast answers and enforces, it puts this right itself: try again later."
 
 // loses reports whether a label that had a value has another or none.
 func loses(key string) string {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -57,44 +56,34 @@ func (s *Source) Loaded(*http.Request) error {
 // the elected replica puts them right in seconds, and to be without endpoints would then cost more.
 const readinessGrace = 15 * time.Second
 
-// Vouched is a check: the live registrations vouch for the certificate that is served, or did so when
+// Vouched makes a check: the live registrations vouch for the certificate that is served, or did so when
 // they could be read last. A replica that was vouched for once stays ready where nothing is registered:
-// nobody calls it then, and the metrics tell. Make it with NewVouched.
-type Vouched struct {
-	source *Source
-	live   *Live
-	host   string
-	clock  clock.PassiveClock
-
-	mu   sync.Mutex
-	good time.Time // when it was so last
-}
-
-// NewVouched is for a source whose certificates are held back until live vouches for them.
-func NewVouched(source *Source, live *Live, host string, c clock.PassiveClock) *Vouched {
-	return &Vouched{source: source, live: live, host: host, clock: c}
-}
-
-// Check returns nil while the caBundle that is registered trusts our certificate.
-func (v *Vouched) Check(*http.Request) error {
-	c, err := v.source.GetCertificate(nil)
-	if err != nil {
-		return err
+// nobody calls it then, and the metrics tell.
+func (s *Source) Vouched() healthz.Checker {
+	var (
+		mu   sync.Mutex
+		good time.Time // when it was so last
+	)
+	return func(*http.Request) error {
+		c, err := s.GetCertificate(nil)
+		if err != nil {
+			return err
+		}
+		now := s.clock.Now()
+		distrust := s.live.trusts(c, s.host, now)
+		mu.Lock()
+		defer mu.Unlock()
+		if distrust == nil && good.IsZero() {
+			distrust = s.live.registered()
+		}
+		if distrust == nil {
+			good = now
+		}
+		if !good.IsZero() && now.Sub(good) < readinessGrace {
+			return nil
+		}
+		return distrust
 	}
-	now := v.clock.Now()
-	distrust := v.live.trusts(c, v.host, now)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if distrust == nil && v.good.IsZero() {
-		distrust = v.live.registered()
-	}
-	if distrust == nil {
-		v.good = now
-	}
-	if !v.good.IsZero() && now.Sub(v.good) < readinessGrace {
-		return nil
-	}
-	return distrust
 }
 
 // Ring reads etcd's members; the result says itself whether it is known.

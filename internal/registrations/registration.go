@@ -9,9 +9,9 @@
 //	Files, SelfSigned   where certificate and CA come from
 //	Trust               whom the registrations are to trust: the CA in use, and the one before for a day
 //	Live                what the registrations hold now
-//	Source              serves a new certificate only once they vouch for it
+//	Source              serves a new certificate only once they vouch for it, and says whether they do
 //	SelfCall            shows that the API server reaches the webhooks, so that they may fail closed
-//	Vouched, FirstRead  whether a replica is ready
+//	FirstRead           whether a replica has asked etcd
 //
 // The first replica registers itself before it is ready, since a Service routes to no pod that is not ready. So
 // readiness waits for the registrations, and not for the self-call, which needs a ready replica; until it has come
@@ -61,7 +61,6 @@ type Options struct {
 	Token            string   // the first segment of the webhooks' paths; "" for none
 	CABundle         []byte   // PEM: who signs the webhook server's certificate
 	MachineNamespace string
-	TimeoutSeconds   int32 // how long the API server waits for an answer, 0 for 3
 	Identities       admission.Identities
 	Enforcement      admission.Enforcement
 
@@ -90,7 +89,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			NamespaceSelector:       o.namespaces(),
 			ObjectSelector:          &metav1.LabelSelector{}, // as the API server stores it
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          o.timeout(),
+			TimeoutSeconds:          new(timeout),
 			AdmissionReviewVersions: []string{"v1"},
 			// Another webhook may take out what this one put back; then it looks again.
 			ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy),
@@ -114,7 +113,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			NamespaceSelector:       o.namespaces(),
 			ObjectSelector:          &metav1.LabelSelector{}, // as the API server stores it
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          o.timeout(),
+			TimeoutSeconds:          new(timeout),
 			AdmissionReviewVersions: []string{"v1"},
 			MatchConditions:         conditions,
 		})
@@ -176,12 +175,8 @@ func (o *Options) namespaces() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": o.MachineNamespace}}
 }
 
-func (o *Options) timeout() *int32 {
-	if o.TimeoutSeconds == 0 {
-		return new(int32(3))
-	}
-	return &o.TimeoutSeconds
-}
+// timeout is how long the API server waits for an answer, in seconds.
+const timeout int32 = 3
 
 const (
 	onCreate = admissionregistrationv1.Create

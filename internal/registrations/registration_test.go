@@ -531,7 +531,7 @@ func BenchmarkConditions(b *testing.B) {
 func TestRegistrations(t *testing.T) {
 	mutating, validating := registrations.Registrations(registrations.Options{
 		Service:  &registrations.Service{Namespace: "holdfast-system", Name: "holdfast", Port: 9443},
-		CABundle: []byte("ca"), MachineNamespace: "machines", TimeoutSeconds: 2, Identities: identities(),
+		CABundle: []byte("ca"), MachineNamespace: "machines", Identities: identities(),
 	})
 	var out bytes.Buffer
 	if err := registrations.WriteYAML(&out, mutating, validating); err != nil {
@@ -551,7 +551,7 @@ func TestRegistrations(t *testing.T) {
 	}
 	w := m.Webhooks[0]
 	if m.Kind != "MutatingWebhookConfiguration" || *w.FailurePolicy != admissionregistrationv1.Ignore || *w.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy ||
-		*w.ClientConfig.Service.Path != "/mutate-machine" || *w.TimeoutSeconds != 2 || w.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "machines" {
+		*w.ClientConfig.Service.Path != "/mutate-machine" || *w.TimeoutSeconds != 3 || w.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "machines" {
 		t.Errorf("mutating:\n%s", docs[0])
 	}
 	if v.Kind != "ValidatingWebhookConfiguration" || len(v.Webhooks) != 4 ||

@@ -12,11 +12,10 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -51,14 +50,10 @@ func SelfCall(api client.Client, namespace string) func(context.Context) error {
 func guardedMachines(ctx context.Context, api client.Client, namespace string) ([]machinev1beta1.Machine, error) {
 	var out []machinev1beta1.Machine
 	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		guarded, err := labels.NewRequirement(label, selection.In, quorum.ControlPlaneRoles())
-		if err != nil {
-			return nil, fmt.Errorf("make a label selector: %w", err)
-		}
 		// Metadata alone: one Machine whose spec cannot be read is not to stand for all.
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*guarded)}); err != nil {
+		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: observe.ControlPlane(label)}); err != nil {
 			return nil, fmt.Errorf("list Machines in namespace %s: %w", namespace, err)
 		}
 		for i := range list.Items {

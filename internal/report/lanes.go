@@ -2,7 +2,6 @@ package report
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -33,7 +32,8 @@ type Lane struct {
 	Deleting []Span `json:"deleting,omitempty"`
 }
 
-// Replacement is a Machine that was deleted, and the one that came for it. Times are zero where that was not seen.
+// Replacement is a Machine that was deleted, and the one whose member votes, or is about to, in its place: "" where that is nobody, or not
+// known. Times are zero where that was not seen.
 type Replacement struct {
 	Machine string    `json:"machine"`
 	User    string    `json:"user,omitempty"` // who deleted it
@@ -48,36 +48,38 @@ type Replacement struct {
 // sight is one look at the control plane.
 type sight struct {
 	at       time.Time
-	members  map[string]State // by Machine, or by member where that is on none
+	desired  int // voters wanted, 0 if that was not known
+	members  []audit.Member
 	deleting []string
+}
+
+// host is the Machine that a member is on, or the member where that is not known.
+func host(m *audit.Member) string { return cmp.Or(m.Machine, m.Name, "member "+m.ID) }
+
+func state(m *audit.Member) State {
+	switch {
+	case m.Learner:
+		return StateLearner
+	case !m.Healthy:
+		return StateUnhealthy
+	}
+	return StateVoter
 }
 
 // sights are the looks at etcd that the records tell of, in order.
 func sights(entries []audit.Entry) (out []sight) {
 	for i := range entries {
-		e := entries[i].Evidence()
-		if e == nil || len(e.Members) == 0 {
-			continue
+		if e := entries[i].Evidence(); e != nil && len(e.Members) > 0 {
+			slices.SortStableFunc(e.Members, func(a, b audit.Member) int { return cmp.Compare(host(&a), host(&b)) })
+			out = append(out, sight{e.At, e.Desired, e.Members, e.Deleting})
 		}
-		s := sight{at: e.At, members: map[string]State{}, deleting: e.Deleting}
-		for _, m := range e.Members {
-			state := StateVoter
-			switch {
-			case m.Learner:
-				state = StateLearner
-			case !m.Healthy:
-				state = StateUnhealthy
-			}
-			s.members[cmp.Or(m.Machine, m.Name, "member "+m.ID)] = state
-		}
-		out = append(out, s)
 	}
 	slices.SortStableFunc(out, func(a, b sight) int { return a.at.Compare(b.at) })
 	return out
 }
 
-// lanes are those of all Machines that the records tell of, in the order in which they appeared.
-func lanes(entries []audit.Entry, until time.Time) []Lane {
+// lanes are those of all Machines that were seen, in the order in which they appeared.
+func lanes(all []sight, until time.Time) []Lane {
 	out := []Lane{}
 	lane := func(name string) *Lane {
 		k := slices.IndexFunc(out, func(l Lane) bool { return l.Machine == name })
@@ -86,15 +88,17 @@ func lanes(entries []audit.Entry, until time.Time) []Lane {
 		}
 		return &out[k]
 	}
-	all := sights(entries)
 	for k, s := range all {
 		end := until
 		if k+1 < len(all) {
 			end = all[k+1].at
 		}
-		for _, name := range slices.Sorted(maps.Keys(s.members)) {
-			l := lane(name)
-			l.Member = lasting(l.Member, Span{s.at, end, s.members[name]})
+		for i := range s.members {
+			if i > 0 && host(&s.members[i]) == host(&s.members[i-1]) {
+				continue // a lane has one member at a time
+			}
+			l := lane(host(&s.members[i]))
+			l.Member = lasting(l.Member, Span{s.at, end, state(&s.members[i])})
 		}
 		for _, name := range s.deleting {
 			l := lane(name)
@@ -113,52 +117,109 @@ func lasting(spans []Span, next Span) []Span {
 	return append(spans, next)
 }
 
-// replacements are the deletions of Machines whose member was seen, oldest first.
-func replacements(all []Lane, items []Item) []Replacement {
-	out := []Replacement{}
-	taken := map[string]bool{}
-	for i := range all {
-		for _, d := range all[i].Deleting {
-			if len(all[i].Member) == 0 {
-				continue
+// stay is the time of one member in etcd. A Machine's name may be another Machine's later; a member's ID is no other member's.
+type stay struct {
+	on                    string    // as host has it, of the last look that knew the Machine
+	joined, votes, left   time.Time // zero where that was not seen: joined is as a learner
+	voter, vacates, there bool      // it votes, or did; its Machine is being deleted, or it left; the last look has it
+	by                    *stay     // who took its place, nil if that is not known
+}
+
+// stays are those of all members that were seen, in the order in which they came. A new voter took the place of the one that goes, or went,
+// while no other one did and no other voter was new. Where there are several, nothing says which came for which.
+func stays(all []sight) (out []*stay) {
+	var open, spare []*stay // places that nobody has taken yet, and new voters that have taken none
+	byID := map[string]*stay{}
+	for k := range all {
+		s, live := &all[k], 0
+		for _, t := range out {
+			t.there = false
+		}
+		for i := range s.members {
+			m := &s.members[i]
+			t := byID[m.ID]
+			if t == nil {
+				t = &stay{}
+				byID[m.ID], out = t, append(out, t)
+				if k > 0 && m.Learner {
+					t.joined = s.at
+				}
 			}
-			out = append(out, Replacement{Machine: all[i].Machine, Deleted: d.From})
-			p := &out[len(out)-1]
-			p.User, p.Deleted = deleter(items, p.Machine, d.From)
-			last := all[i].Member[len(all[i].Member)-1].To
-			if last.Before(d.To) || last.Equal(d.To) && ended(all, last) {
-				p.Left = last
+			t.left = time.Time{} // two replicas may look at one moment, and see it in another order
+			if t.there = true; m.Machine != "" || t.on == "" {
+				t.on = host(m)
 			}
-			if ended(all, d.To) {
-				p.Gone = d.To
+			if !m.Learner && !t.voter {
+				if t.voter = true; k > 0 {
+					t.votes, spare = s.at, append(spare, t)
+				}
 			}
+		}
+		for _, t := range out {
+			if !t.there && t.left.IsZero() {
+				t.left = s.at
+			}
+			if t.voter && !t.vacates && (!t.there || slices.Contains(s.deleting, t.on)) {
+				t.vacates = true
+				if at := slices.Index(spare, t); at >= 0 {
+					spare = slices.Delete(spare, at, at+1)
+				} else {
+					open = append(open, t)
+				}
+			}
+			if t.voter && !t.vacates {
+				live++
+			}
+		}
+		if len(open) == 1 && len(spare) == 1 {
+			open[0].by = spare[0]
+		}
+		same := len(open) == len(spare)
+		if same || s.desired > 0 && live >= s.desired { // nobody is wanted any more in a place that is left
+			open = nil
+		}
+		if same || live <= s.desired || s.desired == 0 { // it came for nobody who is still there
+			spare = nil
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Replacement) int { return a.Deleted.Compare(b.Deleted) })
-	for k := range out {
-		p := &out[k]
-		if l := successor(all, p, taken); l != nil {
-			taken[l.Machine] = true
-			p.By = l.Machine
-			for _, s := range l.Member {
-				if p.Learner.IsZero() && s.State == StateLearner {
-					p.Learner = s.From
-				}
-				if p.Votes.IsZero() && s.State != StateLearner {
-					p.Votes = s.From
-				}
-			}
-		}
+	coming := slices.DeleteFunc(slices.Clone(out), func(t *stay) bool { return !t.there || t.voter || slices.Contains(all[len(all)-1].deleting, t.on) })
+	if len(open) == 1 && len(coming) == 1 {
+		open[0].by = coming[0]
 	}
 	return out
 }
 
-// ended reports whether something was seen after a time: what lasted until then has ended, and not the records.
-func ended(all []Lane, at time.Time) bool {
-	return slices.ContainsFunc(all, func(l Lane) bool {
-		return slices.ContainsFunc(l.Member, func(s Span) bool { return s.To.After(at) })
-	})
+// replacements are the deletions of Machines whose member was seen, oldest first.
+func replacements(all []sight, of []Lane, items []Item) []Replacement {
+	out, members := []Replacement{}, stays(all)
+	for i := range of {
+		for k, d := range of[i].Deleting {
+			p := Replacement{Machine: of[i].Machine}
+			var member *stay // the last one that was there by then
+			for _, t := range members {
+				if t.on == p.Machine && !t.first().After(d.From) {
+					member = t
+				}
+			}
+			if member == nil {
+				continue
+			}
+			p.User, p.Deleted = deleter(items, p.Machine, d.From)
+			if p.Left = member.left; k+1 < len(of[i].Deleting) || !slices.Contains(all[len(all)-1].deleting, p.Machine) {
+				p.Gone = d.To
+			}
+			if by := member.by; by != nil {
+				p.By, p.Learner, p.Votes = by.on, by.joined, by.votes
+			}
+			out = append(out, p)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Replacement) int { return a.Deleted.Compare(b.Deleted) })
+	return out
 }
+
+// first is when it was seen first to be there, zero for the first look.
+func (t *stay) first() time.Time { return cmp.Or(t.joined, t.votes) }
 
 // deleter is who last asked for the deletion before it was seen, and when.
 func deleter(items []Item, machine string, seen time.Time) (user string, at time.Time) {
@@ -172,40 +233,8 @@ func deleter(items []Item, machine string, seen time.Time) (user string, at time
 	return user, at
 }
 
-const (
-	slack = 2 * time.Second // between what a replica's decision saw and the elected one's look
-	early = time.Hour       // a replacement may be there before the deletion
-)
-
-// successor is the lane that came for a Machine: the first that joined etcd after the deletion, or the last one shortly before.
-func successor(all []Lane, p *Replacement, taken map[string]bool) *Lane {
-	var before *Lane
-	for i := range all {
-		l := &all[i]
-		if l.Machine == p.Machine || taken[l.Machine] || len(l.Member) == 0 || l.Member[0].From.Equal(first(all)) {
-			continue
-		}
-		joined := l.Member[0].From
-		switch {
-		case !p.Gone.IsZero() && joined.After(p.Gone) || joined.Before(p.Deleted.Add(-early)):
-		case joined.Before(p.Deleted):
-			before = l
-		default:
-			return cmp.Or(before, l)
-		}
-	}
-	return before
-}
-
-// first is when etcd was first seen: who was there then joined before.
-func first(all []Lane) (at time.Time) {
-	for i := range all {
-		if m := all[i].Member; len(m) > 0 && (at.IsZero() || m[0].From.Before(at)) {
-			at = m[0].From
-		}
-	}
-	return at
-}
+// slack is between what a replica's decision saw and the elected one's look.
+const slack = 2 * time.Second
 
 // clip leaves out of the lanes what is outside the report's time.
 func (r *Report) clip() {

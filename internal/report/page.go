@@ -126,14 +126,17 @@ func (p Phase) Length() string { return seconds(p.Time) }
 
 // Phases are the parts of a replacement that were seen, one after the other.
 func (p *Replacement) Phases() (out []Phase) {
-	at := p.Deleted
-	for _, next := range [...]struct {
+	type mark struct {
 		name, class string
 		at          time.Time
-	}{
+	}
+	marks := []mark{
 		{"waits for a new member", "waits", p.Learner}, {"the new member learns", "learns", p.Votes},
 		{"the old member leaves", "leaves", p.Left}, {"the old Machine goes", "goes", p.Gone},
-	} {
+	}
+	slices.SortStableFunc(marks, func(a, b mark) int { return a.at.Compare(b.at) }) // the new one may come after the old one is gone
+	at := p.Deleted
+	for _, next := range marks {
 		if next.at.After(at) {
 			out = append(out, Phase{next.name, next.class, next.at.Sub(at)})
 			at = next.at

@@ -91,8 +91,9 @@ func New(entries []audit.Entry, w Wanted) *Report {
 	if n := len(r.Items); n > 0 {
 		r.From, r.To = cmp.Or(r.From, r.Items[0].At), cmp.Or(r.To, r.Items[n-1].At)
 	}
-	r.Lanes = lanes(entries, r.To)
-	r.Replacements = replacements(r.Lanes, r.Items)
+	all := sights(entries)
+	r.Lanes = lanes(all, r.To)
+	r.Replacements = replacements(all, r.Lanes, r.Items)
 	r.Items = slices.DeleteFunc(r.Items, func(i Item) bool {
 		return i.At.Before(w.From) || !w.To.IsZero() && i.At.After(w.To) ||
 			w.Machine != nil && i.Machine != "" && !w.Machine(i.Machine)
@@ -111,7 +112,11 @@ const machines = "machines"
 func fromEntry(e *audit.Entry) Item {
 	i := Item{At: e.Last(), Source: SourceDecision, Machine: e.Name(), User: e.User.Username, What: strings.ToUpper(e.Verb), Said: e.Said()}
 	if o := e.ObjectRef; o != nil && o.Name != "" && o.Resource != "" && o.Resource != machines {
-		i.Machine = strings.TrimSuffix(o.Resource, "s") + "/" + o.Name
+		kind := strings.TrimSuffix(o.Resource, "s")
+		if stem, ok := strings.CutSuffix(kind, "ie"); ok { // policies
+			kind = stem + "y"
+		}
+		i.Machine = kind + "/" + o.Name
 	}
 	if n := e.Count(); n > 1 {
 		i.Count, i.Since = n, e.First()

@@ -2,11 +2,13 @@ package report
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +173,102 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// looks are records of looks at etcd, one a second: "3: a=m0 b=m1 c=m2? / m1" wants 3 voters, member c on Machine m2 is a learner, and m1 is being
+// deleted.
+func looks(t *testing.T, start time.Time, all ...string) (out []audit.Entry) {
+	t.Helper()
+	for k, look := range all {
+		e := audit.Evidence{At: start.Add(time.Duration(k) * time.Second)}
+		desired, rest, _ := strings.Cut(look, ": ")
+		members, deleting, _ := strings.Cut(rest, " / ")
+		e.Desired, _ = strconv.Atoi(desired)
+		e.Deleting = strings.Fields(deleting)
+		for m := range strings.FieldsSeq(members) {
+			id, on, _ := strings.Cut(m, "=")
+			machine, learner := strings.CutSuffix(on, "?")
+			e.Members = append(e.Members, audit.Member{ID: id, Machine: machine, Learner: learner, Healthy: true})
+		}
+		raw, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, entry(e.At, "observe", "", "holdfast", map[string]string{audit.StepAnnotation: "Seen", audit.EvidenceAnnotation: string(raw)}, ""))
+	}
+	return out
+}
+
+// TestReplacedBy: a Machine is named only if nothing else can have taken the place.
+func TestReplacedBy(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		looks []string
+		want  []string // Machine, the one that replaced it, when that one's member voted, when the old one left; in seconds
+	}{
+		"one after the other": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m0", "3: a=m0 b=m1 c=m2 d=n0? / m0", "3: a=m0 b=m1 c=m2 d=n0 / m0", "3: b=m1 c=m2 d=n0 / m1",
+			"3: b=m1 c=m2 d=n0 e=n1 / m1", "3: c=m2 d=n0 e=n1",
+		}, []string{"m0 n0 3 4", "m1 n1 5 6"}},
+		"a name that is used again": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m2", "3: a=m0 b=m1 / m2", "3: a=m0 b=m1 d=m2?", "3: a=m0 b=m1 d=m2", "3: a=m0 b=m1 d=m2 / m2",
+			"3: a=m0 b=m1 d=m2 e=m3 / m2", "3: a=m0 b=m1 e=m3",
+		}, []string{"m2 m2 4 2", "m2 m3 6 7"}},
+		"another learner was there before": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m1", "3: a=m0 b=m1 c=m2 x=byhand? / m1", "3: a=m0 b=m1 c=m2 x=byhand? d=n1? / m1", "3: a=m0 b=m1 c=m2 x=byhand? d=n1 / m1",
+			"3: a=m0 c=m2 d=n1 x=byhand?",
+		}, []string{"m1 n1 4 5"}},
+		"one of five went for good": {[]string{
+			"5: a=m0 b=m1 c=m2 d=m3 e=m4", "3: a=m0 b=m1 c=m2 d=m3 e=m4 / m4 m3", "3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m1", "3: a=m0 b=m1 c=m2 f=n1 / m1", "3: a=m0 c=m2 f=n1",
+		}, []string{"m3  - 2", "m4  - 2", "m1 n1 4 5"}},
+		"two at once": {[]string{
+			"5: a=m0 b=m1 c=m2 d=m3 e=m4", "5: a=m0 b=m1 c=m2 d=m3 e=m4 / m1 m2", "5: a=m0 b=m1 c=m2 d=m3 e=m4 f=n1 / m1 m2", "5: a=m0 d=m3 e=m4 f=n1 / m2",
+			"5: a=m0 d=m3 e=m4 f=n1 g=n2", "5: a=m0 d=m3 e=m4 f=n1 g=n2 / m0", "5: a=m0 d=m3 e=m4 f=n1 g=n2 h=n0 / m0", "5: d=m3 e=m4 f=n1 g=n2 h=n0",
+		}, []string{"m1  - 3", "m2  - 3", "m0 n0 6 7"}},
+		"the new one is there first": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 d=n0?", "3: a=m0 b=m1 c=m2 d=n0", "3: a=m0 b=m1 c=m2 d=n0 / m0", "3: b=m1 c=m2 d=n0",
+		}, []string{"m0 n0 2 4"}},
+		"two new ones are there first": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 d=n0 e=n1", "3: a=m0 b=m1 c=m2 d=n0 e=n1 / m0", "3: b=m1 c=m2 d=n0 e=n1 / m1", "3: c=m2 d=n0 e=n1",
+		}, []string{"m0  - 3", "m1  - 4"}},
+		"more are wanted": {[]string{
+			"3: a=m0 b=m1 c=m2", "5: a=m0 b=m1 c=m2 d=m3", "5: a=m0 b=m1 c=m2 d=m3 e=m4", "5: a=m0 b=m1 c=m2 d=m3 e=m4 / m1", "5: a=m0 c=m2 d=m3 e=m4",
+		}, []string{"m1  - 4"}},
+		"how many are wanted is not known": {[]string{
+			"0: a=m0 b=m1 c=m2", "0: a=m0 b=m1 c=m2 d=m3", "0: a=m0 b=m1 c=m2 d=m3 / m1", "0: a=m0 c=m2 d=m3",
+		}, []string{"m1  - 3"}},
+		"the dead member left first": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1", "3: a=m0 b=m1 / m2", "3: a=m0 b=m1", "3: a=m0 b=m1 d=n2",
+		}, []string{"m2 n2 4 1"}},
+		"a member was made anew on its own Machine": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1", "3: a=m0 b=m1 d=m2", "3: a=m0 b=m1 d=m2 / m2", "3: a=m0 b=m1 d=m2 e=n2 / m2", "3: a=m0 b=m1 e=n2",
+		}, []string{"m2 n2 4 5"}},
+		"the new one goes again": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 d=n0", "3: a=m0 b=m1 c=m2 d=n0 / n0", "3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m1",
+		}, []string{"n0  - 3", "m1  - -"}},
+		"it is on its way": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m1", "3: a=m0 b=m1 c=m2 d=n1? / m1",
+		}, []string{"m1 n1 - -"}},
+		"two are on their way": {[]string{
+			"3: a=m0 b=m1 c=m2", "3: a=m0 b=m1 c=m2 / m1", "3: a=m0 b=m1 c=m2 d=n1? e=n2? / m1",
+		}, []string{"m1  - -"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			since := func(at time.Time) string {
+				if at.IsZero() {
+					return "-"
+				}
+				return strconv.Itoa(int(at.Sub(start).Seconds()))
+			}
+			var got []string
+			for _, p := range New(looks(t, start, c.looks...), Wanted{}).Replacements {
+				got = append(got, strings.Join([]string{p.Machine, p.By, since(p.Votes), since(p.Left)}, " "))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // TestNotEnforced: the deletion that a rule denied, and that passed all the same, is the one that took the Machine.
 func TestNotEnforced(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -179,6 +277,19 @@ func TestNotEnforced(t *testing.T) {
 	}, "Refused (one-too-many): it is one too many.")}, Wanted{})
 	if i := r.Items[0]; i.Class() != "allowed" || i.Verdict != "not enforced: denied" || !strings.Contains(i.Said[0], "--enforcement=warn") {
 		t.Errorf("%+v", i)
+	}
+}
+
+// TestKinds: a record has the resource, of which the kind is shown.
+func TestKinds(t *testing.T) {
+	for resource, want := range map[string]string{
+		"machines": "x", "": "x", "controlplanemachinesets": "controlplanemachineset/x", "validatingadmissionpolicies": "validatingadmissionpolicy/x",
+	} {
+		e := entry(time.Now(), "update", "x", "alice", map[string]string{audit.RuleAnnotation: "home", audit.VerdictAnnotation: "allowed"}, "")
+		e.ObjectRef.Resource = resource
+		if got := New([]audit.Entry{e}, Wanted{}).Items[0].Machine; got != want {
+			t.Errorf("%s is shown as %s, want %s", resource, got, want)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 	if err != nil {
 		return fmt.Errorf("set up the set's controller: %w", err)
 	}
-	if err := runner.Watch(source.Func(func(ctx context.Context, q queue) error { return c.watch(ctx, api, func() { q.Add(set) }) })); err != nil {
+	if err := runner.Watch(source.Func(func(ctx context.Context, q queue) error { c.watch(ctx, api, func() { q.Add(set) }); return nil })); err != nil {
 		return fmt.Errorf("set up the set's controller: %w", err)
 	}
 	return runner.Start(ctx)
@@ -74,15 +74,11 @@ func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // watch reports what may change the plan, until the context ends, and once at the start.
-func (c *Controller) watch(ctx context.Context, api client.WithWatch, changed func()) error {
+func (c *Controller) watch(ctx context.Context, api client.WithWatch, changed func()) {
 	changed()
-	byRole, err := observe.LabelIn(quorum.RoleLabel, quorum.ControlPlaneRoles()...)
-	if err != nil {
-		return err
-	}
 	here := client.InNamespace(c.Observer.Namespace)
 	go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, here)
-	go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: byRole})
+	go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: observe.ControlPlane(quorum.RoleLabel)})
 	for _, label := range observe.NodeLabels() {
 		go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
 	}
@@ -96,7 +92,6 @@ func (c *Controller) watch(ctx context.Context, api client.WithWatch, changed fu
 			}
 		}
 	}()
-	return nil
 }
 
 // Reconcile runs one round: look, decide, report, act.

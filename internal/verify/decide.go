@@ -205,21 +205,13 @@ func contradiction(p *Position, r *Running, current bool) string {
 	return r.Differs
 }
 
-// moved is the listed member whose data are here, while etcd lists none at this host's peer URL; nil without one.
-func moved(f Facts) *quorum.Member {
-	if !f.Ring.Known || f.Disk.Holding != HoldingData || at(&f.Ring, f.PeerURL) != nil {
-		return nil
-	}
-	return f.Ring.Member(f.Disk.Member)
-}
-
-// absent decides for a host that etcd lists no member at.
+// absent decides for a host that a ring that is known lists no member at.
 func absent(f Facts) Decision {
 	why := fmt.Sprintf("etcd lists no member at %s yet; it lists %s.", f.PeerURL, describe(&f.Ring))
 	if f.Disk.Holding != HoldingData {
 		return wait("%s", why)
 	}
-	if m := moved(f); m != nil {
+	if m := f.Ring.Member(f.Disk.Member); m != nil {
 		why = fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed.", m, strings.Join(m.PeerURLs, ", "), f.PeerURL)
 		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
 			return wait("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID)
@@ -234,7 +226,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	if f.Disk.Holding == HoldingData && f.Disk.Member == me.ID {
 		why := fmt.Sprintf("etcd lists %s at %s, and its own data are here.", me, f.PeerURL)
 		for _, twin := range f.Ring.Twins(me) {
-			why += fmt.Sprintf(" It also lists %s there, which nobody runs: etcdctl member remove %x", twin, twin.ID)
+			why += fmt.Sprintf(" It also lists %s there, which nobody runs: %s", twin, f.Ring.RemoveCommand(twin))
 		}
 		return own(f, why)
 	}

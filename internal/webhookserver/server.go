@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/semaphore"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -62,28 +63,18 @@ type Options struct {
 	// knows each path.
 	Known func(path string) (string, bool)
 
-	Metrics *Metrics
-	Log     logr.Logger
+	Registry prometheus.Registerer // of its metric
+	Log      logr.Logger
 }
 
 // Server is a webhook.Server for a manager. Make it with New.
 type Server struct {
 	webhook.Server // what is registered, with its metrics; it does not serve
 	options        Options
+	count          *prometheus.CounterVec // of what strangers do
 	room           *semaphore.Weighted
 	started        atomic.Bool
 }
-
-// New does not listen yet.
-func New(o Options) *Server {
-	if o.Known == nil {
-		o.Known = func(path string) (string, bool) { return path, true }
-	}
-	return &Server{Server: webhook.NewServer(webhook.Options{}), options: o, room: semaphore.NewWeighted(bodies)}
-}
-
-// Metrics count what strangers do. Make them with NewMetrics.
-type Metrics struct{ strangers *prometheus.CounterVec }
 
 // What strangers do.
 const (
@@ -92,24 +83,19 @@ const (
 	evicted     = "evicted"
 )
 
-// NewMetrics are not registered yet.
-func NewMetrics() *Metrics {
-	m := &Metrics{strangers: prometheus.NewCounterVec(prometheus.CounterOpts{
+// New does not listen yet.
+func New(o Options) *Server {
+	if o.Known == nil {
+		o.Known = func(path string) (string, bool) { return path, true }
+	}
+	count := promauto.With(o.Registry).NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_webhook_strangers_total",
 		Help: "What the webhook server refused without an answer: a request to an unknown path, a TLS handshake that failed, a connection closed because too many had sent no request to a known path (evicted).",
-	}, []string{"what"})}
+	}, []string{"what"})
 	for _, what := range [...]string{unknownPath, noHandshake, evicted} {
-		m.strangers.WithLabelValues(what)
+		count.WithLabelValues(what)
 	}
-	return m
-}
-
-// Register registers the metrics. It fails if they are registered already.
-func (m *Metrics) Register(registerer prometheus.Registerer) error {
-	if err := registerer.Register(m.strangers); err != nil {
-		return fmt.Errorf("webhook server metrics: %w", err)
-	}
-	return nil
+	return &Server{Server: webhook.NewServer(webhook.Options{}), options: o, count: count, room: semaphore.NewWeighted(bodies)}
 }
 
 // Start serves until the context ends, and then until the requests under way are answered.
@@ -123,8 +109,7 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
-	count := func(what string) func() { return s.options.Metrics.strangers.WithLabelValues(what).Inc }
-	bounded := listen(l, strangers, count(evicted))
+	bounded := listen(l, strangers, s.count.WithLabelValues(evicted).Inc)
 	server := &http.Server{
 		Handler:           s,
 		BaseContext:       func(net.Listener) context.Context { return logr.NewContext(context.WithoutCancel(ctx), s.options.Log) },
@@ -135,7 +120,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       idleBound,
 		MaxHeaderBytes:    headerBound,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: streamsBound, MaxReceiveBufferPerConnection: streamsBound * bufferBound, MaxReceiveBufferPerStream: bufferBound},
-		ErrorLog:          stdlog.New(&complaints{handshake: count(noHandshake), log: s.options.Log}, "", 0),
+		ErrorLog:          stdlog.New(&complaints{handshake: s.count.WithLabelValues(noHandshake).Inc, log: s.options.Log}, "", 0),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -191,7 +176,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at.Path, at.RawPath = path, ""
 	hook, pattern := s.WebhookMux().Handler(&inner)
 	if !ok || pattern == "" {
-		s.options.Metrics.strangers.WithLabelValues(unknownPath).Inc()
+		s.count.WithLabelValues(unknownPath).Inc()
 		w.Header().Set("Connection", "close") // its body is not read
 		http.NotFound(w, r)
 		return

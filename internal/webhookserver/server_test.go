@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -48,7 +49,7 @@ func start(t *testing.T, change func(*Options)) *fixture {
 	options := Options{
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil },
 		Known:       func(path string) (string, bool) { return strings.CutPrefix(path, token) },
-		Metrics:     NewMetrics(), Log: logr.Discard(),
+		Registry:    prometheus.NewRegistry(), Log: logr.Discard(),
 	}
 	if change != nil {
 		change(&options)
@@ -113,7 +114,7 @@ func (f *fixture) knock(t *testing.T) net.Conn {
 }
 
 func (f *fixture) count(what string) float64 {
-	return testutil.ToFloat64(f.options.Metrics.strangers.WithLabelValues(what))
+	return testutil.ToFloat64(f.Server.count.WithLabelValues(what))
 }
 
 // TestTimeout: the API server says in the URL how long it waits, and a webhook's context ends with that: no record says that an answer

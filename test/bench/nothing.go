@@ -50,10 +50,7 @@ func serveNothing(ctx context.Context, args []string) error {
 		}
 		return ctrladmission.Allowed("")
 	})})
-	same, err := sameAnswers()
-	if err != nil {
-		return err
-	}
+	same := sameAnswers()
 	server.Register(samePath, &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		calls.Add(1)
 		return same(ctx, req)
@@ -69,18 +66,14 @@ const samePath = "/same"
 
 // sameAnswers has the guard decide the first request, and answers the same ever after: with the patch that an
 // API server has to apply, and without a decision. It is for repairs that hang on the request alone.
-func sameAnswers() (func(context.Context, ctrladmission.Request) ctrladmission.Response, error) {
-	metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		return nil, err
-	}
-	guard := webhooks.Handlers{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: metrics}
+func sameAnswers() func(context.Context, ctrladmission.Request) ctrladmission.Response {
+	guard := webhooks.Handlers{MachineNamespace: sandbox.MachineNamespace, Recorder: nobody{}, Metrics: webhooks.NewMetrics(prometheus.NewRegistry())}
 	var first sync.Once
 	var answer ctrladmission.Response
 	return func(ctx context.Context, req ctrladmission.Request) ctrladmission.Response {
 		first.Do(func() { answer = guard.Mutating().Handle(ctx, req) })
 		return answer
-	}, nil
+	}
 }
 
 // nobody is told of decisions.

@@ -13,6 +13,9 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -53,6 +56,22 @@ type Options struct {
 	// DoneIfLost takes a removal whose answer was lost for one that was made: the member is gone for it
 	// from then on, whatever etcd lists.
 	DoneIfLost bool
+}
+
+// Deployment is the operator's, by which it is known to be there; without pods, since the operator runs elsewhere.
+func Deployment() *appsv1.Deployment {
+	labels := map[string]string{"app": "etcd-operator"}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(0)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "operator", Image: "operator"}}},
+			},
+		},
+	}
 }
 
 // Write is one update of a Machine and what came of it.

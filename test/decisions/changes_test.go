@@ -31,6 +31,8 @@ func TestChanges(t *testing.T) {
 	started := quorum.Member{ID: 0xc, Name: "master-c", PeerURLs: at('c'), Learner: true, Healthy: true}
 	votes := started
 	votes.Learner = false
+	latched := machine("b", true, true)
+	latched.Hook = quorum.EntryAbsent
 	var seen membership.Changes
 	for _, look := range []struct {
 		what     string
@@ -55,10 +57,17 @@ func TestChanges(t *testing.T) {
 		{"the old one leaves", ringOf(0xb, b, votes), []quorum.Machine{machine("a", false, true), machine("b", true, true), machine("c", true, false)}, []string{"a: Member master-a (a) has left etcd.", "a: Machine a is no longer held."}},
 		{"and is gone", ringOf(0xb, b, votes), []quorum.Machine{machine("b", true, true), machine("c", true, false)}, []string{"a: Machine a is gone."}},
 		{"a stranger", ringOf(0xb, b, votes, a), []quorum.Machine{machine("b", true, true), machine("c", true, false)}, []string{": A voter has joined etcd: master-a (a)."}},
+		{"a person takes a hook off", ringOf(0xb, b, votes, a), []quorum.Machine{latched, machine("c", true, false)}, []string{"b: The hook of Machine b, which is being deleted, is off; its latch holds it."}},
+		{"and it stays", ringOf(0xb, b, votes, a), []quorum.Machine{latched, machine("c", true, false)}, nil},
 	} {
 		if diff := cmp.Diff(look.want, said(seen.Update(&quorum.Snapshot{Ring: look.ring, Machines: look.machines}))); diff != "" {
 			t.Errorf("%s: %s", look.what, diff)
 		}
+	}
+	var next membership.Changes // of the replica that is elected next
+	if diff := cmp.Diff([]string{": First look after the election: etcd has 2 voters, 2 healthy.", "b: The hook of Machine b, which is being deleted, is off; its latch holds it."},
+		said(next.Update(&quorum.Snapshot{Ring: ringOf(0xb, b, votes), Machines: []quorum.Machine{latched}}))); diff != "" {
+		t.Error(diff)
 	}
 	var blind membership.Changes
 	if diff := cmp.Diff([]string{": etcd's members cannot be read: no"}, said(blind.Update(&quorum.Snapshot{Ring: quorum.Ring{Why: "no"}}))); diff != "" {

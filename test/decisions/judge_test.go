@@ -59,6 +59,8 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	switch {
 	case etcd && (!s.Ring.Known || dumbMislists(s)):
 		return "etcd is changed although it is not known"
+	case (a.Kind() == membership.KindRemoveVoter || a.Kind() == membership.KindRemoveLearner) && dumbMayPanic(s, a.MemberID()):
+		return "I1: if an upgrade brought it back, each etcd of 3.6 panics"
 	case etcd && answer*2 <= voters:
 		return "I1: no quorum is left"
 	case etcd && healthy*2 <= voters && (voters/2+1)-healthy > (votersBefore/2+1)-healthyBefore:
@@ -534,6 +536,16 @@ func dumbConnected(s *q.Snapshot, id q.MemberID) bool {
 	for _, member := range s.Ring.Members {
 		if member.ID == id {
 			return member.Healthy || member.LostSince.IsZero() || member.LostSince.After(s.Now.Add(-s.Limits.DeadAfter))
+		}
+	}
+	return false
+}
+
+// dumbMayPanic says whether a member may be one that an upgrade to etcd 3.6 brought back: it does not answer, and the leader does not count it.
+func dumbMayPanic(s *q.Snapshot, id q.MemberID) bool {
+	for _, member := range s.Ring.Members {
+		if member.ID == id {
+			return !member.Healthy && !member.InRaft && !strings.HasPrefix(s.Ring.Version, "3.7.")
 		}
 	}
 	return false

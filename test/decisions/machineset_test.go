@@ -152,7 +152,7 @@ func (w *world) unlikeSet() string {
 // setCPMS makes the ControlPlaneMachineSet, or changes it.
 func (w *world) setCPMS(opts []string) error {
 	if w.cpms == nil {
-		w.cpms = &machineset.Set{Name: "cluster", UID: "uid-cpms", Active: true, Taken: true, Strategy: machineset.StrategyRollingUpdate, Prefix: "c", Places: map[string]machineset.Place{}}
+		w.cpms = &machineset.Set{Name: "cluster", UID: "uid-cpms", Active: true, Taken: true, Strategy: machineset.StrategyRollingUpdate, Places: map[string]machineset.Place{}}
 		for i := range w.s.Machines {
 			w.settle(&w.s.Machines[i], machineset.Place{Selected: true})
 		}

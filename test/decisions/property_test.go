@@ -95,6 +95,7 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 			ID: q.MemberID(0xa0 + i), Name: one(t, "name", fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), fmt.Sprintf("etcd-%d", i), "", "", "etcd-bootstrap"),
 			Learner: chance(t, 25, "learner"), Healthy: chance(t, 80, "healthy"), Why: one(t, "why", "", "connection refused", strings.Repeat("an error\nof several lines, ééé\n", 50)),
 			Since:      one(t, "since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
+			InRaft:     chance(t, 70, "in raft"),
 			LostSince:  one(t, "lost since", time.Time{}, noon().Add(-time.Second), noon().Add(-time.Minute)),
 			Applied:    one(t, "applied", uint64(index), index-500, index-501, 0),
 			CaughtUpAt: one(t, "caught up", noon().Add(-time.Minute), noon().Add(-time.Minute), noon(), time.Time{}),
@@ -515,7 +516,8 @@ func TestAdmit(t *testing.T) {
 		}
 		class := ids.Classify(r.User)
 		if r.Operation == admission.OperationUpdate && class == admission.ClassPerson && !r.ByWebhook && r.Old.Deleting() && !r.Old.Mirrored && r.Old.Hook == q.EntryOurs && r.New.Hook == q.EntryAbsent {
-			if d.Repairs.Hook != admission.FixNone || r.Old.Latch == q.EntryOurs && r.New.Latch != q.EntryOurs && d.Repairs.Latch != admission.FixAsOld &&
+			stays := r.Old.Latch != q.EntryOurs && dumbMayHost(joined(s, r.Old), r.Old) && !dumbLifts(s, r.Old) // nothing else would hold it
+			if stays != (d.Repairs.Hook == admission.FixAsOld) || r.Old.Latch == q.EntryOurs && r.New.Latch != q.EntryOurs && d.Repairs.Latch != admission.FixAsOld &&
 				(r.Old.ControlPlane() || dumbMayHost(joined(s, r.Old), r.Old)) {
 				t.Errorf("a person takes the hook off, and nothing else: %s", d.Describe())
 			}
@@ -609,6 +611,8 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 		t.Error("automation released a hook")
 	case unhooked && class == admission.ClassPerson && r.ByWebhook:
 		t.Error("a webhook took the hook off")
+	case unhooked && class == admission.ClassPerson && was.Latch != q.EntryOurs && dumbMayHost(joined(s, was), was) && !dumbLifts(s, was):
+		t.Error("a person took the hook off a Machine that nothing else holds")
 	case unhooked && class == admission.ClassPerson && !was.Deleting():
 		t.Error("a person took the hook off a live Machine")
 	case freed && was.Latch == q.EntryOurs && class == admission.ClassPerson && (was.ControlPlane() || dumbMayHost(joined(s, was), was)):
@@ -1103,6 +1107,9 @@ func TestCheckPlan(t *testing.T) {
 		{"a healthy voter goes beside one that was let go", three + "\n machine master-2 hook=none latch=none deleting \n desired 1", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantQuorum},
 		{"a healthy voter of two goes", three + "\n member a2 dead \n desired 1", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xa0}}}}, membership.InvariantQuorum},
 		{"a learner goes while there is no quorum", learner + "\n member a2 dead \n member a1 dead", []membership.Action{{Change: membership.RemoveLearner{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantQuorum},
+		{"an upgrade brought a voter back", three + "\n etcd 3.6.0 \n member ab 10.0.1.1 brought-back", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xab}}}}, membership.InvariantQuorum},
+		{"an upgrade brought a learner back", three + "\n etcd 3.6.0 \n member ab 10.0.1.1 learner brought-back", []membership.Action{{Change: membership.RemoveLearner{Member: membership.Member{ID: 0xab}}}}, membership.InvariantQuorum},
+		{"etcd 3.7 takes that", three + "\n member ab 10.0.1.1 brought-back", []membership.Action{{Change: membership.RemoveVoter{Member: membership.Member{ID: 0xab}}}}, ""},
 		{"promoted without a hook", learner + "\n machine master-3 hook=foreign", []membership.Action{promote}, membership.InvariantHookedPromotion},
 		{"promoted by another's hook", learner + "\n machine master-4 10.0.0.14", []membership.Action{{Machine: "master-4", UID: "uid-master-4", Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantHookedPromotion},
 		{"promoted without a Machine", learner, []membership.Action{{Change: membership.Promote{Member: membership.Member{ID: 0xa3}}}}, membership.InvariantHookedPromotion},

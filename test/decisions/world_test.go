@@ -23,6 +23,7 @@ type world struct {
 	s      q.Snapshot
 	broken map[string]bool     // Nodes whose etcd never starts
 	silent map[q.MemberID]bool // members that do not answer Holdfast, and vote
+	back   map[q.MemberID]bool // members that are not in raft: an upgrade brought them back
 	nextID q.MemberID
 	told   []membership.Condition // what was told last
 
@@ -36,7 +37,7 @@ func noon() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 const index = 10000 // the leader's raft index; learners begin at 0
 
 func newWorld() *world {
-	w := &world{broken: map[string]bool{}, silent: map[q.MemberID]bool{}, nextID: 0xb0}
+	w := &world{broken: map[string]bool{}, silent: map[q.MemberID]bool{}, back: map[q.MemberID]bool{}, nextID: 0xb0}
 	w.s = q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: 3, Limits: q.DefaultLimits(), ControlPlaneMachineSets: []string{"uid-cluster"}}
 	w.s.Limits.DeadAfter = round
 	w.s.Ledger = q.Ledger{Version: "1", CreatedAt: noon().Add(-time.Hour)}
@@ -124,6 +125,9 @@ func (w *world) apply(a membership.Action) error {
 		})
 		w.nextID++
 	case membership.RemoveLearner, membership.RemoveVoter:
+		if w.back[member.ID] && !strings.HasPrefix(ring.Version, "3.7") {
+			return errors.New("each etcd of 3.6 panics as it applies that")
+		}
 		if w.votes(member) && healthy-1 < (voters-1)/2+1 {
 			return errUnhealthy
 		}
@@ -245,7 +249,8 @@ func (w *world) drain(n *q.Node) bool {
 func (w *world) account() {
 	for k := range w.s.Ring.Members {
 		m := &w.s.Ring.Members[k]
-		if m.LostSince = m.Since; m.Healthy || w.silent[m.ID] {
+		m.InRaft = !w.back[m.ID]
+		if m.LostSince = m.Since; m.Healthy || w.silent[m.ID] || !m.InRaft {
 			m.LostSince = time.Time{}
 		}
 	}
@@ -883,6 +888,8 @@ func (w *world) setMember(id string, opts []string) error {
 				return err
 			}
 			m.Healthy, m.Since, m.Why, w.silent[m.ID] = false, w.s.Now.Add(-ago), "no answer in time", true
+		case "brought-back": // by an upgrade to etcd 3.6
+			m.Healthy, m.Since, m.Why, w.back[m.ID] = false, w.s.Now.Add(-time.Hour), "connection refused", true
 		case "client": // the address that clients reach it at
 			m.ClientURLs = []string{"https://" + net.JoinHostPort(value, "2379")}
 		case "healthy":

@@ -27,9 +27,14 @@ import (
 	"github.com/holdfast-dev/holdfast/test/writer"
 )
 
-// stallLimit is the longest that a write may take: an election, which a planned move of leadership
-// avoids, takes up to two of etcd's election timeouts.
+// stallLimit is the longest that a write may take: an election, which a planned move of leadership avoids, takes up to two of etcd's
+// election timeouts; a write that reaches a leader while it hands over is dropped, and costs the writer's timeout of one attempt.
 const stallLimit = 3 * time.Second
+
+// unreadyLimit is the longest from one yes of the API server's /readyz to the next. A request at a member that is removed just then
+// fails ("raft: stopped") or hangs, and etcd's client does not repeat it; the API server asks in two checks, waits 2 s in each, and
+// repeats an answer for a second (k8s.io/apiserver, storagebackend/factory). A load balancer gives up after three probes 5 s apart.
+const unreadyLimit = 5 * time.Second
 
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
@@ -169,13 +174,17 @@ func (d *demo) proven(ctx context.Context, done string, chapters ...func(context
 	}
 	asked, yes := 0, 0
 	var no error
+	var unready time.Duration // the longest from one yes to the next
 	work.Go(func() {
+		last := time.Now()
 		wait.UntilWithContext(working, func(context.Context) {
 			asked++
-			if err := api.RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).Do(ctx).Error(); err != nil {
+			err := api.RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).Do(ctx).Error()
+			unready = max(unready, time.Since(last))
+			if err != nil {
 				no = err
 			} else {
-				yes++
+				yes, last = yes+1, time.Now()
 			}
 		}, 250*time.Millisecond)
 	})
@@ -206,7 +215,7 @@ func (d *demo) proven(ctx context.Context, done string, chapters ...func(context
 	if wrote.Failed > 0 {
 		d.say("", "     (a failed attempt was repeated until it was acknowledged; the last error: %v)", wrote.Last)
 	}
-	d.say("", "   API server ready: %d of %d times it was asked", yes, asked)
+	d.say("", "   API server ready: %d of %d times it was asked, at most %s from one yes to the next", yes, asked, unready.Round(time.Millisecond))
 	switch {
 	case fewest < 3 || most > 4:
 		return fmt.Errorf("etcd had %d to %d voters, not 3 or 4", fewest, most)
@@ -216,8 +225,8 @@ func (d *demo) proven(ctx context.Context, done string, chapters ...func(context
 		return errors.New("no write was acknowledged")
 	case wrote.Longest > stallLimit:
 		return fmt.Errorf("a write took %s, longer than an election (%s)", wrote.Longest, stallLimit)
-	case yes == 0 || yes < asked:
-		return fmt.Errorf("the API server was not ready all along: %w", no)
+	case yes == 0 || unready > unreadyLimit:
+		return errors.Join(fmt.Errorf("the API server was not ready for %s; %s can be borne", unready, unreadyLimit), no)
 	}
 	d.say("", "")
 	d.say(green, "Done in %.0f s: %s.", time.Since(d.begun).Seconds(), done)

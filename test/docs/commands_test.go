@@ -1,12 +1,14 @@
 package docs
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -146,7 +148,8 @@ func (k *tools) playground(t *testing.T) string {
 	return dir
 }
 
-// kustomize writes the documents of a block that begin with the name of a kustomization, and builds the last.
+// kustomize writes the documents of a block that begin with the name of a kustomization, and builds the last. The flags of the block are in what
+// comes of it: a patch whose target matches nothing is no error.
 func (k *tools) kustomize(t *testing.T, b *block) {
 	t.Helper()
 	dir, last := "", ""
@@ -173,8 +176,14 @@ func (k *tools) kustomize(t *testing.T, b *block) {
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(k.bin, "kubectl"), "kustomize", last)
 	cmd.Env = k.environment(dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Errorf("%s: %v\n%s", b.at(), err, out)
+	}
+	for _, flag := range regexp.MustCompile(`--[a-z-]+=[a-z]+`).FindAllString(strings.Join(b.lines, "\n"), -1) {
+		if !bytes.Contains(out, []byte("- "+flag+"\n")) {
+			t.Errorf("%s: %s is not in what is built", b.at(), flag)
+		}
 	}
 }
 

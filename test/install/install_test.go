@@ -11,12 +11,10 @@ import (
 	"github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -24,6 +22,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -106,18 +105,7 @@ spec:
 // etcdOperator makes cluster-etcd-operator's Deployment, which is all that says that it is here, and returns what
 // removes it.
 func (f *fixture) etcdOperator() (remove func()) {
-	labels := map[string]string{"app": "etcd-operator"}
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](0),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "operator", Image: "operator"}}},
-			},
-		},
-	}
+	d := custodian.Deployment()
 	f.Expect(f.admin.Create(f.t.Context(), d)).To(gomega.Succeed())
 	return func() { f.Expect(f.admin.Delete(f.t.Context(), d)).To(gomega.Succeed()) }
 }

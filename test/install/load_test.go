@@ -73,7 +73,6 @@ type request func(ctx context.Context, n int) error
 // closed, if none does; or be warned of, and pass without a word if none answers. A Machine that is being deleted,
 // "" for none, makes another's deletion one to be refused, and its own release one to be mended.
 func (f *fixture) requests(deleting string) map[string]request {
-	const live = "master-1"
 	gitops, operator := f.client(sandbox.GitOps), f.client(sandbox.EtcdOperator)
 	words := &said{}
 	warned := f.clientWith(sandbox.Alice, words)
@@ -114,21 +113,43 @@ func (f *fixture) requests(deleting string) map[string]request {
 		}
 		return out
 	}
-	out["second deletion, to be refused"] = func(ctx context.Context, _ int) error {
+	out[secondDeletion] = func(ctx context.Context, _ int) error {
 		words.forget()
-		err := warned.Delete(ctx, one(live), client.DryRunAll)
-		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
-			return nil
-		}
-		if err == nil {
-			return fmt.Errorf("it passed; said: %q", words.all()) // nothing, where no replica answered
-		}
-		return err
+		return refused(warned.Delete(ctx, one(live), client.DryRunAll), words)
 	}
 	out["early release by the operator, to be mended"] = func(ctx context.Context, _ int) error {
 		return mended(ctx, operator, deleting, `{"spec":{"lifecycleHooks":{"preDrain":null}}}`)
 	}
 	return out
+}
+
+const (
+	live           = "master-1" // the Machine that the requests are about: it is not being deleted
+	secondDeletion = "second deletion, to be refused"
+)
+
+// refused is nil if a second deletion was refused as one.
+func refused(err error, words *said) error {
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("it passed; said: %q", words.all()) // nothing, where no replica answered
+	}
+	return err
+}
+
+// heldOrRefused is a second deletion during a downgrade. Manifests of the earlier version take rights from replicas of
+// the later one that still run: what they cannot read they do not judge, and the hook holds the Machine.
+func (f *fixture) heldOrRefused(ctx context.Context, _ int) error {
+	words := &said{}
+	m := &machinev1beta1.Machine{}
+	m.Namespace, m.Name = sandbox.MachineNamespace, live
+	err := f.clientWith(sandbox.Alice, words).Delete(ctx, m, client.DryRunAll)
+	if all := words.all(); err == nil && strings.Contains(all, "Holdfast (held)") && strings.Contains(all, "forbidden") {
+		return nil
+	}
+	return refused(err, words)
 }
 
 // intact says what a Machine lacks of hook, latch and evidence.

@@ -82,6 +82,7 @@ func TestMode(t *testing.T) {
 	part("guard mode leaves the hook to its owner", f.owner)
 	part("it is uninstalled without the plugin", func() {
 		f.must("kubectl", nil, "wait", "--for=delete", "machine/master-1", "-n", sandbox.MachineNamespace, "--timeout=60s")
+		f.must("kubectl", nil, "label", "machine", "master-2", "holdfast.dev/replaces=uid", "-n", sandbox.MachineNamespace) // as kubectl holdfast replace does
 		f.documented("install.md", "Uninstall without the plugin")
 		f.nothingLeft("master-2", "master-3")
 		f.Expect(f.must("kubectl-holdfast", nil, "uninstall", "--yes")).To(gomega.ContainSubstring("Nothing of Holdfast is on this cluster."))

@@ -25,7 +25,7 @@ import (
 )
 
 // TestOff switches Holdfast off and on again, by the command and by the lines of docs/incidents.md: while a tool scales it up again, with pods that answer
-// their last requests, with one on a dead host, and with a Machine that its latch alone holds.
+// their last requests, with its namespace deleted, with a pod on a dead host, and with a Machine that its latch alone holds.
 func TestOff(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
@@ -38,8 +38,9 @@ func TestOff(t *testing.T) {
 	command, byHand, policies, on := lines[0], lines[1], lines[2], lines[3]
 	command = strings.ReplaceAll(command, "kubectl holdfast off", "kubectl holdfast off --yes")
 
+	guard := f.render("self-signed", "")
 	part("guard mode", func() {
-		f.install(f.render("self-signed", ""))
+		f.install(guard)
 		f.guarded("master-0", "master-1", "master-2")
 		f.enforced()
 		f.must("kubectl", nil, "delete", "machine", "master-0", "--wait=false", "-n", sandbox.MachineNamespace)
@@ -60,6 +61,21 @@ func TestOff(t *testing.T) {
 	part("off and on by hand", func() {
 		f.switchOff(byHand)
 		f.switchOn(on)
+	})
+	part("its namespace is deleted", func() {
+		f.must("kubectl", nil, "delete", "namespace", namespace)
+		out, err := f.command("kubectl-holdfast", nil, "check")
+		f.Expect(err).To(gomega.HaveOccurred())
+		f.Expect(out).To(gomega.And(gomega.ContainSubstring("ok    registrations"), gomega.ContainSubstring("ok    policies"), gomega.ContainSubstring("WRONG reached")))
+		f.held()
+		out, err = f.command("kubectl", nil, "patch", "machine", "master-1", "--type=merge", "-p", `{"spec":{"lifecycleHooks":null}}`, "-n", sandbox.MachineNamespace)
+		f.Expect(err).To(gomega.HaveOccurred())
+		f.Expect(out).To(gomega.ContainSubstring("ValidatingAdmissionPolicy"))
+		lines, err := install.Documented("incidents.md", "Namespace holdfast-system was deleted")
+		f.Expect(err).NotTo(gomega.HaveOccurred())
+		_, check, _ := strings.Cut(lines[0], "\n") // after the manifests are applied
+		f.install(guard)
+		f.switchOn(check)
 	})
 	part("with a pod on a dead host", func() {
 		node := f.pods()[0].Spec.NodeName
@@ -109,9 +125,15 @@ func (f *fixture) switchOff(script string) {
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	f.Expect(f.pods()).To(gomega.BeEmpty())
 	f.unregistered()
+	f.held()
+	f.must("kubectl", nil, "delete", "machine", "master-1", "--wait=false", "--dry-run=server", "-n", sandbox.MachineNamespace)
+}
+
+// held looks that the Machine that is being deleted is.
+func (f *fixture) held() {
+	f.t.Helper()
 	m := machineapi.Machine(f.machine("master-0"))
 	f.Expect(m.Deleting() && m.Hook == quorum.EntryOurs && m.Latch == quorum.EntryOurs).To(gomega.BeTrue())
-	f.must("kubectl", nil, "delete", "machine", "master-1", "--wait=false", "--dry-run=server", "-n", sandbox.MachineNamespace)
 }
 
 // switchOn types the lines that switch it on again.

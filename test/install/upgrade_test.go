@@ -44,10 +44,13 @@ func TestUpgrade(t *testing.T) {
 // test's. What either wrote is used by the other, and nothing changes that neither has a reason to change.
 func (f *fixture) rollouts(part func(string, func()), earlier, later version, rounds int) {
 	f.t.Helper()
-	requests, stays := f.requests("master-0"), f.stays()
+	up, down, stays := f.requests("master-0"), f.requests("master-0"), f.stays()
+	if earlier.holdfast != later.holdfast {
+		down[secondDeletion] = f.heldOrRefused
+	}
 	for range rounds {
-		part("upgrade under load", func() { f.rollout(requests, later.manifests); f.as(later, earlier) })
-		part("downgrade under load", func() { f.rollout(requests, earlier.manifests); f.as(earlier, later) })
+		part("upgrade under load", func() { f.rollout(up, later.manifests); f.as(later, earlier) })
+		part("downgrade under load", func() { f.rollout(down, earlier.manifests); f.as(earlier, later) })
 	}
 	if diff := cmp.Diff(stays, f.stays()); diff != "" {
 		f.t.Errorf("what was to stay has changed:\n%s", diff)

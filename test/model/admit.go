@@ -20,7 +20,8 @@ const (
 	askStripLatch                // automation takes only the latch off
 	askReadd                     // a person puts hook and latch on
 	askCustodian                 // cluster-etcd-operator takes its hook off
-	askRelease                   // Holdfast takes hook and latch off
+	askHook                      // cluster-etcd-operator puts its hook on
+	askRelease                   // Holdfast takes hook and latch off, in guard mode the latch
 	askSetDelete                 // Holdfast's set deletes
 	requests
 )
@@ -28,7 +29,7 @@ const (
 func (r request) String() string {
 	return [...]string{
 		"delete", "delete, the rule lifted,", "take hook and latch off", "lift the rule escape-hatch", "take only the hook off", "take only the latch off",
-		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "release", "delete, by the set,",
+		"strip", "strip only the hook", "strip only the latch", "put hook and latch on", "take the hook off, as cluster-etcd-operator,", "put the hook on, as cluster-etcd-operator,", "release", "delete, by the set,",
 	}[r]
 }
 
@@ -46,6 +47,7 @@ func users() [requests]admission.User {
 		askDelete: alice, askLifted: alice, askEscape: alice, askForced: alice, askUnhook: alice, askUnlatch: alice, askReadd: alice,
 		askStrip: argo, askStripHook: argo, askStripLatch: argo,
 		askCustodian: {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
+		askHook:      {Name: "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
 		askRelease:   {Name: holdfast}, askSetDelete: {Name: holdfast},
 	}
 }
@@ -72,6 +74,8 @@ func (o slot) asks(r request) bool {
 		return o.is(machine) && (held || o.is(evidence))
 	case askReadd:
 		return o.is(machine) && !o.hooked()
+	case askHook:
+		return o.lives() && !o.is(hook)
 	case requests:
 	}
 	return false
@@ -108,7 +112,12 @@ func (c *config) request(r request, old q.Machine) *admission.Request {
 	switch r {
 	case askDelete, askLifted, askSetDelete:
 		req.Operation, req.New = admission.OperationDelete, nil
-	case askEscape, askRelease:
+	case askRelease:
+		next.Latch = q.EntryAbsent
+		if !c.operated {
+			next.Hook = q.EntryAbsent
+		}
+	case askEscape:
 		next.Hook, next.Latch = q.EntryAbsent, q.EntryAbsent
 	case askForced:
 		next.Override = string(q.RuleEscapeHatch) + ": the model"
@@ -118,6 +127,8 @@ func (c *config) request(r request, old q.Machine) *admission.Request {
 		next.Latch = q.EntryAbsent
 	case askStrip:
 		next.Hook, next.Latch, next.Evidence, next.EvidenceRaw = q.EntryAbsent, q.EntryAbsent, q.Evidence{}, ""
+	case askHook:
+		next.Hook = q.EntryOurs
 	case askReadd:
 		next.Hook, next.Latch = q.EntryOurs, q.EntryOurs
 	case requests:

@@ -18,7 +18,8 @@ type config struct {
 	learners int    // at a time, for Holdfast; 0 is 1
 	lower    int    // of the voters at first, those whose etcd takes one learner at a time
 	lowNew   bool   // the etcd of every new host takes one learner at a time
-	bare     bool   // the control plane has yet to be adopted
+	bare     bool   // the control plane has yet to be adopted; in guard mode cluster-etcd-operator's hook is on
+	begun    int    // Machines whose deletion began before, of a control plane that is bare
 	born     bool   // new Machines come with hook and latch
 	broken   int    // new Machines on whose hosts etcd never starts, at once
 	stays    bool   // the Node of a terminated Machine may stay, not ready
@@ -38,6 +39,7 @@ type config struct {
 	windows  bool   // between second look and call, the very member that the call is about may die or come back, its host go, its Machine be let go
 	guard    bool   // Holdfast keeps the quorum guard; a fault may also be a person who drains a Node
 	set      bool   // Holdfast's set creates and deletes Machines; the spares are how many it creates
+	operated bool   // guard mode: cluster-etcd-operator changes etcd's members, and has its hook on Machines
 	edits    int    // how often a person edits its template
 	onDelete bool   // it replaces a Machine only once somebody has deleted it
 	domains  int    // failure domains of the set
@@ -69,6 +71,11 @@ func (c *config) start() state {
 		if !c.bare {
 			o.put(1, hook, latch, evidence)
 			o.set(record, recHere)
+		} else if c.operated {
+			o.set(hook, 1)
+		}
+		if i < c.begun {
+			o.set(machine, deleting)
 		}
 		if c.guard && !c.bare {
 			o.set(pod, podReady)

@@ -169,6 +169,9 @@ func (e *explorer) apply(s *state, v *view, r int, a act) {
 			stopped := next // it crashes before the Machine is changed
 			e.emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 		}
+		if e.c.operated && a.has(putHook) {
+			e.fail(membership.InvariantRelease, "in guard mode the hook is cluster-etcd-operator's to take off", ev)
+		}
 		hooked := o.is(hook)
 		*o = answer.slot&^guardPod | *o&(hidden|guardPod)
 		if hooked && !o.is(hook) && o.get(member) != noMember && o.is(own) {

@@ -37,7 +37,7 @@ func main() {
 }
 
 // bound is how many states of each configuration the bounded run explores, as go test does.
-const bound = 30_000
+const bound = 10_000
 
 // plantedBound is how many of them are explored with a planted bug in it.
 const plantedBound = 150_000
@@ -143,6 +143,19 @@ func configs() []config {
 		{name: "set, three to one", voters: 3, desired: 1, version: current, spares: 1, faults: 1, recs: 1, set: true, edits: 1, born: true, deletes: 1},
 		{name: "set, three to five, then three", voters: 3, desired: 5, then: 3, version: current, spares: 3, recs: 1, set: true, born: true, deletes: 1},
 		{name: "set, five to one", voters: 5, desired: 1, version: current, spares: 1, faults: 1, recs: 1, set: true, born: true, deletes: 1},
+
+		{name: "guard mode, three", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, escape: true},
+		{name: "guard mode, three, 3.5, leaders move", voters: 3, desired: 3, version: "3.5.21", spares: 1, faults: 1, recs: 1, operated: true, moves: true},
+		{name: "guard mode, two spares", voters: 3, desired: 3, version: current, spares: 2, faults: 2, recs: 1, operated: true, broken: 1},
+		{name: "guard mode, adopted", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, bare: true, hostile: true, escape: true},
+		{name: "guard mode, installed during two deletions", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, bare: true, begun: 2, escape: true},
+		{name: "guard mode, hostile", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, hostile: true, escape: true, lifted: true},
+		{name: "guard mode, Holdfast down", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, escape: true, outage: true},
+		{name: "guard mode, Nodes stay", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, operated: true, stays: true, escape: true},
+		{name: "guard mode, Nodes lost", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, nodes: true, escape: true},
+		{name: "guard mode, silent voters", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, mutes: true},
+		{name: "guard mode, beyond", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, escape: true, lifted: true, beyond: true},
+		{name: "guard mode, five", voters: 5, desired: 5, version: current, spares: 1, faults: 2, recs: 1, operated: true},
 
 		// What is open, and why: docs/proof/invariants.md.
 		{name: "a Machine flees", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, flees: true},

@@ -14,8 +14,8 @@ import (
 )
 
 // mutant is one edit of a file in internal: old stands in it exactly once. test/mutation holds
-// that every rule and step has a test; these show what the exploration sees. What is planted in the
-// set's plan is looked for where there is a set.
+// that every rule and step has a test; these show what the exploration sees. What is planted for the
+// set, or for guard mode, is looked for there.
 type mutant struct{ name, file, old, new string }
 
 func mutants() []mutant {
@@ -49,6 +49,9 @@ func mutants() []mutant {
 		{"a person takes the latch off", "admission/escape.go", "\tif d.New.Latch != d.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tswitch {", "\tswitch {"},
 		{"automation releases", "admission/release.go", "d.holdHook(quorum.RuleAutomationRelease, automationRelease(d.Request))", "d.dropLatch()"},
 		{"deletes what is not protected", "admission/delete.go", "if bare && d.denyUnlessLifted(", "if false && d.denyUnlessLifted("},
+
+		{"guard mode: the operator releases early", "admission/release.go", "d.holdHook(quorum.RuleEarlyRelease, d.earlyRelease(quorum.RuleEarlyRelease, is, why))", "_ = why; d.dropLatch()"},
+		{"guard mode: a learner that goes is promoted", "quorum/ledger.go", "			voters++\n", "			_ = voters\n"},
 
 		{"set: deletes before others vote", "machineset/shrink.go", "n < p.set.Replicas {", "n < 0 {"},
 		{"set: deletes what replaced another", "machineset/shrink.go", "		l.Rank = rankOutdated", "		l.Rank = rankUpdated"},
@@ -105,8 +108,11 @@ func (m mutant) explore(root, dir string) (string, error) {
 		return "", fmt.Errorf("it does not compile: %s", out)
 	}
 	only := ""
-	if strings.HasPrefix(m.name, "set:") {
+	switch kind, _, _ := strings.Cut(m.name, ":"); kind {
+	case "set":
 		only = "set,"
+	case "guard mode":
+		only = kind
 	}
 	out, err := exec.Command(binary, "-first", "-run", only).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {

@@ -13,6 +13,9 @@ func (e *explorer) requests(s *state, v *view) {
 			continue
 		}
 		for r := range askRelease {
+			if r == askCustodian && !e.c.hostile && !o.going() {
+				continue // it does so if something is wrong with it
+			}
 			if !e.c.allows(r) || (r == askDelete || r == askLifted) && !room {
 				continue
 			}
@@ -103,7 +106,11 @@ func (c *config) allows(r request) bool {
 		return c.beyond || c.left
 	case askSetDelete:
 		return c.set
-	case askStrip, askStripHook, askStripLatch, askReadd, askCustodian, requests:
+	case askCustodian:
+		return c.hostile || c.operated
+	case askHook:
+		return c.operated
+	case askStrip, askStripHook, askStripLatch, askReadd, requests:
 	}
 	return c.hostile
 }

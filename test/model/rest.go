@@ -89,7 +89,10 @@ func (e *explorer) fair(s *state) {
 		case membership.KindAddHook:
 			s.putHook(a)
 		case membership.KindReleaseHook:
-			s.at[a.slot].put(0, hook, latch)
+			s.at[a.slot].set(latch, 0)
+			if a.has(putHook) {
+				s.at[a.slot].set(hook, 0)
+			}
 		case membership.KindRecordRelease:
 			s.at[a.slot].set(ledger, a.about())
 		case membership.KindSizeGuard, membership.KindCreateGuardPod, membership.KindDeleteGuardPod:
@@ -100,6 +103,9 @@ func (e *explorer) fair(s *state) {
 			}
 			s.etcd(e.c, a)
 		}
+	}
+	if e.c.operated {
+		e.operatorFair(s)
 	}
 	for i := range s.at {
 		o := &s.at[i]
@@ -169,6 +175,11 @@ func (e *explorer) administer(s *state) {
 			s.unlist(i) // likewise: nothing says whose it is
 			continue
 		}
+		if e.c.operated && s.leftByOperator(e.c, o) && healthy > (voters-1)/2 {
+			s.unlist(i) // etcdctl member remove, as a Note says
+			voters, healthy = s.tally()
+			continue
+		}
 		if o.get(machine) != live {
 			continue
 		}
@@ -182,7 +193,7 @@ func (e *explorer) administer(s *state) {
 		if e.c.set && o.is(barren) && !o.is(outdated) && !e.c.onDelete {
 			s.edit() // the template asked for what the platform does not have
 		}
-		useless := e.c.set && (o.is(broken) || o.is(barren) && e.c.onDelete)
+		useless := e.c.operated && o.is(broken) || e.c.set && (o.is(broken) || o.is(barren) && e.c.onDelete)
 		if gone || useless || o.votes() && settled && voters > s.wanted(e.c) && !e.c.set {
 			if answer := e.replies(e.view(s), s, 0)[i][askDelete]; answer.slot != 0 {
 				s.at[i] = answer.slot | o&hidden

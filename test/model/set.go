@@ -83,7 +83,7 @@ const setUID = "set"
 // setOf is the set as the plan sees it.
 func (c *config) setOf(s *state, way int) *machineset.Set {
 	set := &machineset.Set{
-		Name: "cluster", UID: setUID, Active: true, Taken: true, Replicas: s.wanted(c), Strategy: machineset.StrategyRollingUpdate, Prefix: "master",
+		Name: "cluster", UID: setUID, Active: true, Taken: true, Replicas: s.wanted(c), Strategy: machineset.StrategyRollingUpdate,
 		Places: map[string]machineset.Place{},
 	}
 	if c.onDelete {

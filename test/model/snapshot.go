@@ -52,7 +52,7 @@ func (h *host) at(o slot) []netip.Addr {
 
 // snapshot is what Holdfast sees of a state.
 func (c *config) snapshot(s *state, way int) *q.Snapshot {
-	out := &q.Snapshot{Mode: q.ModeFull, Now: noon(), Desired: s.wanted(c), Limits: q.DefaultLimits()}
+	out := &q.Snapshot{Mode: c.mode(), Now: noon(), Desired: s.wanted(c), Limits: q.DefaultLimits()}
 	out.Limits.MaxLearners = max(1, c.learners)
 	out.Ledger = q.Ledger{Version: "1", CreatedAt: longAgo()}
 	voters, healthy := s.tally()
@@ -82,7 +82,7 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		if o.get(member) != noMember && out.Ring.Known {
 			m := c.member(o, h)
 			if silent {
-				m.LostSince = time.Time{}
+				m.LostSince, m.InRaft = time.Time{}, false
 			}
 			out.Ring.Members = append(out.Ring.Members, m)
 			if o.is(leads) {
@@ -100,6 +100,13 @@ func (c *config) snapshot(s *state, way int) *q.Snapshot {
 		machineset.Want(out, c.setOf(s, way))
 	}
 	return out
+}
+
+func (c *config) mode() q.Mode {
+	if c.operated {
+		return q.ModeGuard
+	}
+	return q.ModeFull
 }
 
 // machine is the Machine at a slot.
@@ -145,7 +152,7 @@ func (c *config) node(o slot, h *host, since time.Time) q.Node {
 // member is the member of etcd that is listed at a slot.
 func (c *config) member(o slot, h *host) q.Member {
 	m := q.Member{
-		ID: h.members[0], Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, Since: noon(), ProgressAt: noon(), MaxLearners: max(1, c.learners),
+		ID: h.members[0], Name: h.name, PeerURLs: h.peerURLs, Learner: o.learner(), Healthy: o.get(answers) == up, InRaft: true, Since: noon(), ProgressAt: noon(), MaxLearners: max(1, c.learners),
 	}
 	if o.is(lower) {
 		m.MaxLearners = 1

@@ -140,7 +140,7 @@ type ctl uint64
 
 // doing is what one reconciler is in the middle of; zero is nothing.
 //
-//	0-1  idle, looked or confirmed
+//	0-1  idle, looked, confirmed or operating
 //	2-5  quorum.Kind
 //	6-7  about: which Machine of the slot; of SizeGuard underLock
 //	8-11 flags, or of SizeGuard the number
@@ -150,6 +150,7 @@ const ( // doing, first bits
 	idle      = iota
 	looked    // it has seen a Snapshot and decided on this action
 	confirmed // a second look led to the same; a membership change is made under the lock
+	operating // guard mode: cluster-etcd-operator is, not a reconciler
 )
 
 // underLock is what a SizeGuard is about that is made under the membership lock.
@@ -244,7 +245,7 @@ func (s *state) capture(r int, a act) {
 // canon puts the state into the one form that it shares with all those that differ from it by the names
 // of hosts and reconcilers alone. perm, if given, is permuted alike.
 func (s *state) canon(perm *[slots]int) {
-	if a, b := s.rec(0), s.rec(1); a < b {
+	if a, b := s.rec(0), s.rec(1); a < b && b.stage() != operating {
 		s.setRec(0, b)
 		s.setRec(1, a)
 		for i, o := range s.at {
@@ -298,9 +299,16 @@ func (s *state) recorded(i int, as uint32) {
 // countOf counts the slots with a field set.
 func (s *state) countOf(f field) int { return s.count(func(o slot) bool { return o.is(f) }) }
 
-// survivors counts the voters, and those that answer and are held by something.
+// survivors counts the voters, and those that answer and are held by something. A learner that is let go while cluster-etcd-operator
+// is about to promote it is a voter already.
 func (s *state) survivors() (voters, left int) {
-	return s.count(slot.votes), s.count(func(o slot) bool { return o.healthy() && !s.conceded(o) })
+	voters, left = s.count(slot.votes), s.count(func(o slot) bool { return o.healthy() && !s.conceded(o) })
+	if d := s.rec(operatorRec); d.stage() == operating && d.kind() == membership.KindPromote {
+		if i, ok := s.find(target(operatorRec)); ok && s.conceded(s.at[i]) {
+			voters++
+		}
+	}
+	return voters, left
 }
 
 // conceded says whether a voter's loss is accepted: nothing holds its Machine any more, or its release is recorded and its

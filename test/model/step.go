@@ -41,6 +41,9 @@ const (
 	listed // by hand
 	wants
 	expires
+	operatorDecides
+	operatorStops
+	operatorActs
 	elects
 )
 
@@ -61,6 +64,9 @@ func (e *explorer) steps(s *state) {
 		e.reconcile(s, v, r)
 	}
 	e.requests(s, v)
+	if e.c.operated {
+		e.operator(s)
+	}
 	if e.c.set {
 		e.setSteps(s, v)
 	}

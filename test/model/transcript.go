@@ -59,6 +59,9 @@ func (e *explorer) transcript(v *violation) string {
 func (c *config) cluster(s *state, names *[slots]int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster\n")
+	if c.operated {
+		b.WriteString("mode guard\n")
+	}
 	if c.learners > 1 {
 		fmt.Fprintf(&b, "max-learners %d\n", c.learners)
 	}
@@ -164,6 +167,12 @@ func (ev event) text(names *[slots]int) string {
 		return fmt.Sprintf("request for %s: %s", at, ev.request)
 	case asksBoth:
 		return fmt.Sprintf("request for %s and master-%d at once: %s", at, names[ev.to], ev.request)
+	case operatorDecides:
+		return fmt.Sprintf("cluster-etcd-operator decides: %s %s", action, at)
+	case operatorStops:
+		return fmt.Sprintf("cluster-etcd-operator gives up: %s %s", action, at)
+	case operatorActs:
+		return fmt.Sprintf("cluster-etcd-operator does it: %s %s", action, at)
 	case setDecides:
 		return "the set decides: " + ev.set.String() + " " + at
 	case setForgets:

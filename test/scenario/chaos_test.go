@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
@@ -37,17 +38,33 @@ import (
 func TestChaos(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
+	chaos(t, sandbox.Options{HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+}
+
+// TestChaosGuard is the same beside a stand-in for cluster-etcd-operator.
+func TestChaosGuard(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	chaos(t, sandbox.Options{Mode: "guard"})
+}
+
+func chaos(t *testing.T, options sandbox.Options) {
+	t.Helper()
 	cuts := os.Getenv(inNamespace) != ""
 	if !cuts && runInNamespace(t) {
 		return
 	}
-	seed, rounds := chaosNumber(t, "CHAOS_SEED", 1), chaosNumber(t, "CHAOS_ROUNDS", 3)
+	seed, rounds := chaosNumber(t, "CHAOS_SEED", 1), chaosNumber(t, "CHAOS_ROUNDS", 2)
 	if cuts {
 		upLoopback(t)
 	}
 	t.Logf("CHAOS_SEED=%d CHAOS_ROUNDS=%d, members cut off among the faults: %v", seed, rounds, cuts)
-	c := start(t, sandbox.Options{Replicas: 3, HoldfastReplicas: 2, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	options.Replicas, options.HoldfastReplicas = 3, 2
+	c := start(t, options)
 	c.watch(t, 2)
+	if options.Mode == "guard" {
+		c.operates(t)
+	}
 	c.registers(t, uint64(seed))
 	c.atRest(t)
 	c.enacted(t)
@@ -63,6 +80,23 @@ func TestChaos(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(made)) {
 		t.Logf("%4d %s", made[what], what)
 	}
+}
+
+// operates runs a stand-in for cluster-etcd-operator until the test ends.
+func (c *cluster) operates(t *testing.T) {
+	t.Helper()
+	etcd, err := c.EtcdClient(c.Endpoints()...)
+	must(t, err)
+	o, err := custodian.New(c.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: int(c.desired.Load()), Resync: time.Minute, Revision: 3 * time.Second})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var work sync.WaitGroup
+	work.Go(func() { _ = o.Run(ctx, glimpse) }) // the last that its controllers failed with
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+		_ = etcd.Close()
+	})
 }
 
 func chaosNumber(t *testing.T, name string, otherwise int) int {
@@ -355,21 +389,24 @@ func onEnd(t *testing.T, heal func()) func() {
 	return once
 }
 
-// enacted waits until the API server acts by the policies: it hears of them a moment after they are stored.
+// enacted waits until the API server acts by the policies: once a second it gathers those that it has heard of, so one may come a second
+// after another.
 func (c *cluster) enacted(t *testing.T) {
 	t.Helper()
-	name := c.voters(t)[0]
+	name, tool := c.voters(t)[0], c.as(sandbox.GitOps)
+	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
 	eventually(t, quickly, "the API server to act by the policies", func(ctx context.Context) error {
 		m, err := c.machine(ctx, name)
 		if err != nil {
 			return err
 		}
-		err = c.as(sandbox.GitOps).Status().Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)), client.DryRunAll)
-		if err == nil {
-			return fmt.Errorf("a tool may take the Node off Machine %s", name)
-		}
-		if !apierrors.IsForbidden(err) {
-			return err
+		for _, err := range []error{
+			tool.Status().Patch(ctx, m.DeepCopy(), merge(`{"status":{"nodeRef":null}}`), client.DryRunAll),
+			tool.Patch(ctx, m.DeepCopy(), merge(`{"spec":{"providerID":"process:///none"}}`), client.DryRunAll),
+		} {
+			if !apierrors.IsForbidden(err) {
+				return errors.Join(fmt.Errorf("a tool may take Node and instance off Machine %s", name), err)
+			}
 		}
 		return nil
 	})

@@ -215,7 +215,7 @@ func TestPlugin(t *testing.T) {
 		must(t, c.as(sandbox.Holdfast).Update(t.Context(), cm))
 		c.says(t, 0, []string{"Etcd: not known", "cannot be understood"}, "status")
 		must(t, c.as(sandbox.Admin).Delete(t.Context(), cm))
-		c.says(t, 0, []string{"Etcd: not known: Holdfast has told nothing of it"}, "status")
+		c.says(t, 0, []string{"Etcd: not known: Holdfast has told nothing of etcd"}, "status")
 		must(t, c.Holdfast.Start())
 		c.comesToSay(t, []string{"as Holdfast saw it"}, "status")
 	})

@@ -161,8 +161,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	r := &replicas{}
 	ids := admission.DefaultIdentities(string(sandbox.Holdfast))
 	for i := range r.handlers {
-		metrics, err := webhooks.NewMetrics(prometheus.NewRegistry())
-		must(err)
+		metrics := webhooks.NewMetrics(prometheus.NewRegistry())
 		guard := &webhooks.Handlers{
 			Identities: ids, MachineNamespace: sandbox.MachineNamespace, Recorder: r, Metrics: metrics,
 			Observer: &observe.Observer{

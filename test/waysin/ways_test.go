@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -329,12 +330,26 @@ func changeCRD(ctx context.Context, r *request, change func(*apiextensionsv1.Cus
 	return nil, r.client.Update(ctx, o)
 }
 
-// pad puts a value into the Machine's provider spec, as any tool may.
+// pad puts a value into the Machine's provider spec, as any tool may. It replaces the Machine: for a merge patch nested
+// this deep the API server itself takes 8 s of CPU.
 func (c *cluster) pad(ctx context.Context, t *testing.T, name, value string) {
 	t.Helper()
 	cl, _ := c.as(t, sandbox.GitOps)
-	body := `{"spec":{"providerSpec":{"value":{"pad":` + value + `}}}}`
-	if err := cl.Patch(ctx, c.get(ctx, t, name), client.RawPatch(types.MergePatchType, []byte(body))); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		m := c.get(ctx, t, name)
+		spec := map[string]json.RawMessage{}
+		if err := json.Unmarshal(m.Spec.ProviderSpec.Value.Raw, &spec); err != nil {
+			return err
+		}
+		spec["pad"] = json.RawMessage(value)
+		raw, err := json.Marshal(spec)
+		if err != nil {
+			return err
+		}
+		m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
+		return cl.Update(ctx, m)
+	})
+	if err != nil {
 		t.Fatalf("the padding itself: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 const (
 	prefix    = "/holdfast-writer/"
 	perSecond = 20
-	timeout   = 5 * time.Second // of one attempt
+	timeout   = 2 * time.Second // of one attempt: a leader that hands over drops a write, and says so to nobody
 )
 
 // Writer does linearizable writes to etcd, one after the other, and remembers which were acknowledged.

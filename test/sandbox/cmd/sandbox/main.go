@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
@@ -110,7 +112,7 @@ func up(options sandbox.Options, operator bool, out io.Writer) (err error) {
 	}
 	fmt.Fprintf(out, "%6.1fs  ready\n", time.Since(started).Seconds())
 	if operator && options.Mode == "guard" {
-		end, err := operate(ctx, s, options.Replicas)
+		end, err := operate(ctx, s, &options)
 		if err != nil {
 			return errors.Join(err, s.Stop())
 		}
@@ -136,13 +138,24 @@ func up(options sandbox.Options, operator bool, out io.Writer) (err error) {
 	return err
 }
 
-// operate plays cluster-etcd-operator until it is ended.
-func operate(ctx context.Context, s *sandbox.Sandbox, voters int) (end func() error, err error) {
+// operate plays cluster-etcd-operator until it is ended. Where Holdfast is installed as on a cluster there is its Deployment, too, by which
+// kubectl holdfast uninstall knows whose the hook is.
+func operate(ctx context.Context, s *sandbox.Sandbox, options *sandbox.Options) (end func() error, err error) {
+	if options.ForInstall {
+		admin, err := kubernetes.NewForConfig(s.Config(sandbox.Admin))
+		if err != nil {
+			return nil, err
+		}
+		d := custodian.Deployment()
+		if _, err := admin.AppsV1().Deployments(d.Namespace).Create(ctx, d, metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("Deployment %s of the stand-in: %w", d.Name, err)
+		}
+	}
 	etcd, err := s.EtcdClient(s.Endpoints()...)
 	if err != nil {
 		return nil, err
 	}
-	o, err := custodian.New(s.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: voters})
+	o, err := custodian.New(s.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: options.Replicas})
 	if err != nil {
 		return nil, errors.Join(err, etcd.Close())
 	}
