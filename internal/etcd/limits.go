@@ -63,16 +63,16 @@ func (c *Client) vars(ctx context.Context, at string) (out vars, err error) {
 	return out, nil
 }
 
-// account writes into the ring which members raft counts, and how much of the log they have, by what the leader says of itself. One that is sent a snapshot gets
-// on, though that is not seen until it has it all.
-func (v *vars) account(ring *quorum.Ring) {
+// account writes into the ring which members raft counts, and how much of the log they have, by what the leader, of a version, says of itself.
+// One that is sent a snapshot gets on, though that is not seen until it has it all.
+func (v *vars) account(ring *quorum.Ring, version string) {
 	for i := range ring.Members {
 		m := &ring.Members[i]
 		p, told := v.Raft.Progress[strconv.FormatUint(uint64(m.ID), 16)]
 		if !told {
 			continue
 		}
-		m.InRaft, m.Match, m.Receiving = true, p.Match, p.State == "StateSnapshot"
+		m.InRaft, m.Match, m.Receiving = !quorum.RaftFollowsList(version), p.Match, p.State == "StateSnapshot"
 		if p.Match < v.Raft.Commit && !m.Receiving {
 			m.Behind = v.Raft.Commit - p.Match
 		}

@@ -1,12 +1,14 @@
 package etcd
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
@@ -28,6 +30,21 @@ func TestMaxLearners(t *testing.T) {
 	} {
 		if got := maxLearners(strings.Fields(line)); got != want {
 			t.Errorf("%q: %d, want %d", line, got, want)
+		}
+	}
+}
+
+// TestInRaft: a leader of etcd 3.7 has each listed member in raft, and so says nothing of what those of 3.6 in its ring survive.
+func TestInRaft(t *testing.T) {
+	for version, want := range map[string]bool{"3.5.21": true, "3.6.16": true, "3.7.0": false} {
+		var said vars
+		if err := json.Unmarshal([]byte(`{"raft.status": {"commit": 7, "progress": {"b": {"match": 5, "state": "StateProbe"}}}}`), &said); err != nil {
+			t.Fatal(err)
+		}
+		ring := quorum.Ring{Members: []quorum.Member{{ID: 0xb}, {ID: 0xc}}}
+		said.account(&ring, version)
+		if b, c := ring.Members[0], ring.Members[1]; b.InRaft != want || b.Match != 5 || b.Behind != 2 || c.InRaft {
+			t.Errorf("%s: %+v", version, ring.Members)
 		}
 	}
 }

@@ -339,7 +339,7 @@ func sum(ring *quorum.Ring, answers []answer) {
 	}
 	for i, a := range answers {
 		if a.vars != nil && ring.Members[i].ID == ring.Leader {
-			a.vars.account(ring)
+			a.vars.account(ring, a.status.Version)
 		}
 	}
 }

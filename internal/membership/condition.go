@@ -122,7 +122,7 @@ func whyLost(s *quorum.Snapshot) []cause {
 			quorum.Size(voters), quorum.NVoters(voters)), lossInertia}}
 	case healthy < quorum.Size(voters):
 		return []cause{{ReasonQuorumLost, fmt.Sprintf("%d of %s are healthy, and quorum is %d, so no member is changed: %s; "+
-			"bring their hosts back, or restore etcd from a backup if they are gone for good", healthy, quorum.NVoters(voters), quorum.Size(voters), unhealthyVoters(s)), lossInertia}}
+			"etcd itself has a quorum, or it would not list them: bring their hosts back before one more is lost", healthy, quorum.NVoters(voters), quorum.Size(voters), unhealthyVoters(s)), lossInertia}}
 	}
 	return nil
 }
@@ -163,7 +163,8 @@ func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	out := whyLost(s)
 	if voters, healthy := s.Ring.Voters(); len(out) == 0 && healthy < voters {
 		advice := "if a host does not come back, delete its Machine, and the member is replaced"
-		if s.Mode == quorum.ModeFull {
+		broughtBack := func(m quorum.Member) bool { return !s.Ring.Removable(&m) }
+		if s.Mode == quorum.ModeFull && !slices.ContainsFunc(s.Ring.Members, broughtBack) {
 			advice += "; if its host runs and its data are damaged, etcdctl member remove <id>, and a new member begins there"
 		}
 		out = append(out, cause{ReasonEtcdMembersUnhealthy, fmt.Sprintf("%d of %s are healthy: %s; %s", healthy, quorum.NVoters(voters), unhealthyVoters(s), advice), degradedInertia})

@@ -28,8 +28,8 @@ type Member struct {
 	// Why is the reason for an unhealthy member, for people.
 	Why string `json:"why,omitzero"`
 
-	// InRaft: by the leader's own account, raft counts the member. False where that is not known: the leader is asked only while a
-	// member does not answer. An etcd upgraded from 3.5 may list a member that is not in raft (see Ring.Removable).
+	// InRaft: by the account of a leader before etcd 3.7, raft counts the member. False where that is not known: the leader is asked only while
+	// a member does not answer. An etcd upgraded from 3.5 may list a member that is not in raft (see Ring.Removable).
 	InRaft bool `json:"inRaft,omitzero"`
 	// Match is up to which raft index the member has the log, and Behind how many entries it lacks, by the leader's own account. Both are 0
 	// if that is not known: the leader is asked only while a member does not answer.
@@ -113,12 +113,17 @@ func (r *Ring) Member(id MemberID) *Member {
 }
 
 // Removable reports whether etcd survives the removal of a member for certain. One that an upgrade to etcd 3.6 brought back is listed and not
-// in raft, and each etcd of 3.6 panics as it applies its removal, and again at each start (TestListedTwice). etcd 3.7 takes it. In the middle
-// of an upgrade the lowest version is known, and that of 3.5 says nothing.
+// in raft, and each etcd of 3.6 panics as it applies its removal, and again at each start (TestListedTwice). In the middle of an upgrade the
+// lowest version is known, and that of 3.5 says nothing.
 func (r *Ring) Removable(m *Member) bool {
+	return m.Healthy || m.InRaft || RaftFollowsList(r.Version)
+}
+
+// RaftFollowsList reports whether an etcd of a version, such as "3.7.3", starts with each member in raft that it lists: 3.7 and later do.
+func RaftFollowsList(version string) bool {
 	var major, minor int
-	n, _ := fmt.Sscanf(r.Version, "%d.%d", &major, &minor)
-	return m.Healthy || m.InRaft || n == 2 && (major > 3 || major == 3 && minor >= 7)
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n == 2 && (major > 3 || major == 3 && minor >= 7)
 }
 
 // RemoveCommand is the command that removes a member, with the warning that belongs to it.

@@ -214,7 +214,7 @@ func absent(f Facts) Decision {
 	if m := f.Ring.Member(f.Disk.Member); m != nil {
 		why = fmt.Sprintf("The data here are those of %s, which etcd lists at %s, not at %s: its address changed.", m, strings.Join(m.PeerURLs, ", "), f.PeerURL)
 		if m.Learner { // some versions of etcd forget that a member is a learner when it is updated
-			return wait("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: etcdctl member remove %x", why, m.ID)
+			return wait("%s In full mode Holdfast adds a learner anew after a while (--learner-stall-timeout). At once: %s", why, f.Ring.RemoveCommand(m))
 		}
 		return wait("%s If that is for good: etcdctl member update %x --peer-urls=%s", why, m.ID, f.PeerURL)
 	}
@@ -247,12 +247,12 @@ func listed(f Facts, me *quorum.Member) Decision {
 	}[f.Disk.Holding]
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
-		return refuse(fmt.Sprintf("Put its data back in place; if they are lost, remove the member (etcdctl member remove %x, or delete the Machine), and a new one is added in its place.", me.ID),
+		return refuse(fmt.Sprintf("Put its data back in place; if they are lost, remove the member (%s) or delete the Machine, and a new one is added in its place.", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here)
 	}
 	// A log that is gone says no more than one that is garbled.
 	if (f.Disk.Holding == HoldingGarbled || f.Disk.Holding == HoldingNoLog) && !me.Learner {
-		return refuse(fmt.Sprintf("If the data cannot be mended, remove the member (etcdctl member remove %x), and a new one is added in its place.", me.ID),
+		return refuse(fmt.Sprintf("If the data cannot be mended, remove the member (%s), and a new one is added in its place.", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here)
 	}
 	if wrong := misplaced(f, me); wrong != "" {
@@ -291,7 +291,7 @@ func misplaced(f Facts, me *quorum.Member) string {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(cluster)), func(urls []string) bool { return hostenv.SameURLs(urls, m.PeerURLs) }) {
 			return fmt.Sprintf("%s does not name %s at %s.", hostenv.InitialClusterVariable, m, strings.Join(m.PeerURLs, ", "))
 		}
-		if m.ID != me.ID && m.Name == own {
+		if m.ID != me.ID && m.Name == own && m.Healthy { // one that is dead may have had this host before
 			return fmt.Sprintf("%s calls this host %s, and etcd lists %s at %s.", hostenv.InitialClusterVariable, own, m, strings.Join(m.PeerURLs, ", "))
 		}
 	}

@@ -1,6 +1,8 @@
 package decisions
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +24,8 @@ func TestRemovable(t *testing.T) {
 			if text := join.ListedTwice(&s.Ring.Members[0]); strings.Contains(text, "etcdctl member remove") != plain {
 				t.Errorf("%s: %s", version, text)
 			}
-			for _, n := range membership.Decide(s).Notes {
+			plan := membership.Decide(s)
+			for _, n := range plan.Notes {
 				answers := strings.Contains(n.Message, "etcd a (a)")
 				if strings.Contains(n.Message, "etcdctl member remove") && strings.Contains(n.Message, "panic") == (plain || answers) {
 					t.Errorf("%s: %s: %s", version, n.Reason, n.Message)
@@ -33,6 +36,11 @@ func TestRemovable(t *testing.T) {
 				if !strings.Contains(notes, string(reason)) {
 					t.Errorf("%s: %s is not noted: %s", version, reason, notes)
 				}
+			}
+			s.Ring.Members = slices.Clone(s.Ring.Members[:2])
+			s.Ring.Members = append(s.Ring.Members, quorum.Member{ID: 0xf, Name: "f", Healthy: true})
+			if all := fmt.Sprint(membership.Conditions(s, &plan)); !strings.Contains(all, "delete its Machine") || strings.Contains(all, "etcdctl member remove <id>") != plain {
+				t.Errorf("%s: %s", version, all)
 			}
 		}
 	}

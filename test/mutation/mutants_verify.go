@@ -47,8 +47,9 @@ func starts() []mutant {
 		{"verify: a restored ring is not new", "verify/decide.go", "l != nil && int64(l.Commit) < l.Revision+int64(len(cluster))-1 {", "false {"},
 		{"verify: a restored ring is not new, by one", "verify/decide.go", "l.Revision+int64(len(cluster))-1 {", "l.Revision+int64(len(cluster)) {"},
 		{"verify: a peer is missing", "verify/decide.go", "return hostenv.SameURLs(urls, m.PeerURLs) })", "return true })"},
-		{"verify: another's name", "verify/decide.go", "if m.ID != me.ID && m.Name == own {", "if false {"},
-		{"verify: one's own name", "verify/decide.go", "if m.ID != me.ID && m.Name == own {", "if m.Name == own {"},
+		{"verify: another's name", "verify/decide.go", "if m.ID != me.ID && m.Name == own && m.Healthy {", "if false {"},
+		{"verify: one's own name", "verify/decide.go", "if m.ID != me.ID && m.Name == own && m.Healthy {", "if m.Name == own {"},
+		{"verify: a dead one's name", "verify/decide.go", "m.Name == own && m.Healthy {", "m.Name == own {"},
 		{"verify: a peer too many", "verify/decide.go", "if len(cluster) != len(f.Ring.Members) {", "if false {"},
 	}
 }
