@@ -21,6 +21,7 @@ func (ids Identities) Admit(r *Request, s *quorum.Snapshot) Decision {
 		d.admitOwners()
 		d.admitNew()
 		if r.New.ControlPlane() {
+			d.admitRemediation()
 			d.pairLatch()
 			if !r.New.Finalizer {
 				// The machine controller would add it a moment later, and a deletion at that moment would not see it.

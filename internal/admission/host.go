@@ -9,9 +9,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// remediates reports whether an update has the Machine API power the Machine's host off and on again.
+// remediates reports whether a request has the Machine API power the Machine's host off and on again. For a new Machine it does so once
+// that has a host.
 func (r *Request) remediates() bool {
-	return r.Old != nil && r.New != nil && !r.Old.Remediating && r.New.Remediating
+	return r.New != nil && r.New.Remediating && (r.Old == nil || !r.Old.Remediating)
 }
 
 // remediator reports whether a user may ask for that at all: a person, a custodian, or the Machine API's account, which is also the
@@ -23,6 +24,10 @@ func (ids *Identities) remediator(u User) bool {
 // admitRemediation is the rule keep-host for a Machine.
 func (d *deciding) admitRemediation() {
 	if !d.remediates() {
+		return
+	}
+	if d.Old == nil {
+		d.add(quorum.RuleKeepHost, VerdictDenied, remediatedNew(d.Request)...)
 		return
 	}
 	if !d.ids.remediator(d.User) {
@@ -94,6 +99,14 @@ func (d *deciding) hostLoss() (voter *quorum.Member, why string) {
 	return voter, ""
 }
 
+func remediatedNew(r *Request) []string {
+	return []string{
+		fmt.Sprintf("Refused (%s): annotation %s would have the host of the new Machine %s powered off once it has one.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name()),
+		"It is true of another Machine only.",
+		"Leave the annotation out of the manifest.",
+	}
+}
+
 func remediationByTool(r *Request) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): annotation %s has the host of Machine %s powered off, and no hook holds that.", quorum.RuleKeepHost, quorum.RemediationAnnotation, r.name()),
@@ -144,7 +157,7 @@ type HostRequest struct {
 // AdmitHost is the rule keep-host for a BareMetalHost. m is the Machine that uses it, if that is a guarded one. What ends the host waits
 // until no voter is on it, since no hook holds it. What powers it off goes by way of the Machine's annotation, where one host is
 // counted after the other: a request for one BareMetalHost does not show what is asked of another. It passes where that annotation
-// stands, or the voter does not answer anyway and etcd can do without.
+// stands, or the voter does not answer anyway, and etcd can do without.
 func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Snapshot) Decision {
 	d := ids.decide(&Request{Operation: OperationUpdate, User: r.User, Namespace: r.MachineNamespace, At: r.At, Old: m, Unread: r.Unread}, s)
 	if m.Mirrored || m.DeletingUnheld() {
@@ -156,25 +169,28 @@ func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Sna
 	}
 	off := !r.Ends
 	switch {
-	case off && m.Remediating: // as was judged
+	case off && m.Remediating && why == "": // as was judged
 	case off && why == "" && !voter.Healthy:
 		d.powersOff(VerdictAllowed, remediated(d.Request, voter))
 	case d.class == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
 		d.powersOff(VerdictOverridden, overrideUsed(d.Request, quorum.RuleKeepHost))
 	default:
-		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, d.Request, voter)...)
+		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, d.Request, voter, why)...)
 	}
 	return d.Decision
 }
 
-func hostDenied(r *HostRequest, of *Request, voter *quorum.Member) []string {
+func hostDenied(r *HostRequest, of *Request, voter *quorum.Member, why string) []string {
 	does, then := "powers off", "To have it restarted, ask for that on the Machine, where Holdfast counts: "+of.kubectl("annotate", quorum.RemediationAnnotation+"=")
-	if r.Ends {
+	switch {
+	case r.Ends:
 		does, then = "takes away", "To replace the Machine, delete it; its host is deprovisioned once another votes: "+of.kubectl("delete", "")
+	case of.Old.Remediating:
+		then = "The machine controller tries again until etcd can do without the host. To call the restart off: " + of.kubectl("annotate", quorum.RemediationAnnotation+"-")
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): %s of BareMetalHost %s/%s %s the host of Machine %s, and %s.", quorum.RuleKeepHost, r.What, r.Namespace, r.Name, does, of.name(), hostsVoter(voter)),
-		"No hook holds that.",
+		strings.TrimSpace(why + " No hook holds that."),
 		then,
 		of.lift(quorum.RuleKeepHost),
 	}

@@ -46,7 +46,7 @@ func DefaultIdentities(self string) Identities {
 	return Identities{
 		Custodians:  []string{self, "system:serviceaccount:openshift-etcd-operator:etcd-operator"},
 		EscapeHatch: []string{"system:serviceaccount:openshift-kube-apiserver:localhost-recovery-client"},
-		CRD:         []string{"system:serviceaccount:openshift-cluster-version:default"},
+		CRD:         []string{"system:serviceaccount:openshift-cluster-version:default", "system:serviceaccount:openshift-cluster-version:cluster-version-operator"},
 		MachineAPI: []string{
 			"system:serviceaccount:openshift-machine-api:machine-api-controllers",
 			"system:serviceaccount:openshift-cluster-api:machine-api-migration",

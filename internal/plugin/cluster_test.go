@@ -413,7 +413,7 @@ func TestNextName(t *testing.T) {
 	}
 }
 
-// TestCopy: a copy is nobody's: it has no mark of a GitOps tool, and no address of the Machine that it is copied from.
+// TestCopy: a copy is nobody's: it has no mark of a GitOps tool, no restart that is under way, and no address of the Machine that it is copied from.
 func TestCopy(t *testing.T) {
 	kept := map[string]string{"machine.openshift.io/cluster-api-machine-role": "master", "team": "etcd"}
 	marks := map[string]string{
@@ -424,6 +424,7 @@ func TestCopy(t *testing.T) {
 		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "master-0", UID: "a", Labels: maps.Clone(kept), Annotations: maps.Clone(kept)}}
 		maps.Copy(m.Labels, marks)
 		maps.Copy(m.Annotations, marks)
+		m.Annotations[quorum.RemediationAnnotation], m.Annotations["remediation.metal3.io/reboot-in-progress"] = "", ""
 		m.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: []byte(spec)}
 		return m
 	}

@@ -83,6 +83,7 @@ func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 		return nil
 	}
 	fmt.Fprintln(t.out, "Holdfast is off. Hook and latch stay on the Machines, and "+map[bool]string{true: "nothing else guards them.", false: "the policies stay in force."}[o.policies])
+	fmt.Fprintf(t.out, "A Machine that is deleted meanwhile is held by latch %s until Holdfast is on again; this command, run again, says how to let it go without.\n", quorum.LatchName)
 	if err := u.stillHeld(ctx, o.policies); err != nil {
 		return err
 	}

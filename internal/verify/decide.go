@@ -247,12 +247,12 @@ func listed(f Facts, me *quorum.Member) Decision {
 	}[f.Disk.Holding]
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
-		return refuse(fmt.Sprintf("Put its data back in place; if they are lost, remove the member (%s) or delete the Machine, and a new one is added in its place.", f.Ring.RemoveCommand(me)),
+		return refuse(fmt.Sprintf("Put its data back in place. If they are lost, delete the Machine, or remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here)
 	}
 	// A log that is gone says no more than one that is garbled.
 	if (f.Disk.Holding == HoldingGarbled || f.Disk.Holding == HoldingNoLog) && !me.Learner {
-		return refuse(fmt.Sprintf("If the data cannot be mended, remove the member (%s), and a new one is added in its place.", f.Ring.RemoveCommand(me)),
+		return refuse(fmt.Sprintf("If the data cannot be mended, remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s as a voter, so it may have voted already, and %s.", me, f.PeerURL, here)
 	}
 	if wrong := misplaced(f, me); wrong != "" {
