@@ -6,8 +6,9 @@ REAL     := etcd etcdctl etcdutl kube-apiserver kube-controller-manager kube-sch
 BIN      := $(CURDIR)/bin
 # What is shipped is built with these. grpcnotrace leaves out grpc's request traces, which nothing reads. They print by
 # html/template, which calls methods by name: for that the linker would keep every method of every type, 38 MiB of them.
+# Only what is shipped is built with -trimpath: of all else a test's packages would be compiled a second time.
 TAGS     := grpcnotrace
-HOLDFAST := -trimpath -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
+HOLDFAST := -tags $(TAGS) -o $(BIN)/ ./cmd/holdfast ./cmd/kubectl-holdfast
 # Modules beside the main one: each pins what it is made of.
 GITOPS   := test/gitops test/gitops/argocd test/gitops/flux
 MODULES  := test/machineapi test/monitoring test/certmanager deploy/image deploy/bundle $(GITOPS)
@@ -101,7 +102,7 @@ compat: binaries parts compiled ## Run demo, main scenarios, webhooks, policies,
 SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator
 .PHONY: set-operator
 set-operator: ## Build the platform's control plane machine set operator (minutes the first time), for make cpms and SANDBOX_FLAGS=--cpms
-	@cd test/cpms && $(PROGRESS) control-plane-machine-set-operator go build -v -trimpath -o $(BIN)/ $(SET_OPERATOR)
+	@cd test/cpms && $(PROGRESS) control-plane-machine-set-operator go build -v -o $(BIN)/ $(SET_OPERATOR)
 
 .PHONY: cpms
 cpms: binaries parts set-operator ## Run the platform's control plane machine set operator beside Holdfast, in both modes
@@ -110,7 +111,7 @@ cpms: binaries parts set-operator ## Run the platform's control plane machine se
 
 .PHONY: set-e2e
 set-e2e: binaries parts set-operator ## Run the platform's own end-to-end tests of sets against its operator and against Holdfast (docs/full-mode.md)
-	@cd test/cpms && $(PROGRESS) set-e2e go test -c -trimpath -o $(BIN)/set-e2e github.com/openshift/cluster-control-plane-machine-set-operator/test/e2e
+	@cd test/cpms && $(PROGRESS) set-e2e go test -c -o $(BIN)/set-e2e github.com/openshift/cluster-control-plane-machine-set-operator/test/e2e
 	go test -tags cpms -timeout 90m -parallel 3 -run '^TestPlatformSuite$$' -v ./test/custodian
 
 # What make upgrade upgrades from: the latest tag before this commit, or the first version that the API server calls by a token in the path.
@@ -126,13 +127,13 @@ upgrade: binaries parts ## Upgrade from an earlier version to this one and back,
 
 .PHONY: build
 build: ## Build holdfast and the kubectl plugin
-	go build $(HOLDFAST)
+	go build -trimpath $(HOLDFAST)
 
 .PHONY: parts
 parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
 	@$(PROGRESS) "holdfast and its plugin" go build -v $(HOLDFAST)
-	@$(PROGRESS) "sandbox and demo" go build -v -trimpath -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
-	@cd test/machineapi && $(PROGRESS) machine-api go build -v -trimpath -o $(BIN)/machine-api .
+	@$(PROGRESS) "sandbox and demo" go build -v -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
+	@cd test/machineapi && $(PROGRESS) machine-api go build -v -o $(BIN)/machine-api .
 
 .PHONY: binaries
 binaries: ## Build the control plane's parts, kubectl, etcd, etcdctl and etcdutl (minutes the first time)
@@ -144,7 +145,7 @@ docs-check: ## Hold the documentation against the code: links, flags, names, com
 
 .PHONY: race
 race: binaries parts ## Run the race detector over everything that is concurrent (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
+	CGO_ENABLED=1 go test -race -vet=off -timeout 30m -p 4 ./internal/... ./webhooks/... ./cmd/...
 
 # Packages whose tests need no built Kubernetes and take seconds.
 QUICK := ./internal/quorum ./internal/admission ./internal/machineset ./internal/membership ./test/decisions ./internal/hostenv ./internal/machineapi ./internal/snapshotfile ./internal/audit ./internal/report ./internal/etcdcert \
@@ -183,7 +184,7 @@ BENCH_FLAGS ?=
 .PHONY: bench
 bench: binaries parts set-operator ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
 	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
-	go build -trimpath -o $(BIN)/ ./test/bench
+	go build -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 
 CHAOS_SEED   ?= $(shell date +%s)

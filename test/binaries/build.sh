@@ -40,7 +40,7 @@ done
 [ ${#missing[@]} -gt 0 ] || exit 0
 echo "Building the control plane (Kubernetes ${kubernetes#v}) from Go modules. The first time this takes about 5 minutes on two cores, and the parts after it 3; later it is cached."
 for name in "${missing[@]}"; do
-  "$progress" "$name" env CGO_ENABLED=0 go build -v -trimpath -ldflags "-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor" \
+  "$progress" "$name" env CGO_ENABLED=0 go build -v -ldflags "-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor" \
     -o "$out/$name.new" "${package[$name]}"
   mv "$out/$name.new" "$out/$name"
 done

@@ -65,7 +65,7 @@ func newTools(t *testing.T) *tools {
 		t.Fatalf("%s: %v", recordFile, err)
 	}
 	built := filepath.Join(k.root, "bin", "docs-check") + string(filepath.Separator)
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", built, "./cmd/holdfast", "./cmd/kubectl-holdfast")
+	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "grpcnotrace", "-o", built, "./cmd/holdfast", "./cmd/kubectl-holdfast")
 	build.Dir = k.root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build holdfast and the plugin: %v\n%s", err, out)

@@ -31,6 +31,6 @@ rm -rf "$out"
 mkdir -p "$out/src"
 trap 'rm -rf "$out/src"' EXIT
 git archive "$commit" -- . | tar -x -C "$out/src"
-(cd "$out/src" && go build -trimpath -o "$out/" ./cmd/holdfast ./cmd/kubectl-holdfast)
+(cd "$out/src" && go build -o "$out/" ./cmd/holdfast ./cmd/kubectl-holdfast)
 rm -rf "$out/src/deploy/image" # a module of its own
 mv "$out/src/deploy" "$out/deploy"

@@ -11,7 +11,7 @@ for name in prometheus promtool; do
   fi
   echo "building $name (minutes the first time, then cached)"
   started=$SECONDS
-  CGO_ENABLED=0 go build -trimpath -tags remove_all_sd -ldflags "-s -w" -o "$out/$name.new" "github.com/prometheus/prometheus/cmd/$name"
+  CGO_ENABLED=0 go build -tags remove_all_sd -ldflags "-s -w" -o "$out/$name.new" "github.com/prometheus/prometheus/cmd/$name"
   mv "$out/$name.new" "$out/$name"
   echo "  $name: built in $((SECONDS - started)) s"
 done

@@ -33,6 +33,19 @@ const inNamespace = "HOLDFAST_TEST_NETWORK_NAMESPACE"
 func TestPartition(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
+	partition(t, sandbox.Options{HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+}
+
+// TestPartitionGuard has that in guard mode, with two replicas: who changes members is the stand-in for cluster-etcd-operator, by gates and
+// delays of its own.
+func TestPartitionGuard(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	partition(t, sandbox.Options{Mode: "guard", HoldfastReplicas: 2})
+}
+
+func partition(t *testing.T, options sandbox.Options) {
+	t.Helper()
 	if os.Getenv(inNamespace) == "" {
 		if !runInNamespace(t) {
 			t.Skip("network namespaces are not permitted here")
@@ -40,8 +53,12 @@ func TestPartition(t *testing.T) {
 		return
 	}
 	upLoopback(t)
-	c := start(t, sandbox.Options{Replicas: 3, HoldfastArgs: []string{"--member-dead-timeout=3s"}})
+	options.Replicas = 3
+	c := start(t, options)
 	c.watch(t, 2)
+	if options.Mode == "guard" {
+		c.operates(t)
+	}
 	c.atRest(t)
 
 	// One that is not to be replaced. Nothing is lost, and the replacement completes.
@@ -86,17 +103,20 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-// logs waits until Holdfast's log has a text.
+// logs waits until a replica's log has a text.
 func (c *cluster) logs(t *testing.T, text string) {
 	t.Helper()
-	file, err := c.Holdfast.Log()
-	must(t, err)
 	eventually(t, slowly, "Holdfast's log to say "+text, func(context.Context) error {
-		log, err := os.ReadFile(file)
-		if err == nil && !bytes.Contains(log, []byte(text)) {
-			err = errors.New("it does not yet")
+		for _, replica := range c.Holdfasts() {
+			file, err := replica.Log()
+			if err != nil {
+				return err
+			}
+			if log, err := os.ReadFile(file); err != nil || bytes.Contains(log, []byte(text)) {
+				return err
+			}
 		}
-		return err
+		return errors.New("it does not yet")
 	})
 }
 
