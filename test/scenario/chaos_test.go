@@ -24,9 +24,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/custodian"
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
@@ -63,7 +63,7 @@ func chaos(t *testing.T, options sandbox.Options) {
 	c := start(t, options)
 	c.watch(t, 2)
 	if options.Mode == "guard" {
-		c.operates(t)
+		sandboxtest.Operate(t, c.Sandbox, 3)
 	}
 	c.registers(t, uint64(seed))
 	c.atRest(t)
@@ -80,23 +80,6 @@ func chaos(t *testing.T, options sandbox.Options) {
 	for _, what := range slices.Sorted(maps.Keys(made)) {
 		t.Logf("%4d %s", made[what], what)
 	}
-}
-
-// operates runs a stand-in for cluster-etcd-operator until the test ends.
-func (c *cluster) operates(t *testing.T) {
-	t.Helper()
-	etcd, err := c.EtcdClient(c.Endpoints()...)
-	must(t, err)
-	o, err := custodian.New(c.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: int(c.desired.Load()), Resync: time.Minute, Revision: 3 * time.Second})
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var work sync.WaitGroup
-	work.Go(func() { _ = o.Run(ctx, glimpse) }) // the last that its controllers failed with
-	t.Cleanup(func() {
-		cancel()
-		work.Wait()
-		_ = etcd.Close()
-	})
 }
 
 func chaosNumber(t *testing.T, name string, otherwise int) int {

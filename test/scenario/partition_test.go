@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/test/sandbox"
+	"github.com/holdfast-dev/holdfast/test/sandbox/sandboxtest"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
@@ -57,7 +58,7 @@ func partition(t *testing.T, options sandbox.Options) {
 	c := start(t, options)
 	c.watch(t, 2)
 	if options.Mode == "guard" {
-		c.operates(t)
+		sandboxtest.Operate(t, c.Sandbox, 3)
 	}
 	c.atRest(t)
 

@@ -42,11 +42,16 @@ type cluster struct {
 	scratch string // for kubectl's files
 
 	machineAPI client.Client
+	operator   client.Client
+	once       bool // each row is sent once: dry if it may only be dry
 }
 
-func start(t *testing.T) *cluster {
+func start(t *testing.T, mode string) *cluster {
 	t.Helper()
-	s := sandboxtest.Start(t, sandbox.Options{HoldfastReplicas: 2})
+	s := sandboxtest.Start(t, sandbox.Options{HoldfastReplicas: 2, Mode: mode})
+	if mode == "guard" {
+		sandboxtest.Operate(t, s, len(masters()))
+	}
 	c := &cluster{Sandbox: s, scratch: t.TempDir()}
 	var err error
 	if c.kubectl, err = assets.Path("kubectl"); err != nil {
@@ -54,6 +59,7 @@ func start(t *testing.T) *cluster {
 	}
 	c.admin, _ = c.as(t, sandbox.Admin)
 	c.machineAPI, _ = c.as(t, sandbox.MachineAPI)
+	c.operator, _ = c.as(t, sandbox.EtcdOperator)
 	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
 		for _, name := range masters() {
 			if m := machineapi.Machine(c.get(ctx, t, name)); !m.Protected() || len(m.OwnEvidence().MemberIDs) == 0 {

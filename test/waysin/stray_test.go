@@ -33,12 +33,20 @@ func (c *cluster) stray(ctx context.Context, labels map[string]string, finalizer
 		if err := c.delete(ctx, m); err != nil {
 			return err
 		}
-		err := c.admin.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-		if err := client.IgnoreNotFound(err); err != nil {
-			return fmt.Errorf("take the finalizers off Machine %s: %w", m.Name, err)
+		err := c.bare(ctx, m)
+		if err == nil {
+			err = client.IgnoreNotFound(c.admin.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		}
+		if err != nil {
+			return fmt.Errorf("take hooks and finalizers off Machine %s: %w", m.Name, err)
 		}
 		return nil
 	}, nil
+}
+
+// bare takes off what a deleting Machine that hosts nothing has of hooks. In guard mode cluster-etcd-operator may have put its own on it before.
+func (c *cluster) bare(ctx context.Context, m *machinev1beta1.Machine) error {
+	return client.IgnoreNotFound(c.operator.Patch(ctx, m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"lifecycleHooks":null}}`))))
 }
 
 // delete deletes a Machine, if it is there. One that has come to be the control plane's is not deleted before the machine
@@ -111,7 +119,7 @@ func onLeaving(send sender) sender {
 		if err := r.admin.Delete(ctx, m); err != nil {
 			return nil, fmt.Errorf("delete Machine %s: %w", m.Name, err)
 		}
-		if err := r.admin.Get(ctx, client.ObjectKeyFromObject(m), m); err != nil {
+		if err := r.bare(ctx, m); err != nil {
 			return nil, fmt.Errorf("deleting Machine %s: %w", m.Name, err)
 		}
 		about := *r
