@@ -308,7 +308,26 @@ func (f *fixture) testRecords(t *testing.T) {
 		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
 			denied(user+" creates "+name, f.client(t, user, nil).Create(t.Context(), record(c.in, name)), true)
 		}
-		must(t, f.client(t, holdfast, nil).Create(t.Context(), record(c.in, name)))
+		made := record(c.in, name)
+		made.Data, made.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
+		made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "o", UID: "u"}}
+		must(t, f.client(t, holdfast, nil).Create(t.Context(), made))
+		stored := record(c.in, name)
+		must(t, f.direct.Get(t.Context(), client.ObjectKeyFromObject(stored), stored))
+		for what, change := range map[string]func(*corev1.ConfigMap){
+			"writes it as it is": func(*corev1.ConfigMap) {}, // as the migration to another encryption key does
+			"gives it an owner":  func(m *corev1.ConfigMap) { m.OwnerReferences[0].Name = "gone" },
+			"adds data":          func(m *corev1.ConfigMap) { m.BinaryData = map[string][]byte{"zz": {0}} },
+			"labels it":          func(m *corev1.ConfigMap) { m.Labels = map[string]string{"a": "b"} },
+			"annotates it":       func(m *corev1.ConfigMap) { m.Annotations["a"] = "b" },
+			"keeps it":           func(m *corev1.ConfigMap) { m.Finalizers = []string{"example.com/a"} },
+		} {
+			next := stored.DeepCopy()
+			change(next)
+			for _, user := range []string{person, gitops} {
+				denied(user+" "+what+": "+name, f.client(t, user, nil).Update(t.Context(), next.DeepCopy(), client.DryRunAll), what != "writes it as it is")
+			}
+		}
 		for _, user := range []string{person, admin, gitops, deployer, machineAPI} {
 			denied(user+" writes "+name, f.client(t, user, nil).Patch(t.Context(), record(c.in, name), garble), true)
 		}

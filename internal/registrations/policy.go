@@ -53,7 +53,8 @@ func Policies(o Options) []any {
 // recordsPolicy is the rule own-records: what Holdfast wrote down of members and of released Machines counts when it decides,
 // people read the ring that it tells, hosts start etcd from what it publishes, and the quorum guard's budget counts every pod
 // with the guard's label. So nobody else writes these. A person may delete a ConfigMap, as may what ends a namespace: Holdfast
-// makes it anew from what it sees. Anybody may delete or evict a pod.
+// makes it anew from what it sees. Anybody may write one as it is, as the migration to another storage version or encryption key does. Anybody
+// may delete or evict a pod.
 func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
 	const (
 		object = "(request.operation == 'DELETE' ? oldObject : object)"
@@ -69,7 +70,9 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 	}
 	slices.Sort(in)
 	mine := []string{all("(request.resource.resource == 'configmaps')", "(request.namespace + '/' + "+record+" in "+list(own)+")",
-		not(all(operation("DELETE"), person(&o.Identities))))}
+		not(all(operation("DELETE"), person(&o.Identities))),
+		not(all(operation("UPDATE"), same(".?data", "{}"), same(".?binaryData", "{}"), same(".?immutable", "false"), same(".metadata.?labels", "{}"),
+			same(".metadata.?annotations", "{}"), same(".metadata.?ownerReferences", "[]"), same(".metadata.?finalizers", "[]"))))}
 	rules := []admissionregistrationv1.NamedRuleWithOperations{ruleFor("configmaps", onCreate, onUpdate, onDelete)}
 	if o.QuorumGuard {
 		mine = append(mine, all("(request.resource.resource == 'pods')", "(request.namespace == "+quote(o.EtcdNamespace)+")",
@@ -93,6 +96,11 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: slices.Compact(in)},
 	}}
 	return p
+}
+
+// same reports whether an update leaves a field as it is, which is none where it is not set.
+func same(field, none string) string {
+	return fmt.Sprintf("(object%s.orValue(%s) == oldObject%[1]s.orValue(%[2]s))", field, none)
 }
 
 // guardPod reports whether a pod carries the label that the quorum guard's budget selects.

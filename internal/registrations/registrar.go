@@ -207,6 +207,8 @@ func (k *Registrar) check(ctx context.Context, key string) {
 			there, err = k.reconcile(ctx, &o, there)
 		}
 		k.report(&o, there, err == nil)
+	} else if apierrors.IsForbidden(err) { // that lasts, and what was true before says nothing
+		k.report(&o, false, false)
 	}
 	k.kept[key].trouble.say(ctx, k.Log, err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
 	if key == validatingKey {

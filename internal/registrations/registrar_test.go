@@ -283,6 +283,15 @@ func testLooking(t *testing.T, c *cluster) {
 	if got := missing(); len(got) > 0 {
 		t.Errorf("missing: %q", got)
 	}
+	// What may not be read any more is not known to be there.
+	api := k.API
+	k.API = interceptor.NewClient(c.api, interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "webhooks"}, key.Name, errors.New("no role"))
+	}})
+	if got := missing(); len(got) != 13 {
+		t.Errorf("missing while none may be read: %q", got)
+	}
+	k.API = api
 	for _, o := range k.objects() {
 		c.get(t, o)
 		switch config := o.live.(type) {

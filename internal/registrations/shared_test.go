@@ -3,6 +3,12 @@ package registrations
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +33,7 @@ func TestShared(t *testing.T) {
 	c := startCluster(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"tokens": testTokens, "deleted": testSharedDeleted, "garbled": testSharedGarbled, "immutable": testSharedImmutable, "a CA before": testCABefore,
-		"a forged CA": testForgedCA, "an unusable CA": testUnusableCA,
+		"a forged CA": testForgedCA, "an unusable CA": testUnusableCA, "a CA of later": testEarlyCA,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)
@@ -273,7 +279,26 @@ func bundlesOf(c *cluster, t *testing.T, o object) (bundles [][]byte, ok bool) {
 
 // testUnusableCA: a CA in an immutable Secret that nobody can use does not keep a replica that starts from serving.
 func testUnusableCA(t *testing.T, c *cluster) {
-	secret := &corev1.Secret{Immutable: new(true), Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("x")}}
+	c.replaces(t, &corev1.Secret{Immutable: new(true), Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("x")}})
+}
+
+// testEarlyCA: nor does one that was made where the clock was weeks ahead.
+func testEarlyCA(t *testing.T, c *cluster) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	ahead := time.Now().AddDate(0, 0, 20)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ahead, NotAfter: ahead.AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	must(t, err)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	c.replaces(t, &corev1.Secret{Data: map[string][]byte{"tls.crt": ca, "ca.crt": ca, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})}})
+}
+
+// replaces has a replica start with that CA's Secret, and waits until it serves by another.
+func (c *cluster) replaces(t *testing.T, secret *corev1.Secret) {
+	t.Helper()
 	secret.Namespace, secret.Name = ourPlace, "holdfast-webhook-ca"
 	must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), secret.DeepCopy())))
 	must(t, c.api.Create(t.Context(), secret))
