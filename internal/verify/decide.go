@@ -133,8 +133,19 @@ func unknown(f Facts) Decision {
 			return Decision{VerdictFresh, fmt.Sprintf("The ring is new, and this host (%s) is among its first members.", f.PeerURL), ""}
 		}
 	case HoldingNoLog, HoldingGarbled:
+		return wait("%s, and %s. If no member ever ran on this host, as after a first start of etcd that failed, move the data directory aside.", silence, here(f.Disk))
 	}
 	return wait("%s, and there are no data of an expected member here.", silence)
+}
+
+// here says what is on the disk.
+func here(d Disk) string {
+	return map[Holding]string{
+		HoldingNothing: "no data are here",
+		HoldingData:    fmt.Sprintf("the data here are those of member %x", d.Member),
+		HoldingNoLog:   "the data here hold no write-ahead log in member/wal; if etcd has its log elsewhere, say where (--wal-dir)",
+		HoldingGarbled: fmt.Sprintf("the data here do not say whose they are (%s)", d.Why),
+	}[d.Holding]
 }
 
 // own decides for a member whose ID the data here have. That is not enough: a snapshot that is restored
@@ -239,12 +250,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 			return wait("%s.", why)
 		}
 	}
-	here := map[Holding]string{
-		HoldingNothing: "no data are here",
-		HoldingData:    fmt.Sprintf("the data here are those of member %x", f.Disk.Member),
-		HoldingNoLog:   "the data here hold no write-ahead log in member/wal; if etcd has its log elsewhere, say where (--wal-dir)",
-		HoldingGarbled: fmt.Sprintf("the data here do not say whose they are (%s)", f.Disk.Why),
-	}[f.Disk.Holding]
+	here := here(f.Disk)
 	// A member tells its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
 		return refuse(fmt.Sprintf("Put its data back in place. If they are lost, delete the Machine, or remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),

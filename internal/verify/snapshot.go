@@ -69,16 +69,8 @@ func (s *Snapshot) Run(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	is := struct{ Listed, IsLearner bool }{} // as what the database lists the member
-	if err := viewDatabase(d.dir, func(tx *bbolt.Tx) error {
-		if members := tx.Bucket([]byte("members")); members != nil {
-			if text := members.Get([]byte(strconv.FormatUint(uint64(disk.Member), 16))); text != nil {
-				is.Listed = true
-				return json.Unmarshal(text, &is)
-			}
-		}
-		return nil
-	}); err != nil {
+	voter, err := votes(d.dir, disk.Member)
+	if err != nil {
 		return err
 	}
 	unlock, err := lockData(d)
@@ -91,7 +83,7 @@ func (s *Snapshot) Run(ctx context.Context) error {
 		return err
 	}
 	_ = log.Close() // of one that is open for reading it is always an error
-	if err := log.judge(disk.Member, at.Index, is.Listed && !is.IsLearner); err != nil {
+	if err := log.judge(disk.Member, at.Index, voter); err != nil {
 		return err
 	}
 	s.say("Member %x of cluster %x: its log goes up to term %d, index %d.", disk.Member, disk.Cluster, log.term, log.index)
@@ -223,6 +215,25 @@ func (l *logFrom) judge(member quorum.MemberID, applied uint64, voter bool) erro
 		}
 	}
 	return nil
+}
+
+// votes reports whether a member is a voter by its own database: by what raft knew last, or as listed there. etcd before 3.5.20 kept listing a
+// learner that it had promoted as one (etcd issue 19557).
+func votes(dir string, member quorum.MemberID) (votes bool, err error) {
+	var raft struct{ Voters []uint64 }
+	var listed *struct{ IsLearner bool }
+	read := func(tx *bbolt.Tx, bucket, key string, into any) error {
+		if b := tx.Bucket([]byte(bucket)); b != nil {
+			if text := b.Get([]byte(key)); text != nil {
+				return json.Unmarshal(text, into)
+			}
+		}
+		return nil
+	}
+	err = viewDatabase(dir, func(tx *bbolt.Tx) error {
+		return errors.Join(read(tx, "meta", "confState", &raft), read(tx, "members", strconv.FormatUint(uint64(member), 16), &listed))
+	})
+	return slices.Contains(raft.Voters, uint64(member)) || listed != nil && !listed.IsLearner, err
 }
 
 // apply runs etcd on a data directory, as a ring of that member alone, until it has applied its log. It listens in that

@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -185,6 +188,41 @@ func TestSnapshot(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(now.Members).To(HaveLen(1))
 	g.Expect(now.Header.GetClusterId()).NotTo(Equal(old.Header.GetClusterId()))
+}
+
+// TestSnapshotOfPromoted: etcd before 3.5.20 kept listing a member as a learner in its database that it had promoted. Raft knew better.
+func TestSnapshotOfPromoted(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := startRing(t, 1)
+	r.put(t, "k", 5)
+	m := r.Members[0]
+	g.Expect(m.Stop()).To(Succeed())
+	disk, err := readDisk(dataIn(m.Spec().DataDir(), ""))
+	g.Expect(err).NotTo(HaveOccurred())
+	relist := func(change func(tx *bbolt.Tx, listed map[string]any)) {
+		db, err := bbolt.Open(filepath.Join(m.Spec().DataDir(), "member", "snap", "db"), 0o600, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(db.Update(func(tx *bbolt.Tx) error {
+			members, key, listed := tx.Bucket([]byte("members")), []byte(strconv.FormatUint(uint64(disk.Member), 16)), map[string]any{}
+			g.Expect(json.Unmarshal(members.Get(key), &listed)).To(Succeed())
+			change(tx, listed)
+			text, err := json.Marshal(listed)
+			return errors.Join(err, members.Put(key, text))
+		})).To(Succeed())
+		g.Expect(db.Close()).To(Succeed())
+	}
+	relist(func(_ *bbolt.Tx, listed map[string]any) { listed["isLearner"] = true })
+	old, err := assets.Before("etcd", "3.6")
+	g.Expect(err).NotTo(HaveOccurred())
+	s, _ := snapshotOf(t, m)
+	s.DryRun = !old // what reads members from there would not start on them
+	g.Expect(s.Run(t.Context())).To(Succeed())
+	relist(func(tx *bbolt.Tx, _ map[string]any) {
+		g.Expect(tx.Bucket([]byte("meta")).Put([]byte("confState"), []byte(`{"learners":[1]}`))).To(Succeed())
+	})
+	s, _ = snapshotOf(t, m)
+	g.Expect(s.Run(t.Context())).To(MatchError(ContainSubstring("is a learner, or was removed")))
 }
 
 // TestSnapshotOfTail: what the member does not know to be committed is taken, with a change of members in it, and up to its own removal.
