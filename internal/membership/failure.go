@@ -61,7 +61,7 @@ func AlarmNotes(r *quorum.Ring) (notes []Note) {
 		}
 	}
 	if full != nil {
-		notes = append(notes, Note{ReasonEtcdNoSpace, "", fmt.Sprintf("etcd has run out of space (alarm %s of %s) and refuses every write, so nothing is changed. Once there is space again, by etcdctl defrag --cluster, "+
+		notes = append(notes, Note{ReasonEtcdNoSpace, "", fmt.Sprintf("etcd has run out of space (alarm %s of %s) and refuses every write, so nothing is changed. Once there is space again, by etcdctl compaction and etcdctl defrag --cluster, "+
 			"or by a larger --quota-backend-bytes: etcdctl alarm disarm (docs/alerts.md)", quorum.AlarmNoSpace, strings.Join(full, ", "))})
 	}
 	if corrupt != nil {

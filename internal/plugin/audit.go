@@ -161,23 +161,26 @@ func (o *auditOptions) read(ctx context.Context, t terminal, files []string) (en
 // stdin is the FILE that means standard input.
 const stdin = "-"
 
+// readFiles reads all files that can be read, and says what is wrong with the others.
 func readFiles(ctx context.Context, t terminal, files []string, each func(audit.Entry)) error {
 	var sum audit.Tally
+	var failed []error
 	for _, path := range files {
 		in, name, err := t.open(path)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		bad := sum.Bad
 		if err := errors.Join(readRecords(ctx, in, each, &sum), in.Close()); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
+			failed = append(failed, fmt.Errorf("read %s: %w", name, err))
 		}
 		if bad = sum.Bad - bad; bad > 0 {
 			fmt.Fprintf(t.err, "%s: left out %d lines that are no audit events\n", name, bad)
 		}
 	}
 	if sum.Bad > 0 && sum.Ours+sum.Foreign == 0 {
-		return fmt.Errorf("there is no audit event in %s", strings.Join(files, ", "))
+		failed = append(failed, fmt.Errorf("there is no audit event in %s", strings.Join(files, ", ")))
 	}
-	return nil
+	return errors.Join(failed...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -230,9 +231,17 @@ func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("read %s %s: %w", kind, registrations.Name, err)
 		}
 	}
-	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(registrations.Options{MachineNamespace: c.namespace, Enforcement: enforcement}))
+	options := registrations.Options{MachineNamespace: c.namespace, Enforcement: enforcement}
+	mode, err := c.modeOf(ctx, c.readRingReport(ctx))
+	if err != nil {
+		return "", err
+	}
+	if mode == quorum.ModeFull {
+		options.EtcdNamespace = etcdNamespace
+	}
+	there, want := webhooksOf(&mutating, &validating), webhooksOf(registrations.Registrations(options))
 	var until time.Time
-	for _, name := range []string{registrations.RepairWebhook, registrations.ClosedWebhook, registrations.OpenWebhook, registrations.HomeWebhook} {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
 		w, found := there[name]
 		wanted, ends := want[name], caEnds(w.ClientConfig.CABundle)
 		switch changed := narrowed(&w, &wanted); {
@@ -257,18 +266,24 @@ func (c *cluster) checkRegistrations(ctx context.Context) (string, error) {
 }
 
 func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
-	for _, p := range policies() {
-		switch err := c.Get(ctx, client.ObjectKey{Name: p.name}, p.object()); {
+	e, err := c.enforcement(ctx)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", err
+	}
+	for _, object := range registrations.Policies(registrations.Options{MachineNamespace: c.namespace, Enforcement: e, Identities: identities()}) {
+		want := object.(client.Object)
+		got, ok := want.DeepCopyObject().(client.Object)
+		what := fmt.Sprintf("%s %s", want.GetObjectKind().GroupVersionKind().Kind, want.GetName())
+		switch err := c.Get(ctx, client.ObjectKeyFromObject(want), got); {
 		case apierrors.IsNotFound(err):
-			return "", isWrong("%s is missing; Holdfast makes it anew if it is running", p)
+			return "", isWrong("%s is missing; Holdfast makes it anew if it is running", what)
 		case err != nil:
-			return "", fmt.Errorf("read %s: %w", p, err)
+			return "", fmt.Errorf("read %s: %w", what, err)
+		case !ok || weakened(got, want):
+			return "", isWrong("%s is not as this plugin expects it. Somebody changed it, and Holdfast puts it back if it is running; or Holdfast is of another version than the plugin", what)
 		}
 	}
-	switch e, err := c.enforcement(ctx); {
-	case err != nil:
-		return "", err
-	case e != admission.Enforce:
+	if e != admission.Enforce {
 		return "", isWrong("Holdfast runs with --enforcement=%s: %w", e, errReports)
 	}
 	return "the admission policies are installed and enforced (--enforcement=enforce)", nil

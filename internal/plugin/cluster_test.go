@@ -205,7 +205,7 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 func registered() []client.Object { return registeredTo(admission.Enforce) }
 
 func registeredTo(e admission.Enforcement) []client.Object {
-	o := registrations.Options{Enforcement: e, URL: "https://127.0.0.1:9443", CABundle: caUntil(noon().AddDate(0, 3, 0)), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", Identities: identities()}
+	o := registrations.Options{Enforcement: e, URL: "https://127.0.0.1:9443", CABundle: caUntil(noon().AddDate(0, 3, 0)), MachineNamespace: defaultNamespace, HoldfastNamespace: "holdfast-system", EtcdNamespace: etcdNamespace, Identities: identities()}
 	mutating, validating := registrations.Registrations(o)
 	objects := []client.Object{mutating, validating}
 	for _, policy := range registrations.Policies(o) {

@@ -56,7 +56,7 @@ kubectl delete machine MACHINE --dry-run=server`,
 }
 
 func (v *view) explain(out io.Writer, m *quorum.Machine) {
-	fmt.Fprintf(out, "Machine %s %s\n", m.Name, v.standing(m))
+	fmt.Fprintf(out, "Machine %s %s\n", m.Name, plain(v.standing(m)))
 	if strings.HasPrefix(v.guard, notInForce) {
 		indented(out, "But the guard is "+v.guard)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
 // TestCheck: what check says of a guard that is in force, and of each thing that it needs and lacks.
@@ -95,6 +96,24 @@ func TestCheck(t *testing.T) {
 	byRule := narrowed(func(w *admissionregistrationv1.ValidatingWebhook) {
 		w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Delete}
 	})
+	weak := map[string]client.Object{}
+	for _, o := range registered() {
+		switch o := o.(type) {
+		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+			o.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+			if o.Name == registrations.MachinePolicy {
+				o.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny, admissionregistrationv1.Audit}
+				o.Spec.MatchResources = &admissionregistrationv1.MatchResources{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"guard": "on"}}}
+			}
+			weak["binding "+o.Name] = o
+		case *admissionregistrationv1.ValidatingAdmissionPolicy:
+			o.Spec.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+			if o.Name == registrations.StatusPolicy {
+				o.Spec.FailurePolicy, o.Spec.Validations = ptr.To(admissionregistrationv1.Fail), o.Spec.Validations[1:]
+			}
+			weak["policy "+o.Name] = o
+		}
+	}
 	for name, c := range map[string]struct {
 		args    string
 		objects []client.Object
@@ -116,6 +135,10 @@ func TestCheck(t *testing.T) {
 		"check-object":       {args: "check", objects: []client.Object{byObject}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-rule":         {args: "check", objects: []client.Object{byRule}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-policy":       {args: "check", funcs: without("ValidatingAdmissionPolicyBinding", "holdfast-machines"), status: 1},
+		"check-binding":      {args: "check", objects: []client.Object{weak["binding "+registrations.StatusPolicy]}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-bound":        {args: "check", objects: []client.Object{weak["binding "+registrations.MachinePolicy]}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-policy-open":  {args: "check", objects: []client.Object{weak["policy "+registrations.RecordsPolicy]}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
+		"check-policy-less":  {args: "check", objects: []client.Object{weak["policy "+registrations.StatusPolicy]}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-warn":         {args: "check", objects: registeredTo(admission.Warn), funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"check-audit":        {args: "check", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"check-audit-wait":   {args: "check --wait --timeout 1h", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -64,19 +65,27 @@ func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	fmt.Fprintln(t.out, "Stopping Holdfast's replicas")
-	if err := u.halt(ctx); err != nil {
-		return err
+	if !o.dryRun { // who may not remove what refuses requests must not stop who answers them
+		trial := *u
+		trial.dryRun, trial.t.out = true, io.Discard
+		if err := trial.remove(ctx, gone); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
 	}
-	fmt.Fprintln(t.out, "Removing the registrations")
-	if err = u.remove(ctx, gone); err == nil && !o.dryRun {
+	fmt.Fprintln(t.out, "Stopping Holdfast's replicas")
+	err = u.halt(ctx)
+	if err == nil {
+		fmt.Fprintln(t.out, "Removing the registrations")
+		err = u.remove(ctx, gone)
+	}
+	if err == nil && !o.dryRun {
 		err = u.stayAway(ctx, gone)
 	}
 	if err != nil && len(u.dead) > 0 {
-		return fmt.Errorf("%w. A replica that still runs puts registrations back: %s", err, lingering(u.dead))
+		err = fmt.Errorf("%w. A replica that still runs puts registrations back: %s", err, lingering(u.dead))
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%w. Registrations that are left refuse requests while no replica answers: run this command again, or switch Holdfast on: %s", err, u.on())
 	}
 	if o.dryRun {
 		fmt.Fprintln(t.out, "A trial: nothing was changed.")
@@ -87,8 +96,16 @@ func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 	if err := u.stillHeld(ctx, o.policies); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "To switch it on again:\n  kubectl -n %s scale deployment holdfast --replicas %d\n  kubectl holdfast check --wait\n", u.holdfast, cmp.Or(u.replicas, 2))
+	for i := range u.dead {
+		fmt.Fprintf(t.out, "Once Node %s answers again, run this command again: a replica that still runs there puts registrations back as it ends.\n", plain(u.dead[i].Spec.NodeName))
+	}
+	fmt.Fprintf(t.out, "To switch it on again:\n  %s\n  kubectl holdfast check --wait\n", u.on())
 	return nil
+}
+
+// on is the command that switches Holdfast on.
+func (u *uninstalling) on() string {
+	return fmt.Sprintf("kubectl -n %s scale deployment holdfast --replicas %d", u.holdfast, cmp.Or(u.replicas, 2))
 }
 
 // stayAway fails if the Deployment was scaled up again, or one of the parts came back: a replica that still runs takes some seconds for it.
@@ -117,6 +134,10 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 	if err != nil {
 		return err
 	}
+	alone, err := u.ownsHook(ctx)
+	if err != nil {
+		return err
+	}
 	for i := range all {
 		m := machineapi.Machine(&all[i])
 		at := slices.IndexFunc(all[i].Spec.LifecycleHooks.PreTerminate, func(h machinev1beta1.LifecycleHook) bool { return h.Name == quorum.LatchName })
@@ -126,6 +147,11 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 		before := ""
 		if !policies {
 			before = ", and kubectl holdfast off --policies was run"
+		}
+		if alone && m.Hook == quorum.EntryOurs {
+			fmt.Fprintf(u.t.out, "Machine %s is being deleted, and hook and latch hold it until Holdfast is on again: nobody else takes its member out of etcd. To let it go without, once etcdctl member list shows no member on it%s, take both off:\n"+
+				"  kubectl -n %s edit machine %[1]s\n", plain(m.Name), before, u.namespace)
+			continue
 		}
 		listed := ""
 		if m.Hook == quorum.EntryAbsent {

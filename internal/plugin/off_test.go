@@ -3,13 +3,16 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	configv1 "github.com/openshift/api/config/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -46,6 +49,9 @@ func TestOff(t *testing.T) {
 		}
 		return c.Delete(ctx, o, options...)
 	}
+	forbidden := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "validatingwebhookconfigurations"}, "holdfast", errors.New("no"))
+	}
 	for name, c := range map[string]struct {
 		args    string
 		objects []client.Object
@@ -55,10 +61,13 @@ func TestOff(t *testing.T) {
 		"off":          {args: " --yes"},
 		"off-policies": {args: " --yes --policies"},
 		"off-dry-run":  {args: " --dry-run"},
-		"off-lingers":  {args: " --yes --timeout 500ms", objects: []client.Object{pod("node-2")}, status: 1},
-		"off-dead":     {args: " --yes", objects: []client.Object{dead, pod("dead")}},
-		"off-returns":  {args: " --yes --timeout 2s", objects: []client.Object{dead, pod("dead")}, funcs: interceptor.Funcs{Delete: returns}, status: 1},
-		"off-synced":   {args: " --yes", funcs: interceptor.Funcs{Patch: synced}, status: 1},
+		"off-guard":    {args: " --yes --mode guard"},
+		// Nothing is stopped then.
+		"off-forbidden": {args: " --yes", funcs: interceptor.Funcs{Delete: forbidden}, status: 1},
+		"off-lingers":   {args: " --yes --timeout 500ms", objects: []client.Object{pod("node-2")}, status: 1},
+		"off-dead":      {args: " --yes", objects: []client.Object{dead, pod("dead")}},
+		"off-returns":   {args: " --yes --timeout 2s", objects: []client.Object{dead, pod("dead")}, funcs: interceptor.Funcs{Delete: returns}, status: 1},
+		"off-synced":    {args: " --yes", funcs: interceptor.Funcs{Patch: synced}, status: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := memory(t, "alice", c.funcs, append(append(installation(3), controlPlane()...), c.objects...)...)

@@ -82,7 +82,9 @@ releases Machines the way that it expects.`,
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(t.err, "kubectl holdfast: %v\n", err)
+	for n, line := range strings.Split(err.Error(), "\n") { // it may hold what somebody wrote on a Machine
+		fmt.Fprintln(t.err, map[bool]string{true: "kubectl holdfast: "}[n == 0]+plain(line))
+	}
 	switch {
 	case !runs || errors.As(err, new(usageError)):
 		return 2

@@ -8,6 +8,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // webhooksOf are those of both registrations, by name; of the mutating one, what they have in common.
@@ -47,6 +48,20 @@ func narrowed(w, want *admissionregistrationv1.ValidatingWebhook) string {
 		return fmt.Sprintf("matchConditions (%s)", names(w.MatchConditions))
 	}
 	return ""
+}
+
+// weakened reports whether a policy or its binding refuses less than is wanted, as far as that can be told: what a policy's expressions say depends
+// on Holdfast's flags.
+func weakened(got, want client.Object) bool {
+	switch want := want.(type) {
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		b, ok := got.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding)
+		return !ok || !equality.Semantic.DeepEqual(b.Spec, want.Spec)
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		p, ok := got.(*admissionregistrationv1.ValidatingAdmissionPolicy)
+		return !ok || !equality.Semantic.DeepEqual(p.Spec.FailurePolicy, want.Spec.FailurePolicy) || len(p.Spec.Validations) != len(want.Spec.Validations)
+	}
+	return true
 }
 
 // caEnds is when the last of a caBundle's certificates ends, the zero value without one that can be read.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -94,13 +95,16 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		return err
 	}
 	d := v.release(seen)
-	fmt.Fprintf(t.out, "Machine %s %s\n", name, v.standing(seen))
+	fmt.Fprintf(t.out, "Machine %s %s\n", name, plain(v.standing(seen)))
 	indented(t.out, v.hosts(seen)...)
 	if v.source != "" {
 		indented(t.out, v.source)
 	}
 	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
+	if refused(&d) && seen.Latch != quorum.EntryOurs && strings.HasPrefix(v.guard, notInForce) {
+		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it, and no override counts while the guard is %s", name, v.guard)
+	}
 	if refused(&d) && seen.Latch != quorum.EntryOurs { // a trial passes while Holdfast is down
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it; lift rule escape-hatch first, as said above", name)
 	}
@@ -131,11 +135,14 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		return err
 	}
 	then := "Holdfast takes its latch off once etcd can do without it."
-	if seen.Latch != quorum.EntryOurs {
+	switch {
+	case seen.Latch != quorum.EntryOurs:
 		then = "No latch holds it, so it is terminated then."
+	case v.reports != admission.Enforce:
+		then = fmt.Sprintf("Nothing takes its latch off: Holdfast runs with --enforcement=%s.", v.reports)
 	}
 	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. %s Follow it: kubectl holdfast explain %s. To have a replacement, also once it is gone: kubectl holdfast replace %s\n", name, then, name, name)
-	if !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
+	if v.reports != admission.Audit && !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
 		fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass, and it is in none of Holdfast's records: note who did it, when and why. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
 	}
 	return nil

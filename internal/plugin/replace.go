@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,8 +91,8 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 		return o.inSet(ctx, t, c, old)
 	}
 	if owner != nil {
-		return fmt.Errorf("Machine %s is controlled by %s %s, which may make a replacement of its own. Either have that do it: kubectl -n %s edit %s %s; or take that owner reference off the Machine and try again",
-			name, owner.Kind, owner.Name, c.namespace, strings.ToLower(owner.Kind), owner.Name)
+		return fmt.Errorf("Machine %s is controlled by %s %s, which may make a replacement of its own. Either have that do it, or take that owner reference off the Machine and try again",
+			name, owner.Kind, owner.Name)
 	}
 	next, err := o.manifest(old)
 	if err != nil {

@@ -74,7 +74,7 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	// All records, since a look before --since tells how things stood then.
 	all := auditOptions{cluster: o.cluster, steps: true}
 	entries, err := all.read(ctx, t, args)
-	if err != nil && (len(entries) == 0 || len(args) > 0) {
+	if err != nil && len(entries) == 0 {
 		return err
 	}
 	if err != nil {
@@ -83,6 +83,11 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	w := report.Wanted{From: from}
 	if len(args) == 0 {
 		w.To = t.now()
+		for i := range entries { // the hosts' clocks may be ahead of this one
+			if last := entries[i].Last(); last.After(w.To) {
+				w.To = last
+			}
+		}
 	}
 	if o.events {
 		if w.Events, err = o.ofAPI(ctx, t, entries); err != nil {

@@ -228,10 +228,11 @@ func (u *uninstalling) remove(ctx context.Context, all []part) error {
 	}
 	for _, p := range there {
 		u.say("%s", p)
+		options := []client.DeleteOption{client.PropagationPolicy(metav1.DeletePropagationBackground)}
 		if u.dryRun {
-			continue
+			options = append(options, client.DryRunAll)
 		}
-		if err := u.Delete(ctx, p.object(), client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+		if err := u.Delete(ctx, p.object(), options...); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete %s: %w", p, err)
 		}
 	}

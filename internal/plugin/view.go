@@ -102,18 +102,18 @@ func (v *view) machine(name string) (*quorum.Machine, error) {
 
 // deletion is what Holdfast would say to a DELETE of the Machine by who looks.
 func (v *view) deletion(m *quorum.Machine) admission.Decision {
-	return v.admit(admission.OperationDelete, *m, nil)
+	return v.admit(admission.OperationDelete, *m, nil, v.reports != admission.Enforce)
 }
 
-// release is what Holdfast would say to taking the Machine's hook off, by who looks.
+// release is what Holdfast would say to taking the Machine's hook off, by who looks, if it enforced that: who only reports adds no latches.
 func (v *view) release(m *quorum.Machine) admission.Decision {
 	next := *m
 	next.Hook = quorum.EntryAbsent
-	return v.admit(admission.OperationUpdate, *m, &next)
+	return v.admit(admission.OperationUpdate, *m, &next, false)
 }
 
-func (v *view) admit(operation admission.Operation, old quorum.Machine, next *quorum.Machine) admission.Decision {
-	return identities().Admit(&admission.Request{Operation: operation, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: next, Unenforced: v.reports != admission.Enforce}, v.Snapshot)
+func (v *view) admit(operation admission.Operation, old quorum.Machine, next *quorum.Machine, unenforced bool) admission.Decision {
+	return identities().Admit(&admission.Request{Operation: operation, User: v.user, Namespace: v.namespace, At: v.Now, Old: &old, New: next, Unenforced: unenforced}, v.Snapshot)
 }
 
 // role is what a member is in the ring.
