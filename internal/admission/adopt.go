@@ -85,7 +85,7 @@ func (d *deciding) admitOwners() {
 func adoptDenied(r *Request, o *quorum.Owner) []string {
 	then := "Leave that owner reference out. See which Machines it selects, and narrow that: kubectl -n " + r.Namespace + " get " + resource(o) + " " + quorum.Clip(o.Name, 80) + " -o jsonpath='{.spec.selector}'"
 	if !scales(*o) {
-		then = "Leave that owner reference out: by its UID " + quorum.Clip(o.UID, 40) + " it is a MachineSet. See which: kubectl -n " + r.Namespace + " get machinesets -o custom-columns=NAME:.metadata.name,UID:.metadata.uid"
+		then = "Leave that owner reference out: by its UID " + quorum.Clip(o.UID, 40) + " it is a MachineSet. See which: kubectl -n " + r.Namespace + " get machinesets.machine.openshift.io -o custom-columns=NAME:.metadata.name,UID:.metadata.uid"
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): %s %s may not become the controller of control-plane Machine %s.", quorum.RuleAdopt, quorum.Clip(o.Kind, 40), quorum.Clip(o.Name, 80), r.name()),

@@ -57,6 +57,6 @@ func healthCheckWarned(r *HealthCheckRequest, voters, most, can int) []string {
 	return []string{
 		fmt.Sprintf("Holdfast (%s): MachineHealthCheck %s acts while up to %d Machines are unhealthy, and etcd with %s can lose %d.", quorum.RuleHealthCheck, quorum.Clip(r.Name, 80), most, quorum.NVoters(voters), can),
 		then,
-		fmt.Sprintf(`Set maxUnhealthy to %d: kubectl -n %s patch machinehealthcheck %s --type=merge -p '{"spec":{"maxUnhealthy":%d}}'`, can, r.Namespace, quorum.Clip(r.Name, 80), can),
+		fmt.Sprintf(`Set maxUnhealthy to %d: kubectl -n %s patch machinehealthcheck.machine.openshift.io %s --type=merge -p '{"spec":{"maxUnhealthy":%d}}'`, can, r.Namespace, quorum.Clip(r.Name, 80), can),
 	}
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// kubectl is a command for the request's Machine that a person can paste.
+// kubectl is a command for the request's Machine that a person can paste. It has the API group: where Cluster API is installed too, machine is
+// its Machine.
 func (r *Request) kubectl(verb, rest string) string {
-	return strings.TrimRight(fmt.Sprintf("kubectl -n %s %s machine %s %s", r.Namespace, verb, r.name(), rest), " ")
+	return strings.TrimRight(fmt.Sprintf("kubectl -n %s %s machine.machine.openshift.io %s %s", r.Namespace, verb, r.name(), rest), " ")
 }
 
 func (r *Request) name() string {
@@ -56,7 +57,7 @@ func (r *Request) override(rule quorum.Rule) string {
 
 // watch is the command that shows how the replacement gets on.
 func (r *Request) watch() string {
-	return "kubectl -n " + r.Namespace + " get machines -w"
+	return "kubectl -n " + r.Namespace + " get machines.machine.openshift.io -w"
 }
 
 // hosted names the members that the request's Machine hosts.

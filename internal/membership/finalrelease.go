@@ -125,7 +125,7 @@ func (p *planner) noteHeld(m *quorum.Machine) {
 
 // lift is the command by which a person lets a Machine go all the same.
 func lift(m *quorum.Machine) string {
-	return fmt.Sprintf("To let it go all the same, annotate it in its namespace: kubectl annotate machine %s --overwrite %s='%s: <why>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+	return fmt.Sprintf("To let it go all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: <why>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 }
 
 // ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there, until they

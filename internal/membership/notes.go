@@ -178,14 +178,14 @@ func (p *planner) noteClaim(m *quorum.Machine, is string) {
 		if m.Deleting() {
 			lift := ""
 			if p.join.Voter(m) != nil { // it counts among the deletions
-				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine %s --overwrite %s='%[1]s: <why>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
+				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <why>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
 			}
 			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
 				"delete Machine %s to have another in its place%s", m.Name, goes.Name, by, goes.Name, lift)
 			return
 		}
 		p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s also claims the host of control-plane Machine %s (%s); it is %s, and its deletion is refused, as it would take etcd's member along; "+
-			"take it off that host, in its namespace: kubectl patch machine %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.DetachPatch())
+			"take it off that host, in its namespace: kubectl patch machine.machine.openshift.io %s %s, then its status (docs/alerts.md)", m.Name, goes.Name, by, is, m.Name, m.DetachPatch())
 	}
 }
 

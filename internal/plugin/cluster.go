@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,6 +131,18 @@ func (c *clusterFlags) config() (*rest.Config, error) {
 	return config, nil
 }
 
+// elsewhere are the flags that commands to paste need too, "" for none: those are for kubectl's current context.
+func (c *clusterFlags) elsewhere() string {
+	var flags []string
+	if c.kubeconfig != "" {
+		flags = append(flags, "--kubeconfig="+c.kubeconfig)
+	}
+	if c.overrides.CurrentContext != "" {
+		flags = append(flags, "--context="+c.overrides.CurrentContext)
+	}
+	return strings.Join(flags, " ")
+}
+
 // open connects to the cluster, and finds out who is asking.
 func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
 	out := &cluster{
@@ -173,6 +186,9 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 		return nil, unanswered(fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err))
 	case len(machines.Items) == 0 && out.namespace != defaultNamespace:
 		return nil, usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
+	}
+	if flags := c.elsewhere(); flags != "" {
+		fmt.Fprintf(t.err, "Commands to paste are for kubectl's current context; to each add %s\n", plain(flags))
 	}
 	out.observer = &observe.Observer{API: out.Client, Tries: out.Client, Namespace: out.namespace, EtcdNamespace: etcdNamespace, Clock: out.clock}
 	return out, nil

@@ -275,6 +275,7 @@ func TestCluster(t *testing.T) {
 		then   func(t *testing.T, c client.Client)
 	}{
 		"cluster-status":     {args: "status" + asked},
+		"cluster-elsewhere":  {args: "explain master-0 --context test" + asked},
 		"cluster-untold":     {args: "status"},
 		"cluster-explain":    {args: "explain master-1"},
 		"cluster-nothing":    {args: "explain master-9", status: 1},

@@ -22,7 +22,7 @@ func explainCommand(t terminal, c *clusterFlags) *cobra.Command {
 would answer if you deleted it now (or released it, if it is being deleted), and what to type.
 
 The command only reads, and decides with Holdfast's own functions and flags. The cluster's own answer, without consequences:
-kubectl delete machine MACHINE --dry-run=server`,
+kubectl delete machine.machine.openshift.io MACHINE --dry-run=server`,
 		Example: `  kubectl holdfast explain master-0
 
   # For a script: would a deletion have its way now?
@@ -211,7 +211,7 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 		case denied:
 		case !quorum.NewJoin(v.Snapshot).MayRelease(m):
 			typed = append(typed,
-				"kubectl -n "+v.namespace+" annotate machine "+m.Name+" --overwrite "+quorum.OverrideAnnotation+"='"+string(quorum.RuleEscapeHatch)+": ...'   # etcd cannot do without it: only if it must go all the same, and then",
+				"kubectl -n "+v.namespace+" annotate machine.machine.openshift.io "+m.Name+" --overwrite "+quorum.OverrideAnnotation+"='"+string(quorum.RuleEscapeHatch)+": ...'   # etcd cannot do without it: only if it must go all the same, and then",
 				release)
 		default:
 			typed = append(typed, release+"   # only if it must go without a replacement")
@@ -228,7 +228,7 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 		return []string{
 			replace + "   # a replacement first, then the deletion",
 			replace + " --instance-type ...   # the same, with another instance type",
-			"kubectl -n " + v.namespace + " delete machine " + m.Name + "   # only the deletion",
+			"kubectl -n " + v.namespace + " delete machine.machine.openshift.io " + m.Name + "   # only the deletion",
 		}
 	}
 }

@@ -150,7 +150,7 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 		}
 		if alone && m.Hook == quorum.EntryOurs {
 			fmt.Fprintf(u.t.out, "Machine %s is being deleted, and hook and latch hold it until Holdfast is on again: nobody else takes its member out of etcd. To let it go without, once etcdctl member list shows no member on it%s, take both off:\n"+
-				"  kubectl -n %s edit machine %[1]s\n", plain(m.Name), before, u.namespace)
+				"  kubectl -n %s edit machine.machine.openshift.io %[1]s\n", plain(m.Name), before, u.namespace)
 			continue
 		}
 		listed := ""
@@ -159,7 +159,7 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 		}
 		fmt.Fprintf(u.t.out, "Machine %s is being deleted, and latch %s holds it until Holdfast is on again. To let it go without, once etcdctl member list shows no member on it%s%s:\n", plain(m.Name), quorum.LatchName, listed, before)
 		path := fmt.Sprintf("/spec/lifecycleHooks/preTerminate/%d", at)
-		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.namespace, plain(m.Name), path, quorum.LatchName, path)
+		fmt.Fprintf(u.t.out, "  kubectl -n %s patch machine.machine.openshift.io %s --type=json -p '[{\"op\":\"test\",\"path\":\"%s/name\",\"value\":\"%s\"},{\"op\":\"remove\",\"path\":\"%s\"}]'\n", u.namespace, plain(m.Name), path, quorum.LatchName, path)
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func releasable(v *view, m *quorum.Machine) error {
 		}
 		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)
 	case !m.Deleting():
-		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine %s", m.Name, v.namespace, m.Name)
+		return fmt.Errorf("Machine %s is live, and only one that is being deleted is released; delete it first: kubectl -n %s delete machine.machine.openshift.io %s", m.Name, v.namespace, m.Name)
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func (r *replacing) waitRunning(ctx context.Context, by string) error {
 			return true, nil
 		case machinev1beta1.PhaseFailed:
 			why := strings.Join(strings.Fields(ptr.Deref(m.Status.ErrorMessage, "")), " ")
-			return false, fmt.Errorf("Machine %s has failed (%s); Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine %s",
+			return false, fmt.Errorf("Machine %s has failed (%s); Machine %s is as it was. Delete the failed one and try again: kubectl -n %s delete machine.machine.openshift.io %s",
 				m.Name, why, r.old.Name, r.namespace, m.Name)
 		}
 		r.say("Machine %s: %s", m.Name, phase)

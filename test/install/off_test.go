@@ -101,7 +101,7 @@ func TestOff(t *testing.T) {
 		f.Expect(f.client(sandbox.EtcdOperator).Patch(f.t.Context(), f.machine("master-0"), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)))).To(gomega.Succeed())
 		var let string
 		for line := range strings.Lines(out) {
-			if strings.Contains(line, "patch machine master-0") {
+			if strings.Contains(line, "patch machine.machine.openshift.io master-0") {
 				let = line
 			}
 		}

@@ -172,7 +172,7 @@ func TestPlugin(t *testing.T) {
 	})
 
 	t.Run("release", func(t *testing.T) {
-		c.says(t, 1, []string{"is live", "delete it first: kubectl -n openshift-machine-api delete machine master-1"}, "release", "master-1", "--reason=test", "--confirm=master-1")
+		c.says(t, 1, []string{"is live", "delete it first: kubectl -n openshift-machine-api delete machine.machine.openshift.io master-1"}, "release", "master-1", "--reason=test", "--confirm=master-1")
 		must(t, c.remove(t.Context(), "master-1"))
 		c.says(t, 2, []string{"--confirm master-1"}, "release", "master-1", "--reason=test")
 		c.comesToSay(t, []string{"Healthy voters: 3 of 3 now, 2 without this Machine", "nothing was changed"}, "release", "master-1", "--reason=test", "--dry-run")
