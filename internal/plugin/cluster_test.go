@@ -270,6 +270,7 @@ func TestCluster(t *testing.T) {
 		funcs  interceptor.Funcs
 		owned  bool
 		bare   bool // master-1 has no latch
+		warn   bool // Holdfast only reports
 		spare  bool // there is one more Machine, which has no Node yet
 		status int
 		then   func(t *testing.T, c client.Client)
@@ -295,6 +296,8 @@ func TestCluster(t *testing.T) {
 		"release-changed": {args: "release master-1 --reason ticket --confirm master-1" + asked, status: 1, then: held,
 			funcs: interceptor.Funcs{Patch: written(func(m *machinev1beta1.Machine) { m.Annotations[quorum.OverrideAnnotation] = "escape-hatch: other" })}},
 		"release-bare":        {args: "release master-1 --reason ticket --confirm master-1" + asked, bare: true, status: 1, then: unsent},
+		"release-warn":        {args: "release master-1 --reason ticket --confirm master-1" + asked, warn: true, then: latched},
+		"release-warn-bare":   {args: "release master-1 --reason ticket --confirm master-1" + asked, warn: true, bare: true, status: 1, then: unsent},
 		"release-conflict":    {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: conflicts}, status: 1, then: held},
 		"release-dry-run":     {args: "release master-1 --reason ticket --dry-run" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: held},
 		"replace-dry-run":     {args: `replace master-0 --instance-type m5.2xlarge --patch [{"op":"replace","path":"/blockDevices/0/ebs/volumeSize","value":200},{"op":"add","path":"/placement","value":{"tenancy":"dedicated"}}] --dry-run`},
@@ -324,6 +327,9 @@ func TestCluster(t *testing.T) {
 			}
 			if c.bare {
 				objects[2].(*machinev1beta1.Machine).Spec.LifecycleHooks.PreTerminate = nil
+			}
+			if c.warn {
+				objects = append(objects, registeredTo(admission.Warn)...)
 			}
 			if c.spare {
 				m := objects[0].DeepCopyObject().(*machinev1beta1.Machine)

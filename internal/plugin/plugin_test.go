@@ -134,6 +134,24 @@ func TestBadCommandLines(t *testing.T) {
 	}
 }
 
+// TestOneBadFile: a file that is cut off hides no records of the others.
+func TestOneBadFile(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "a.log.gz")
+	if err := os.WriteFile(bad, []byte("\x1f\x8bcut"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"audit", "report"} {
+		status, all, _ := cli(t, nil, command, rotated)
+		if status != 0 || all == "" {
+			t.Fatalf("%s: status %d, %q", command, status, all)
+		}
+		_, stdout, stderr := cli(t, nil, command, bad, rotated)
+		if !strings.Contains(stdout, strings.TrimSpace(all)) || !strings.Contains(stderr, bad) {
+			t.Errorf("%s: %q, not %q; stderr %q", command, stdout, all, stderr)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	dir := t.TempDir()
 	half := filepath.Join(dir, "half.log.gz")
