@@ -168,11 +168,11 @@ func (d *deciding) claimDeleted(goes *quorum.Machine, by string) []string {
 	}
 }
 
-func claimDeleteUnknown(r *Request) []string {
+func (d *deciding) claimDeleteUnknown() []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s may claim a control-plane Machine's host: Holdfast could not read the Machines.", quorum.RuleClaim, r.name()),
+		fmt.Sprintf("Refused (%s): Machine %s may claim a control-plane Machine's host: Holdfast could not read the Machines.", quorum.RuleClaim, d.name()),
 		"Its deletion would delete that host too. Try again in a few seconds; if it stays so, look into Holdfast's log.",
-		r.lift(quorum.RuleClaim),
+		d.lift(quorum.RuleClaim),
 	}
 }
 

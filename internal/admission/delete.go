@@ -23,7 +23,7 @@ func (d *deciding) admitDelete() {
 			return
 		}
 	}
-	if d.s != nil && old.ControlPlane() && !old.Finalizer && d.s.Now.Sub(old.CreatedAt) < unseenFor && d.denyUnlessLifted(quorum.RuleUnprotectedDelete, unseenText(d.Request)) {
+	if d.s != nil && old.ControlPlane() && !old.Finalizer && d.s.Now.Sub(old.CreatedAt) < unseenFor && d.denyUnlessLifted(quorum.RuleUnprotectedDelete, d.unseenText()) {
 		return
 	}
 	is, why := d.hosting()
@@ -32,7 +32,7 @@ func (d *deciding) admitDelete() {
 		return
 	}
 	if is == quorum.HostingUnknown && d.s != nil && !d.s.Ring.Known {
-		if other := d.anotherDeletion(); other != nil && d.denyUnlessLifted(quorum.RuleOneTooMany, uncountedText(d.Request, other, why)) {
+		if other := d.anotherDeletion(); other != nil && d.denyUnlessLifted(quorum.RuleOneTooMany, d.uncountedText(other, why)) {
 			return
 		}
 	}
@@ -68,7 +68,7 @@ func (d *deciding) admitStray() {
 		return
 	}
 	if d.s == nil {
-		d.denyUnlessLifted(quorum.RuleClaim, claimDeleteUnknown(d.Request))
+		d.denyUnlessLifted(quorum.RuleClaim, d.claimDeleteUnknown())
 		return
 	}
 	if goes, by := d.s.LostWith(d.Old); goes != nil {
@@ -143,12 +143,12 @@ func (d *deciding) unprotectedText(member *quorum.Member) []string {
 	}
 }
 
-func unseenText(r *Request) []string {
+func (d *deciding) unseenText() []string {
 	return []string{
-		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, r.name(), quorum.Finalizer),
+		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, d.name(), quorum.Finalizer),
 		"If deleted now, it is gone at once, and an instance that is being made for it would run on unknown to everybody.",
-		"Try again in a second: " + r.kubectl("delete", ""),
-		r.lift(quorum.RuleUnprotectedDelete),
+		"Try again in a second: " + d.kubectl("delete", ""),
+		d.lift(quorum.RuleUnprotectedDelete),
 	}
 }
 
@@ -202,12 +202,12 @@ func (d *deciding) oneTooManyText(going []*quorum.Machine, limit int) []string {
 	}
 }
 
-func uncountedText(r *Request, other *quorum.Machine, why string) []string {
+func (d *deciding) uncountedText(other *quorum.Machine, why string) []string {
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s is being deleted already, and etcd does not answer, so its voters cannot be counted.", quorum.RuleOneTooMany, other.Name),
 		reasonLine(why),
 		"Try again in a few seconds. How etcd is: etcdctl endpoint health --cluster",
-		r.lift(quorum.RuleOneTooMany),
+		d.lift(quorum.RuleOneTooMany),
 	}
 }
 

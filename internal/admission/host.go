@@ -175,23 +175,23 @@ func (ids Identities) AdmitHost(r *HostRequest, m *quorum.Machine, s *quorum.Sna
 	case d.class == ClassPerson && m.Lifts(quorum.RuleKeepHost, r.At):
 		d.powersOff(VerdictOverridden, overrideUsed(d.Request, quorum.RuleKeepHost))
 	default:
-		d.add(quorum.RuleKeepHost, VerdictDenied, hostDenied(r, d.Request, voter, why)...)
+		d.add(quorum.RuleKeepHost, VerdictDenied, d.hostDenied(r, voter, why)...)
 	}
 	return d.Decision
 }
 
-func hostDenied(r *HostRequest, of *Request, voter *quorum.Member, why string) []string {
-	does, then := "powers off", "To have it restarted, ask for that on the Machine, where Holdfast counts: "+of.kubectl("annotate", quorum.RemediationAnnotation+"=")
+func (d *deciding) hostDenied(r *HostRequest, voter *quorum.Member, why string) []string {
+	does, then := "powers off", "To have it restarted, ask for that on the Machine, where Holdfast counts: "+d.kubectl("annotate", quorum.RemediationAnnotation+"=")
 	switch {
 	case r.Ends:
-		does, then = "takes away", "To replace the Machine, delete it; its host is deprovisioned once another votes: "+of.kubectl("delete", "")
-	case of.Old.Remediating:
-		then = "The machine controller tries again until etcd can do without the host. To call the restart off: " + of.kubectl("annotate", quorum.RemediationAnnotation+"-")
+		does, then = "takes away", "To replace the Machine, delete it; its host is deprovisioned once another votes: "+d.kubectl("delete", "")
+	case d.Old.Remediating:
+		then = "The machine controller tries again until etcd can do without the host. To call the restart off: " + d.kubectl("annotate", quorum.RemediationAnnotation+"-")
 	}
 	return []string{
-		fmt.Sprintf("Refused (%s): %s of BareMetalHost %s/%s %s the host of Machine %s, and %s.", quorum.RuleKeepHost, r.What, r.Namespace, r.Name, does, of.name(), hostsVoter(voter)),
+		fmt.Sprintf("Refused (%s): %s of BareMetalHost %s/%s %s the host of Machine %s, and %s.", quorum.RuleKeepHost, r.What, r.Namespace, r.Name, does, d.name(), hostsVoter(voter)),
 		strings.TrimSpace(why + " No hook holds that."),
 		then,
-		of.lift(quorum.RuleKeepHost),
+		d.lift(quorum.RuleKeepHost),
 	}
 }

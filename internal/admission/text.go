@@ -31,15 +31,18 @@ func (r *Request) holder() string {
 	return quorum.LatchName
 }
 
-// lift is the line that says how to override a rule, and why an override that is set does not.
-func (r *Request) lift(rule quorum.Rule) string {
-	if _, why := r.Old.Lifted(r.At); why != "" {
-		return "The override that is set does not count: " + why + ". To go ahead all the same, set it with another reason: " + r.override(rule) + ", and try again."
+// lift is the line that says how to override a rule, which only a person does, and why an override that is set does not.
+func (d *deciding) lift(rule quorum.Rule) string {
+	if d.class != ClassPerson {
+		return "To go ahead all the same, as a person: " + d.override(rule) + ", and try again."
 	}
-	if r.Old.Misspelled != "" && r.Old.Override == "" {
-		return fmt.Sprintf("Annotation %s means nothing. To go ahead: %s, and try again.", quorum.Clip(r.Old.Misspelled, 32), r.override(rule))
+	if _, why := d.Old.Lifted(d.At); why != "" {
+		return "The override that is set does not count: " + why + ". To go ahead all the same, set it with another reason: " + d.override(rule) + ", and try again."
 	}
-	return "To go ahead all the same: " + r.override(rule) + ", and try again."
+	if d.Old.Misspelled != "" && d.Old.Override == "" {
+		return fmt.Sprintf("Annotation %s means nothing. To go ahead: %s, and try again.", quorum.Clip(d.Old.Misspelled, 32), d.override(rule))
+	}
+	return "To go ahead all the same: " + d.override(rule) + ", and try again."
 }
 
 // override is the command that lifts a rule, for a deletion beside those that are lifted already.
