@@ -43,7 +43,7 @@ type cluster struct {
 
 	machineAPI client.Client
 	operator   client.Client
-	once       bool // each row is sent once: dry if it may only be dry
+	real       bool // requests are sent for real where they can be, else dry where they can be
 }
 
 func start(t *testing.T, mode string) *cluster {
