@@ -43,7 +43,7 @@ type cluster struct {
 
 	machineAPI client.Client
 	operator   client.Client
-	real       bool // requests are sent for real where they can be, else dry where they can be
+	once       bool // each row is sent once: dry if it may only be dry
 }
 
 func start(t *testing.T, mode string) *cluster {
