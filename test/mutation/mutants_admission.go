@@ -31,7 +31,7 @@ func admission() []mutant {
 		{"adopt: owners that stay", "admission/adopt.go", " || d.Old != nil && !d.becomesGuarded() && slices.Equal(d.Old.Owners, d.New.Owners) {", " {"},
 		{"adopt: owners that stay when it becomes the control plane's", "admission/adopt.go", "d.Old != nil && !d.becomesGuarded() && slices.Equal", "d.Old != nil && slices.Equal"},
 		{"claim: deletion", "admission/delete.go", "\tif goes, by := d.s.LostWith(d.Old); goes != nil {", "\tif goes, by := d.s.LostWith(d.Old); false && goes != nil {"},
-		{"claim: deletion, Machines unknown", "admission/delete.go", "\t\td.denyUnlessLifted(quorum.RuleClaim, claimDeleteUnknown(d.Request))\n", ""},
+		{"claim: deletion, Machines unknown", "admission/delete.go", "\t\td.denyUnlessLifted(quorum.RuleClaim, d.claimDeleteUnknown())\n", ""},
 		{"claim: deletion of a twin", "admission/delete.go", "goes != nil && d.denyUnlessLifted(quorum.RuleClaim,", "false && goes != nil && d.denyUnlessLifted(quorum.RuleClaim,"},
 		{"claim: deletion of the member's host", "admission/delete.go", "if d.s != nil && len(old.OwnEvidence().MemberIDs) == 0 {", "if d.s != nil {"},
 		{"claim: deletion, a mirrored Machine", "admission/request.go", "return !r.Old.Mirrored && len(", "return len("},
