@@ -186,7 +186,7 @@ func (d *deciding) hostDenied(r *HostRequest, voter *quorum.Member, why string) 
 	case r.Ends:
 		does, then = "takes away", "To replace the Machine, delete it; its host is deprovisioned once another votes: "+d.kubectl("delete", "")
 	case d.Old.Remediating:
-		then = "The machine controller tries again until etcd can do without the host. To call the restart off: " + d.kubectl("annotate", quorum.RemediationAnnotation+"-")
+		then = "It passes once etcd can do without the host. To call the restart off: " + d.kubectl("annotate", quorum.RemediationAnnotation+"-")
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): %s of BareMetalHost %s/%s %s the host of Machine %s, and %s.", quorum.RuleKeepHost, r.What, r.Namespace, r.Name, does, d.name(), hostsVoter(voter)),

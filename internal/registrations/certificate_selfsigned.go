@@ -112,8 +112,10 @@ func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) 
 	} else if err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", s.Secret, err)
 	}
-	if early(&secret, s.Clock.Now()) {
-		return nil, authority.ErrCertificateNotAvailable
+	// Not deleted here: a replica whose own clock is behind would delete what the others make.
+	if pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err == nil && pair.Leaf.NotBefore.After(s.Clock.Now()) {
+		return nil, fmt.Errorf("the CA in Secret %s is not valid before %s: a clock is wrong, this host's or that of the replica that made the CA; in the latter case delete the Secret, and a new CA is made",
+			s.Secret, pair.Leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -140,8 +142,8 @@ func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) 
 	return leaf, nil
 }
 
-// mend deletes the Secret if it cannot be used and the authority does not put it right: it is immutable, or its CA, which is not valid yet, was made
-// where the clock was ahead. The authority makes another.
+// mend deletes the Secret if it cannot be used and, being immutable, cannot be put right either. The authority makes
+// another.
 func (s *SelfSigned) mend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
@@ -149,15 +151,15 @@ func (s *SelfSigned) mend(ctx context.Context) error {
 	if err := s.API.Get(ctx, s.Secret, &secret); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if now := s.Clock.Now(); !early(&secret, now) && (!ptr.Deref(secret.Immutable, false) || usable(&secret, now)) {
+	if !ptr.Deref(secret.Immutable, false) || usable(&secret, s.Clock.Now()) {
 		return nil // the authority puts it right, or is about to take it
 	}
 	if err := remove(ctx, s.API, &secret); err != nil {
-		return fmt.Errorf("the webhooks' CA in Secret %s cannot be used, and the authority does not put it right: %w", s.Secret, err)
+		return fmt.Errorf("the webhooks' CA in Secret %s cannot be used, and the Secret is immutable: %w", s.Secret, err)
 	}
-	s.Log.Info("the webhooks' CA could not be used (not valid yet, or its Secret was immutable): the Secret was deleted, and a new CA is made", "secret", s.Secret.String())
+	s.Log.Info("the webhooks' CA could not be used, and its Secret was immutable: the Secret was deleted, and a new CA is made", "secret", s.Secret.String())
 	s.Events.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: s.Secret.Namespace, Name: s.Secret.Name, UID: secret.UID},
-		nil, corev1.EventTypeWarning, "WebhookCAReplaced", "Replace", "The webhooks' CA in Secret %s could not be used (not valid yet, or the Secret was immutable). It was deleted, and a new CA is made.", s.Secret)
+		nil, corev1.EventTypeWarning, "WebhookCAReplaced", "Replace", "The webhooks' CA in Secret %s could not be used, and the Secret was immutable. It was deleted, and a new CA is made.", s.Secret)
 	return nil
 }
 
@@ -168,10 +170,4 @@ func usable(secret *corev1.Secret, now time.Time) bool {
 		return false
 	}
 	return pair.Leaf.IsCA && pair.Leaf.NotAfter.Sub(now) >= pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)/3
-}
-
-// early reports whether a Secret's CA is not valid yet.
-func early(secret *corev1.Secret, now time.Time) bool {
-	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	return err == nil && pair.Leaf.NotBefore.After(now.Add(time.Minute))
 }

@@ -20,7 +20,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	register := promauto.With(registry)
 	m := &Metrics{
 		present: register.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back.",
+			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back, or that Holdfast may not read.",
 		}, []string{"kind", "name"}),
 		restored: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_registration_restored_total", Help: "How often a registration of Holdfast was put back that had been right, by the object's kind and name.",

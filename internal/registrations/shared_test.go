@@ -279,26 +279,7 @@ func bundlesOf(c *cluster, t *testing.T, o object) (bundles [][]byte, ok bool) {
 
 // testUnusableCA: a CA in an immutable Secret that nobody can use does not keep a replica that starts from serving.
 func testUnusableCA(t *testing.T, c *cluster) {
-	c.replaces(t, &corev1.Secret{Immutable: new(true), Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("x")}})
-}
-
-// testEarlyCA: nor does one that was made where the clock was weeks ahead.
-func testEarlyCA(t *testing.T, c *cluster) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	ahead := time.Now().AddDate(0, 0, 20)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ahead, NotAfter: ahead.AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	private, err := x509.MarshalECPrivateKey(key)
-	must(t, err)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	c.replaces(t, &corev1.Secret{Data: map[string][]byte{"tls.crt": ca, "ca.crt": ca, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})}})
-}
-
-// replaces has a replica start with that CA's Secret, and waits until it serves by another.
-func (c *cluster) replaces(t *testing.T, secret *corev1.Secret) {
-	t.Helper()
+	secret := &corev1.Secret{Immutable: new(true), Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("x")}}
 	secret.Namespace, secret.Name = ourPlace, "holdfast-webhook-ca"
 	must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), secret.DeepCopy())))
 	must(t, c.api.Create(t.Context(), secret))
@@ -314,4 +295,26 @@ func (c *cluster) replaces(t *testing.T, secret *corev1.Secret) {
 	if told := <-recorder.Events; !strings.Contains(told, "WebhookCAReplaced") {
 		t.Error(told)
 	}
+}
+
+// testEarlyCA: of a CA that was made where the clock was weeks ahead the reason is told, and the Secret stays: this clock may be the wrong one.
+func testEarlyCA(t *testing.T, c *cluster) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	ahead := time.Now().AddDate(0, 0, 20)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ahead, NotAfter: ahead.AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	must(t, err)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	secret := &corev1.Secret{Data: map[string][]byte{"tls.crt": ca, "ca.crt": ca, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})}}
+	secret.Namespace, secret.Name = ourPlace, "holdfast-webhook-ca"
+	must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), secret.DeepCopy())))
+	must(t, c.api.Create(t.Context(), secret))
+	s := &SelfSigned{Secret: client.ObjectKeyFromObject(secret), API: c.api, Clock: clock.RealClock{}}
+	if _, err := s.issue(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "a clock is wrong") {
+		t.Error(err)
+	}
+	must(t, c.api.Delete(t.Context(), secret))
 }

@@ -256,8 +256,8 @@ func listed(f Facts, me *quorum.Member) Decision {
 		return refuse(fmt.Sprintf("Put its data back in place. If they are lost, delete the Machine, or remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here)
 	}
-	// A log that is gone says no more than one that is garbled. Nor does a voter without a name, which is a learner before it votes: after an upgrade from
-	// etcd 3.5 the name of one that voted may be lost (etcd issue 19557).
+	// A log that is gone says no more than one that is garbled. A voter without a name may have voted too: members are added as learners and have
+	// a name before they are promoted, and an upgrade from etcd 3.5 may lose it (etcd issue 19557).
 	nameless := me.Name == "" && f.Environment.State == hostenv.StateExisting
 	if (f.Disk.Holding == HoldingGarbled || f.Disk.Holding == HoldingNoLog || nameless) && !me.Learner {
 		return refuse(fmt.Sprintf("If its data cannot be put back or mended, remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),
