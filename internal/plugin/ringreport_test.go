@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,12 +104,12 @@ func TestPromotedMeanwhile(t *testing.T) {
 	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: machineapi.RecordsName},
 		Data: machineapi.FormatRecords([]quorum.Evidence{{MachineUID: "uid-2", Machine: "master-2", MemberIDs: []quorum.MemberID{0xa2}, Voted: true}})}
 	for _, told := range []bool{true, false} {
-		looks := 0
+		var looks atomic.Int32
 		api := memory(t, "alice", interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if err := c.Get(ctx, key, o, options...); err != nil || key.Name != snapshotfile.RingName {
 				return err
 			}
-			if looks++; looks > 1 && told {
+			if looks.Add(1) > 1 && told {
 				ring(false).DeepCopyInto(o.(*corev1.ConfigMap))
 			}
 			return nil
@@ -116,7 +117,7 @@ func TestPromotedMeanwhile(t *testing.T) {
 		var out, errs bytes.Buffer
 		status := execute(t.Context(), []string{"status"}, terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
 		if says := strings.Contains(out.String(), "VoterListedAsLearner"); status != 0 || says == told {
-			t.Errorf("told: %v, after %d looks: %d, %s%s", told, looks, status, out.String(), errs.String())
+			t.Errorf("told: %v, after %d looks: %d, %s%s", told, looks.Load(), status, out.String(), errs.String())
 		}
 	}
 }
