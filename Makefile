@@ -132,7 +132,7 @@ build: ## Build holdfast and the kubectl plugin
 .PHONY: parts
 parts: ## Build holdfast, the sandbox, the demo and the Machine API controllers
 	@$(PROGRESS) "holdfast and its plugin" go build -v $(HOLDFAST)
-	@$(PROGRESS) "sandbox and demo" go build -v -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo
+	@$(PROGRESS) "sandbox, demo and model" go build -v -o $(BIN)/ ./test/sandbox/cmd/sandbox ./test/demo ./test/model
 	@cd test/machineapi && $(PROGRESS) machine-api go build -v -o $(BIN)/machine-api .
 
 .PHONY: binaries

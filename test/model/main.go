@@ -13,6 +13,8 @@ func main() {
 	states := flag.Int("states", 4_000_000, "explore so many states of each configuration at most, 0 for all")
 	first := flag.Bool("first", false, "of the bounded run, say only the first thing that is found and not known")
 	planted := flag.Bool("mutants", false, "plant bugs; each has to be found")
+	trace := flag.String("trace", "", "a file: what a control plane of three was seen to do; each step of it has to be one that the model allows")
+	mode := flag.String("mode", "full", "Holdfast's in that trace, full or guard")
 	flag.Parse()
 	if *bounded {
 		*states = bound
@@ -22,9 +24,12 @@ func main() {
 	}
 	var ok bool
 	var err error
-	if *planted {
+	switch {
+	case *trace != "":
+		ok, err = allowed(*trace, *mode == "guard")
+	case *planted:
 		ok, err = mutate(*only)
-	} else {
+	default:
 		ok = explore(*only, *states, *first)
 	}
 	if err != nil {

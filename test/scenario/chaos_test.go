@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,10 @@ func chaos(t *testing.T, options sandbox.Options) {
 
 	made := map[string]int{}
 	for n, round := range schedule(uint64(seed), rounds, cuts) {
-		t.Run(fmt.Sprintf("%d: %s", n, round), func(t *testing.T) { c.round(t, n, round, made) })
+		t.Run(fmt.Sprintf("%d: %s", n, round), func(t *testing.T) {
+			c.traced(t, cmp.Or(options.Mode, "full"))
+			c.round(t, n, round, made)
+		})
 		if t.Failed() {
 			break // what comes after would only tell of the same
 		}
@@ -186,7 +190,7 @@ func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) 
 	old := voters[r.victim%len(voters)]
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return c.removeOnce(ctx, old) },
-		func(ctx context.Context) error { return c.replacement(ctx, old, next) },
+		func(ctx context.Context) error { return client.IgnoreAlreadyExists(c.replacement(ctx, old, next)) }, // an answer may come too late
 	}
 	if r.createFirst {
 		slices.Reverse(steps)
