@@ -64,7 +64,6 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	c.warnings.out = io.Discard // the last line says what the trial was answered
 	waited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()

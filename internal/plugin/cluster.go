@@ -86,6 +86,7 @@ type clusterFlags struct {
 	etcd       etcdflags.Flags
 	mode       quorum.Mode // 0 without
 	desired    int         // 0 without
+	stop       func()      // ends the connection to etcd, if there is one
 }
 
 func (c *clusterFlags) bind(f *pflag.FlagSet) {
@@ -116,7 +117,6 @@ type cluster struct {
 	observer  *observe.Observer
 	memory    observe.Memory
 	warnings  *warnings
-	close     func()
 }
 
 // config finds the cluster.
@@ -144,10 +144,8 @@ func (c *clusterFlags) elsewhere() string {
 }
 
 // open connects to the cluster, and finds out who is asking.
-func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err error) {
-	out := &cluster{
-		clusterFlags: c, namespace: c.namespace(), warnings: &warnings{out: t.err}, close: func() {}, clock: passive{now: t.now},
-	}
+func (c *clusterFlags) open(ctx context.Context, t terminal) (*cluster, error) {
+	out := &cluster{clusterFlags: c, namespace: c.namespace(), warnings: &warnings{out: t.err}, clock: passive{now: t.now}}
 	if c.desired < 0 {
 		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
 	}
@@ -160,15 +158,12 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (_ *cluster, err er
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
 	if e := &c.etcd; len(e.Endpoints) > 0 || e.CACert != "" || e.Cert != "" || e.Key != "" {
-		if out.ring, out.close, err = t.dial.etcd(&c.etcd); err != nil {
+		ring, stop, err := t.dial.etcd(&c.etcd)
+		if err != nil {
 			return nil, err
 		}
+		out.ring, c.stop = ring, stop
 	}
-	defer func() {
-		if err != nil {
-			out.close()
-		}
-	}()
 	limited, cancel := context.WithTimeout(ctx, 20*time.Second) // until it has answered at all
 	defer cancel()
 	var who authenticationv1.SelfSubjectReview

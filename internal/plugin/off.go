@@ -51,7 +51,6 @@ func (o *uninstallOptions) off(ctx context.Context, t terminal) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	fmt.Fprintf(t.out, "Audit records in the pods' logs go with the pods. To keep them, first: kubectl -n %s logs -l %s --tail=-1 > audit.log\n", o.holdfast, holdfastPods)
 	if !o.dryRun && !o.yes {
 		if err := ask(ctx, t, "off", "Nothing but hook and latch guards control-plane Machines after this.\nTo go ahead, type off: ", "--yes, and to see what it would do: --dry-run"); err != nil {

@@ -70,7 +70,8 @@ releases Machines the way that it expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
-	var c clusterFlags
+	c := clusterFlags{stop: func() {}}
+	defer func() { c.stop() }()
 	c.bind(root.PersistentFlags())
 	root.AddCommand(checkCommand(t, &c), statusCommand(t, &c), explainCommand(t, &c), simulateCommand(t), replaceCommand(t, &c), releaseCommand(t, &c),
 		auditCommand(t, &c), reportCommand(t, &c), offCommand(t, &c), uninstallCommand(t, &c), versionCommand())

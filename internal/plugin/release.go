@@ -76,7 +76,6 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	// The Machine first: the view is then newer than what the patch is based on, and a change in between
 	// fails the patch.
 	m, err := c.machine(ctx, name)

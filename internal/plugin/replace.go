@@ -78,7 +78,6 @@ func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	old, err := c.machine(ctx, name)
 	if errors.Is(err, errGone) {
 		return o.anew(ctx, t, c, name, err)

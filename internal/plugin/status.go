@@ -72,7 +72,6 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	return o.follow(ctx, t, c)
 }
 

@@ -81,7 +81,6 @@ func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	u := &uninstalling{cluster: c, t: t, dryRun: o.dryRun}
 	if u.full, err = c.ownsHook(ctx); err != nil {
 		return err

@@ -63,7 +63,6 @@ func (o *source) take(ctx context.Context, t terminal) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
 	return c.look(ctx)
 }
 
