@@ -147,9 +147,6 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	return nil
 }
 
-// errChanged is what became of a Machine between the look and the patch.
-var errChanged = errors.New("it changed meanwhile")
-
 // releasable says why there is nothing to release.
 func releasable(v *view, m *quorum.Machine) error {
 	switch {
@@ -171,8 +168,9 @@ func releasable(v *view, m *quorum.Machine) error {
 // patch takes the hook off, in one patch that fails if what Holdfast decides by changed on the Machine since it was read, and looks
 // whether it stays off.
 func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta1.Machine, options ...client.PatchOption) error {
-	before := m.DeepCopy()
-	err := retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
+	before, name := machineapi.Machine(m), m.Name
+	changed := fmt.Errorf("Machine %s changed meanwhile, and nothing was done; look again and repeat the command", name)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		on := m.DeepCopy()
 		machineapi.Release(m, true, false) // the latch is Holdfast's to take off
 		if m.Annotations == nil {
@@ -184,20 +182,20 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 			return err
 		}
 		// A kubelet or a controller may have written its status.
-		now, failed := c.machine(ctx, before.Name)
-		if failed != nil || now.UID != before.UID || !reflect.DeepEqual(machineapi.Machine(now), machineapi.Machine(before)) {
-			return errChanged
+		now, failed := c.machine(ctx, name)
+		if failed != nil || !reflect.DeepEqual(machineapi.Machine(now), before) {
+			return changed
 		}
 		now.DeepCopyInto(m)
 		return err
 	})
 	switch {
-	case errors.Is(err, errChanged), apierrors.IsConflict(err):
-		return fmt.Errorf("Machine %s changed meanwhile, and nothing was done; look again and repeat the command", before.Name)
+	case apierrors.IsConflict(err), errors.Is(err, changed):
+		return changed
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("Machine %s is gone already", before.Name)
+		return fmt.Errorf("Machine %s is gone already", name)
 	case err != nil:
-		return fmt.Errorf("release Machine %s: %s", before.Name, saidBy(err))
+		return fmt.Errorf("release Machine %s: %s", name, saidBy(err))
 	}
 	if now := machineapi.Machine(m); now.Hook != quorum.EntryAbsent {
 		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)
