@@ -271,14 +271,14 @@ func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
 	}
 	for _, object := range registrations.Policies(registrations.Options{MachineNamespace: c.namespace, Enforcement: e, Identities: identities()}) {
 		want := object.(client.Object)
-		got, ok := want.DeepCopyObject().(client.Object)
+		got := want.DeepCopyObject().(client.Object)
 		what := fmt.Sprintf("%s %s", want.GetObjectKind().GroupVersionKind().Kind, want.GetName())
 		switch err := c.Get(ctx, client.ObjectKeyFromObject(want), got); {
 		case apierrors.IsNotFound(err):
 			return "", isWrong("%s is missing; Holdfast makes it anew if it is running", what)
 		case err != nil:
 			return "", fmt.Errorf("read %s: %w", what, err)
-		case !ok || weakened(got, want):
+		case weakened(got, want):
 			return "", isWrong("%s is not as this plugin expects it. Somebody changed it, and Holdfast puts it back if it is running; or Holdfast is of another version than the plugin", what)
 		}
 	}

@@ -53,15 +53,11 @@ func narrowed(w, want *admissionregistrationv1.ValidatingWebhook) string {
 // weakened reports whether a policy or its binding refuses less than is wanted, as far as that can be told: what a policy's expressions say depends
 // on Holdfast's flags.
 func weakened(got, want client.Object) bool {
-	switch want := want.(type) {
-	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-		b, ok := got.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding)
-		return !ok || !equality.Semantic.DeepEqual(b.Spec, want.Spec)
-	case *admissionregistrationv1.ValidatingAdmissionPolicy:
-		p, ok := got.(*admissionregistrationv1.ValidatingAdmissionPolicy)
-		return !ok || !equality.Semantic.DeepEqual(p.Spec.FailurePolicy, want.Spec.FailurePolicy) || len(p.Spec.Validations) != len(want.Spec.Validations)
+	if want, ok := want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok {
+		return !equality.Semantic.DeepEqual(got.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding).Spec, want.Spec)
 	}
-	return true
+	is, to := got.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec, want.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec
+	return !equality.Semantic.DeepEqual(is.FailurePolicy, to.FailurePolicy) || len(is.Validations) != len(to.Validations)
 }
 
 // caEnds is when the last of a caBundle's certificates ends, the zero value without one that can be read.
