@@ -18,6 +18,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,30 +74,27 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 		rounds, stop = context.WithTimeout(ctx, o.timeout+20*time.Second)
 		defer stop()
 	}
-	again := time.NewTicker(2 * time.Second)
-	defer again.Stop()
-	told := ""
-	for {
-		found := c.tried(rounds)
+	var found checks
+	told, after := "", ""
+	if err := wait.PollUntilContextCancel(waited, 2*time.Second, true, func(context.Context) (bool, error) {
+		found = c.tried(rounds)
 		verdict := found.verdict()
 		if !o.wait || verdict == "" || found.reports() {
-			found.print(t.out)
-			return found.failure("")
+			return true, nil
 		}
 		if verdict != told {
 			told = verdict
 			fmt.Fprintf(t.out, "%s  %s\n", t.now().UTC().Format("15:04:05"), plain(verdict))
 		}
-		select {
-		case <-waited.Done():
-			if ctx.Err() != nil {
-				return errors.New("interrupted")
-			}
-			found.print(t.out)
-			return found.failure(" after " + o.timeout.String())
-		case <-again.C:
+		return false, nil
+	}); err != nil {
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
 		}
+		after = " after " + o.timeout.String()
 	}
+	found.print(t.out)
+	return found.failure(after)
 }
 
 // errReports is wrong where the verdicts are not enforced.
