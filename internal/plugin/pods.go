@@ -64,9 +64,6 @@ func (o *auditOptions) ofPods(ctx context.Context, t terminal, each func(audit.E
 				_ = readLog(ctx, pods.GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true}), each, &sum)
 			}
 			err := readLog(ctx, pods.GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name}), each, &sum)
-			if ctx.Err() != nil {
-				return errors.New("interrupted")
-			}
 			if err != nil {
 				failed = append(failed, fmt.Sprintf("read the log of pod %s/%s: %s", pod.Namespace, pod.Name, oneLine(err)))
 			}
