@@ -37,9 +37,9 @@ import (
 
 const (
 	defaultNamespace = "openshift-machine-api" // of the Machines
-	etcdNamespace    = "openshift-etcd"
+	etcdNamespace    = hostenv.Namespace
 	// holdfastUser is who Holdfast is where deploy/base installs it.
-	holdfastUser = "system:serviceaccount:holdfast-system:holdfast"
+	holdfastUser = "system:serviceaccount:" + holdfastNamespace + ":holdfast"
 )
 
 // dialer makes the connections of a command.

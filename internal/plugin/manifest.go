@@ -47,7 +47,7 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 	// What says where the old one runs, or what was written on it by those who look after it.
 	maps.DeleteFunc(next.Labels, func(key, _ string) bool { return tracks(key) })
 	maps.DeleteFunc(next.Annotations, func(key, _ string) bool {
-		return tracks(key) || strings.HasPrefix(key, "holdfast.dev/") || strings.HasPrefix(key, "remediation.metal3.io/") || key == quorum.RemediationAnnotation || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" || key == "machine.openshift.io/exclude-node-draining" ||
+		return tracks(key) || strings.HasPrefix(key, "holdfast.dev/") || strings.HasPrefix(key, "remediation.metal3.io/") || key == quorum.RemediationAnnotation || key == corev1.LastAppliedConfigAnnotation || key == "machine.openshift.io/instance-state" || key == excludeDraining ||
 			slices.ContainsFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
 	})
 	delete(next.Labels, "machine.openshift.io/instance-type")

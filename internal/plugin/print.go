@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -86,9 +87,7 @@ const gap = "   "
 func printRows(out io.Writer, width int, rows [][]string, spare ...string) error {
 	for _, row := range rows {
 		for i := range row {
-			if row[i] = plain(row[i]); row[i] == "" {
-				row[i] = "-"
-			}
+			row[i] = cmp.Or(plain(row[i]), "-")
 		}
 	}
 	if width > 0 && wide(rows) > width {

@@ -143,8 +143,7 @@ func (v *view) spare() (name string, enough bool) {
 // Without the number of voters that is wanted nobody can tell, and it is taken for the Machine's own.
 func (v *view) elsewhere(old, copied string) bool {
 	m := v.Machine(copied)
-	return v.Desired > 0 && m != nil && slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner }) &&
-		v.phase(old) == membership.PhaseAwaitNode
+	return v.Desired > 0 && m != nil && v.join.Voter(m) != nil && v.phase(old) == membership.PhaseAwaitNode
 }
 
 // waitRunning waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -183,7 +182,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		return printData(t.out, "yaml", changed)
 	}
 	onDelete := set.Spec.Strategy.Type == machinev1.OnDelete
-	question := fmt.Sprintf("The template of ControlPlaneMachineSet %s changes. Its %d Machines are then replaced, one after the other.\nType the set's name to go ahead: ", set.Name, ptr.Deref(set.Spec.Replicas, 3))
+	question := fmt.Sprintf("The template of ControlPlaneMachineSet %s changes. Its %d Machines are then replaced, one after the other.\nType the set's name to go ahead: ", set.Name, cpms.Replicas(&set))
 	if onDelete {
 		question = fmt.Sprintf("The template of ControlPlaneMachineSet %s changes, for every Machine that it creates from now on; its strategy is OnDelete, so only Machine %s is replaced now.\nType the set's name to go ahead: ", set.Name, old.Name)
 	}
@@ -296,7 +295,7 @@ func (r *replacing) rolledOut(ctx context.Context, name string) error {
 		if err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: name}, &set); err != nil {
 			return false, fmt.Errorf("read ControlPlaneMachineSet %s: %w", name, err)
 		}
-		of, wanted := &set.Status, ptr.Deref(set.Spec.Replicas, 3)
+		of, wanted := &set.Status, int32(cpms.Replicas(&set))
 		if of.ObservedGeneration < set.Generation {
 			r.say("The set has not seen its new template yet.")
 			return false, nil

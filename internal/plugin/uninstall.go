@@ -198,9 +198,7 @@ func (u *uninstalling) ready(ctx context.Context, name string) bool {
 	if err := u.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
 		return !apierrors.IsNotFound(err)
 	}
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return machineapi.Node(&n).Ready
 }
 
 // silent refuses where there is no Deployment to stop and Holdfast may run elsewhere: it would put back what is taken off. It tells of

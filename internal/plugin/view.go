@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -237,9 +236,7 @@ func (v *view) next(out io.Writer) {
 		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd's members are not.")
 		return
 	}
-	bare := v.bare(func(m *quorum.Machine) bool {
-		return slices.ContainsFunc(v.join.Members(m), func(member *quorum.Member) bool { return !member.Learner })
-	})
+	bare := v.bare(func(m *quorum.Machine) bool { return v.join.Voter(m) != nil })
 	loose := v.loose()
 	switch {
 	case v.reports != admission.Enforce:
