@@ -63,7 +63,7 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 		if err != nil {
 			return nil, err
 		}
-		if err := ownAddresses(old, raw); err != nil {
+		if err := ownAddresses(old.Name, value.Raw, raw); err != nil {
 			return nil, err
 		}
 		next.Spec.ProviderSpec.Value = &runtime.RawExtension{Raw: raw}
@@ -82,19 +82,16 @@ func tracks(key string) bool {
 }
 
 // ownAddresses refuses a copy whose providerSpec has a fixed address of the old Machine: the voter's own.
-func ownAddresses(old *machinev1beta1.Machine, raw []byte) error {
-	if old.Spec.ProviderSpec.Value == nil {
-		return nil
-	}
+func ownAddresses(machine string, old, copied []byte) error {
 	var was, is any
-	if err := errors.Join(json.Unmarshal(old.Spec.ProviderSpec.Value.Raw, &was), json.Unmarshal(raw, &is)); err != nil {
-		return fmt.Errorf("read providerSpec of Machine %s: %w", old.Name, err)
+	if err := errors.Join(json.Unmarshal(old, &was), json.Unmarshal(copied, &is)); err != nil {
+		return fmt.Errorf("read providerSpec of Machine %s: %w", machine, err)
 	}
-	theirs, copied := slices.Collect(maps.Values(fixed(was, "", false))), fixed(is, "", false)
-	for _, at := range slices.Sorted(maps.Keys(copied)) {
-		if slices.Contains(theirs, copied[at]) {
+	theirs, own := slices.Collect(maps.Values(fixed(was, "", false))), fixed(is, "", false)
+	for _, at := range slices.Sorted(maps.Keys(own)) {
+		if slices.Contains(theirs, own[at]) {
 			return usage(`the providerSpec of Machine %s has the fixed address %s at %s, and a copy would take it from the Machine; give the copy one of its own: --patch '[{op: replace, path: %s, value: <address>}]'`,
-				old.Name, copied[at], at, at)
+				machine, own[at], at, at)
 		}
 	}
 	return nil
