@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -18,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cpms"
@@ -25,36 +25,26 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
-// part is an object of an installation.
+// part is an object of an installation. Its name is NAMESPACE/NAME if it is in a namespace.
 type part struct {
-	kind            schema.GroupVersionKind
-	namespace, name string
+	kind schema.GroupVersionKind
+	name string
 }
 
-func (p part) String() string {
-	if p.namespace == "" {
-		return p.kind.Kind + " " + p.name
-	}
-	return p.kind.Kind + " " + p.namespace + "/" + p.name
-}
+func (p part) String() string { return p.kind.Kind + " " + p.name }
 
 func (p part) object() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(p.kind)
-	u.SetNamespace(p.namespace)
-	u.SetName(p.name)
+	namespace, name, _ := cache.SplitMetaNamespaceKey(p.name) // a name with more slashes is none of ours
+	u.SetNamespace(namespace)
+	u.SetName(name)
 	return u
 }
 
-// parts makes parts of one kind from names with or without a namespace.
-func parts(version schema.GroupVersion, kind string, names ...string) []part {
-	var out []part
-	for _, n := range names {
-		p := part{kind: version.WithKind(kind), name: n}
-		if namespace, object, ok := strings.Cut(n, "/"); ok {
-			p.namespace, p.name = namespace, object
-		}
-		out = append(out, p)
+func parts(version schema.GroupVersion, kind string, names ...string) (out []part) {
+	for _, name := range names {
+		out = append(out, part{version.WithKind(kind), name})
 	}
 	return out
 }
@@ -103,7 +93,8 @@ func others(machines, holdfast string) []part {
 func standing(ctx context.Context, api client.Client, all []part) ([]part, error) {
 	var out []part
 	for _, p := range all {
-		switch err := api.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.name}, p.object()); {
+		o := p.object()
+		switch err := api.Get(ctx, client.ObjectKeyFromObject(o), o); {
 		case err == nil:
 			out = append(out, p)
 		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
