@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,17 +65,15 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 		return err
 	}
 	c.warnings.out = io.Discard // the last line says what the trial was answered
-	waited, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	rounds := waited
+	limit := o.timeout
 	if o.wait { // a round that the deadline cut short would say nothing
-		var stop context.CancelFunc
-		rounds, stop = context.WithTimeout(ctx, o.timeout+20*time.Second)
-		defer stop()
+		limit += 20 * time.Second
 	}
+	rounds, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	var found checks
 	told, after := "", ""
-	if err := wait.PollUntilContextCancel(waited, 2*time.Second, true, func(context.Context) (bool, error) {
+	if err := wait.PollUntilContextTimeout(ctx, 2*time.Second, o.timeout, true, func(context.Context) (bool, error) {
 		found = c.tried(rounds)
 		verdict := found.verdict()
 		if !o.wait || verdict == "" || found.reports() {
@@ -184,11 +181,6 @@ func (c checks) run(ctx context.Context) checks {
 	}
 	work.Wait()
 	return c
-}
-
-// guardLine reports whether the guard is in force, as far as that is seen without a trial.
-func (c *cluster) guardLine(ctx context.Context) string {
-	return cmp.Or(c.seen(ctx).verdict(), "webhooks and policies are registered; kubectl holdfast check tries them")
 }
 
 // etcdOperatorSays is what cluster-etcd-operator says is wrong with itself, "" for nothing or where that cannot be read.

@@ -105,7 +105,7 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	o := c.observer
-	o.Mode, o.Desired, o.Limits = mode, c.desired, quorum.DefaultLimits()
+	o.Limits = quorum.DefaultLimits()
 	if heard.ring != nil {
 		o.Limits = heard.ring.Snapshot.Limits
 	}
@@ -113,10 +113,9 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 	fresh := heard.why == ""
 	if fresh {
 		told = heard.ring.Snapshot
-		o.Desired = cmp.Or(c.desired, told.Desired)
 	}
+	o.Mode, o.Desired, o.Etcd = mode, cmp.Or(c.desired, told.Desired), given(told.Ring)
 	v := &view{namespace: c.namespace, user: c.user}
-	o.Etcd = given(told.Ring)
 	switch {
 	case c.ring != nil:
 		o.Etcd = c.ring
@@ -146,7 +145,8 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = told.Desired, told.DesiredWhy, told.Replicas, told.Surge
 	}
 	v.decide(s)
-	v.guard, v.operator = c.guardLine(ctx), c.etcdOperatorSays(ctx)
+	v.guard = cmp.Or(c.seen(ctx).verdict(), "webhooks and policies are registered; kubectl holdfast check tries them")
+	v.operator = c.etcdOperatorSays(ctx)
 	if v.reports, err = c.enforcement(ctx); err == nil && v.reports != admission.Enforce { // what cannot be read the guard's line says
 		v.plan.Actions = nil
 	}
