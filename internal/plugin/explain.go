@@ -57,7 +57,7 @@ kubectl delete machine.machine.openshift.io MACHINE --dry-run=server`,
 
 func (v *view) explain(out io.Writer, m *quorum.Machine) {
 	fmt.Fprintf(out, "Machine %s %s\n", m.Name, plain(v.standing(m)))
-	if strings.HasPrefix(v.guard, notInForce) {
+	if v.unguarded() {
 		indented(out, "But the guard is "+v.guard)
 	}
 	indented(out, v.hosts(m)...)
@@ -82,7 +82,7 @@ func (v *view) explain(out io.Writer, m *quorum.Machine) {
 
 	d, what := v.answer(m)
 	if what == "" {
-		if m.Latch == quorum.EntryOurs && strings.HasPrefix(v.guard, notInForce) {
+		if m.Latch == quorum.EntryOurs && v.unguarded() {
 			fmt.Fprintln(out, "\nNobody takes its latch off while the guard is not in force. What to type:")
 			indented(out, "kubectl holdfast check", "kubectl holdfast off --policies   # says how to take the latch off by hand")
 		}
@@ -127,7 +127,7 @@ func (v *view) foretell(m *quorum.Machine) foretold {
 		return out
 	}
 	out.Request, out.User, out.Says, out.Type = what, v.user.Name, lines(&d), v.commands(m, &d)
-	if v.Ring.Known && !strings.HasPrefix(v.guard, notInForce) {
+	if v.Ring.Known && !v.unguarded() {
 		out.Passes = new(!refused(&d))
 	}
 	if denial := d.Denial(); denial != nil {

@@ -101,7 +101,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	}
 	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
-	if refused(&d) && seen.Latch != quorum.EntryOurs && strings.HasPrefix(v.guard, notInForce) {
+	if refused(&d) && seen.Latch != quorum.EntryOurs && v.unguarded() {
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it, and no override counts while the guard is %s", name, v.guard)
 	}
 	if refused(&d) && seen.Latch != quorum.EntryOurs { // a trial passes while Holdfast is down
@@ -155,7 +155,7 @@ func releasable(v *view, m *quorum.Machine) error {
 	case m.Hook == quorum.EntryAbsent && m.Latch != quorum.EntryOurs:
 		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
 	case m.Hook == quorum.EntryAbsent && m.Deleting():
-		if strings.HasPrefix(v.guard, notInForce) {
+		if v.unguarded() {
 			return fmt.Errorf("the hook of Machine %s is off already, and nobody takes the latch off now, because the guard is %s. Have it in force again: kubectl holdfast check. Or take the latch off by hand: kubectl holdfast off --policies says how", m.Name, v.guard)
 		}
 		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)

@@ -48,6 +48,9 @@ type view struct {
 	idle   string // why Holdfast seems not to run, and what to do, without a full stop; "" where it told of etcd lately, and of a file
 }
 
+// unguarded reports whether the guard is seen not to be in force.
+func (v *view) unguarded() bool { return strings.HasPrefix(v.guard, notInForce) }
+
 // decide fills in what follows from a Snapshot.
 func (v *view) decide(s *quorum.Snapshot) {
 	v.Snapshot, v.plan, v.join = s, membership.Decide(s), quorum.NewJoin(s)
@@ -244,7 +247,7 @@ func (v *view) next(out io.Writer) {
 	case v.idle != "":
 		fmt.Fprintf(out, "Holdfast seems not to run: %s. Until it does, nobody takes its steps.\n", plain(v.idle))
 	case len(v.plan.Actions)+len(v.plan.Notes)+len(bare)+len(loose) > 0 || v.operator != "":
-	case strings.HasPrefix(v.guard, notInForce):
+	case v.unguarded():
 		fmt.Fprintln(out, "Nothing is to be done but to have the guard in force again: kubectl holdfast check")
 	default:
 		fmt.Fprintln(out, "Nothing is to be done.")
@@ -303,7 +306,7 @@ func (v *view) verdict(out io.Writer, m *quorum.Machine, what string, d *admissi
 		words = "of no use yet, because the latch would stay, and the Machine with it. Holdfast would say:"
 	}
 	now := "now"
-	if strings.HasPrefix(v.guard, notInForce) {
+	if v.unguarded() {
 		now += " with the guard in force"
 	}
 	if v.silent {
