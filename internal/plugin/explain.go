@@ -13,8 +13,7 @@ import (
 )
 
 func explainCommand(t terminal, c *clusterFlags) *cobra.Command {
-	o := source{clusterFlags: c}
-	var output string
+	var file, output string
 	cmd := &cobra.Command{
 		Use:   "explain MACHINE",
 		Short: "Say why a Machine is held or free, what comes next, and what its deletion would do now",
@@ -35,7 +34,7 @@ kubectl delete machine.machine.openshift.io MACHINE --dry-run=server`,
 			if err := oneOf("output", []string{"text", "json", "yaml"}, output); err != nil {
 				return err
 			}
-			v, err := o.take(cmd.Context(), t)
+			v, err := c.take(cmd.Context(), t, file)
 			if err != nil {
 				return err
 			}
@@ -50,7 +49,7 @@ kubectl delete machine.machine.openshift.io MACHINE --dry-run=server`,
 			return nil
 		},
 	}
-	o.bind(cmd.Flags())
+	bindFile(cmd.Flags(), &file)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
 }

@@ -1,26 +1,30 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
 type statusOptions struct {
-	source
-	output string
-	watch  bool
+	*clusterFlags
+	file, output string
+	watch        bool
 }
 
 func statusCommand(t terminal, c *clusterFlags) *cobra.Command {
-	o := statusOptions{source: source{clusterFlags: c}}
+	o := statusOptions{clusterFlags: c}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show etcd's ring, each control-plane Machine, and what it waits for",
@@ -48,7 +52,7 @@ voter, a learner that keeps up) shows with --watch.
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
-	o.bind(f)
+	bindFile(f, &o.file)
 	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
 	f.BoolVarP(&o.watch, "watch", "w", false, "show it anew every 2 s, until Ctrl-C")
 	return cmd
@@ -59,7 +63,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 		return err
 	}
 	if !o.watch {
-		v, err := o.take(ctx, t)
+		v, err := o.take(ctx, t, o.file)
 		if err != nil {
 			return err
 		}
@@ -74,6 +78,41 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 	}
 	return o.follow(ctx, t, c)
 }
+
+// follow shows the cluster until the context ends. On a terminal each look replaces the one before; elsewhere those that differ follow each
+// other.
+func (o *statusOptions) follow(ctx context.Context, t terminal, c *cluster) error {
+	clear := ""
+	if f, ok := t.out.(*os.File); ok && isTerminal(f) {
+		clear = "\x1b[H\x1b[2J"
+	}
+	before := ""
+	err := wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(context.Context) (bool, error) {
+		var seen bytes.Buffer
+		if v, err := c.look(ctx); err != nil {
+			fmt.Fprintf(&seen, "Not seen: %s\n", plain(err.Error())) // it may well answer the next time
+		} else if err := o.print(&seen, widthOf(t.out), v); err != nil {
+			return false, err
+		}
+		text := seen.String()
+		if ctx.Err() == nil && (clear != "" || ageless(text) != ageless(before)) {
+			before = text
+			if _, err := fmt.Fprintf(t.out, "%s%s\n%s", clear, at(t.now()), text); err != nil {
+				return false, err
+			}
+		}
+		return false, nil
+	})
+	if wait.Interrupted(err) {
+		return nil
+	}
+	return err
+}
+
+// ages are what changes with each look, although nothing has happened.
+var ages = regexp.MustCompile(`\b(\d+(ms|s|m|h|d|y))+\b`)
+
+func ageless(text string) string { return ages.ReplaceAllString(text, "") }
 
 func (o *statusOptions) print(out io.Writer, width int, v *view) error {
 	if o.output != "table" {

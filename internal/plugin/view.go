@@ -18,14 +18,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
-// source is where a command takes its Snapshot from: a cluster, or a file that status -o yaml wrote.
-type source struct {
-	*clusterFlags
-	file string
-}
-
-func (o *source) bind(f *pflag.FlagSet) {
-	f.StringVarP(&o.file, "filename", "f", "", "read this snapshot file instead of a cluster, - for standard input")
+// bindFile adds the flag for a file that status -o yaml wrote.
+func bindFile(f *pflag.FlagSet, file *string) {
+	f.StringVarP(file, "filename", "f", "", "read this snapshot file instead of a cluster, - for standard input")
 }
 
 // view is a Snapshot with who looks at it.
@@ -56,16 +51,16 @@ func (v *view) decide(s *quorum.Snapshot) {
 	v.Snapshot, v.plan, v.join = s, membership.Decide(s), quorum.NewJoin(s)
 }
 
-// take reads the file, or looks at the cluster once.
-func (o *source) take(ctx context.Context, t terminal) (*view, error) {
-	if o.file != "" {
-		return readFile(t, o.file)
+// take reads the file, or without one looks at the cluster once.
+func (c *clusterFlags) take(ctx context.Context, t terminal, file string) (*view, error) {
+	if file != "" {
+		return readFile(t, file)
 	}
-	c, err := o.open(ctx, t)
+	at, err := c.open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	return c.look(ctx)
+	return at.look(ctx)
 }
 
 func readFile(t terminal, path string) (*view, error) {
