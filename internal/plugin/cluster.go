@@ -251,6 +251,20 @@ func listMachines(ctx context.Context, api client.Client, namespace string) ([]m
 	return machines.Items, nil
 }
 
+// eachMachine does something with each Machine, until that fails.
+func (c *cluster) eachMachine(ctx context.Context, do func(*machinev1beta1.Machine) error) error {
+	machines, err := listMachines(ctx, c.Client, c.namespace)
+	if err != nil {
+		return err
+	}
+	for i := range machines {
+		if err := do(&machines[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // machine reads a Machine.
 func (c *cluster) machine(ctx context.Context, name string) (*machinev1beta1.Machine, error) {
 	m := &machinev1beta1.Machine{}

@@ -274,18 +274,14 @@ func successor(old string, created map[types.UID]*machinev1beta1.Machine) (name 
 
 // kept are the Machines that the old one's controller controls, by UID.
 func (r *replacing) kept(ctx context.Context) (map[types.UID]*machinev1beta1.Machine, error) {
-	machines, err := listMachines(ctx, r.Client, r.namespace)
-	if err != nil {
-		return nil, err
-	}
 	kept := map[types.UID]*machinev1beta1.Machine{}
-	for i := range machines {
-		m := &machines[i]
+	err := r.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
 		if owner := metav1.GetControllerOf(m); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
 			kept[m.UID] = m
 		}
-	}
-	return kept, nil
+		return nil
+	})
+	return kept, err
 }
 
 // rolledOut follows until every Machine of the set is as the template says.

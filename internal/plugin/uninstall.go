@@ -255,19 +255,15 @@ func (u *uninstalling) letGo(ctx context.Context) error {
 	if err := u.mayGo(ctx); err != nil {
 		return err
 	}
-	all, err := listMachines(ctx, u.Client, u.namespace)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		traces := u.traces(&all[i])
+	if err := u.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
+		traces := u.traces(m)
 		if len(traces) == 0 {
-			continue
+			return nil
 		}
-		u.say("Machine %s: %s", all[i].Name, strings.Join(traces, ", "))
-		if err := edit(ctx, u, client.ObjectKeyFromObject(&all[i]), u.strip); err != nil {
-			return err
-		}
+		u.say("Machine %s: %s", m.Name, strings.Join(traces, ", "))
+		return edit(ctx, u, client.ObjectKeyFromObject(m), u.strip)
+	}); err != nil {
+		return err
 	}
 	var nodes corev1.NodeList
 	if err := u.List(ctx, &nodes); err != nil {
@@ -376,18 +372,15 @@ func (u *uninstalling) left(ctx context.Context) ([]string, error) {
 	if set != nil {
 		out = append(out, "ControlPlaneMachineSet "+set.Name+": "+cpms.Finalizer)
 	}
-	machines, err := listMachines(ctx, u.Client, u.namespace)
-	if err != nil {
-		return nil, err
-	}
-	for i := range machines {
-		for _, trace := range u.traces(&machines[i]) {
+	err = u.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
+		for _, trace := range u.traces(m) {
 			if trace != "hook "+quorum.HookName {
-				out = append(out, "Machine "+machines[i].Name+": "+trace)
+				out = append(out, "Machine "+m.Name+": "+trace)
 			}
 		}
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
 // until asks until it is so or the time is over. not is the error then.

@@ -63,18 +63,7 @@ func (u *uninstalling) alone(ctx context.Context) error {
 }
 
 // mayGo refuses where uninstall would take off what holds a voter's Machine that is being deleted.
-func (u *uninstalling) mayGo(ctx context.Context) error {
-	all, err := listMachines(ctx, u.Client, u.namespace)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if err := u.mayStrip(&all[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (u *uninstalling) mayGo(ctx context.Context) error { return u.eachMachine(ctx, u.mayStrip) }
 
 // mayStrip is mayGo for one Machine.
 func (u *uninstalling) mayStrip(m *machinev1beta1.Machine) error {
@@ -124,18 +113,14 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	if operator, err := u.hasEtcdOperator(ctx); err != nil || operator {
 		return err
 	}
-	all, err := listMachines(ctx, u.Client, u.namespace)
-	if err != nil {
-		return err
-	}
 	var hooked []string
-	for i := range all {
-		if seen := machineapi.Machine(&all[i]); seen.Hook == quorum.EntryOurs {
-			hooked = append(hooked, seen.Name)
+	if err := u.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
+		if machineapi.Machine(m).Hook == quorum.EntryOurs {
+			hooked = append(hooked, m.Name)
 		}
-	}
-	if len(hooked) == 0 {
 		return nil
+	}); err != nil || len(hooked) == 0 {
+		return err
 	}
 	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment %s). If it comes back, or runs under another name: --mode guard leaves it the hook. If it does not, the hook would hold every later deletion for ever: --mode full takes it off as well", strings.Join(hooked, ", "), etcdOperator())
 }

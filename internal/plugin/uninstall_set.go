@@ -60,22 +60,18 @@ func (u *uninstalling) leaveSet(ctx context.Context) error {
 	if err := stays(set); err != nil {
 		return err
 	}
-	all, err := listMachines(ctx, u.Client, u.namespace)
-	if err != nil {
-		return err
-	}
 	isSet := func(r metav1.OwnerReference) bool { return r.UID == set.UID }
-	for i := range all {
-		if !slices.ContainsFunc(all[i].OwnerReferences, isSet) {
-			continue
+	if err := u.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
+		if !slices.ContainsFunc(m.OwnerReferences, isSet) {
+			return nil
 		}
-		u.say("Machine %s: owner ControlPlaneMachineSet %s", all[i].Name, set.Name)
-		if err := edit(ctx, u, client.ObjectKeyFromObject(&all[i]), func(m *machinev1beta1.Machine) error {
+		u.say("Machine %s: owner ControlPlaneMachineSet %s", m.Name, set.Name)
+		return edit(ctx, u, client.ObjectKeyFromObject(m), func(m *machinev1beta1.Machine) error {
 			m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, isSet)
 			return nil
-		}); err != nil {
-			return err
-		}
+		})
+	}); err != nil {
+		return err
 	}
 	u.say("ControlPlaneMachineSet %s: finalizer %s", set.Name, cpms.Finalizer)
 	return edit(ctx, u, client.ObjectKeyFromObject(set), func(set *machinev1.ControlPlaneMachineSet) error {
