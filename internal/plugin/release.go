@@ -101,13 +101,13 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	}
 	v.verdict(t.out, seen, "released", &d)
 	fmt.Fprintln(t.out)
-	if refused(&d) && seen.Latch != quorum.EntryOurs && v.unguarded() {
+	switch {
+	case !refused(&d):
+	case seen.Latch != quorum.EntryOurs && v.unguarded():
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it, and no override counts while the guard is %s", name, v.guard)
-	}
-	if refused(&d) && seen.Latch != quorum.EntryOurs { // a trial passes while Holdfast is down
+	case seen.Latch != quorum.EntryOurs: // a trial passes while Holdfast is down
 		return fmt.Errorf("Machine %s is not released, and nothing was sent: no latch would hold it; lift rule escape-hatch first, as said above", name)
-	}
-	if refused(&d) {
+	default:
 		// The default flags say so. Whom --escape-hatch-users, --automation-users and --custodians name, the server knows.
 		if err := o.patch(ctx, c, m.DeepCopy(), client.DryRunAll); err != nil {
 			return fmt.Errorf("Machine %s is not released, and nothing was changed; a trial on the server: %w", name, err)
