@@ -205,7 +205,7 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 		if by := next(); by != "" && !keeps(metav1.GetControllerOf(r.old)) && v.elsewhere(r.old.Name, by) { // a set creates one more by itself
 			return false, fmt.Errorf("Machine %s votes, and Machine %s is still held: it took the place of another voter that has gone or is to go; the same command creates one more", by, r.old.Name)
 		}
-		if seen, err := v.machine(r.old.Name); err == nil { // else it went in between, which the next look tells
+		if seen := v.Machine(r.old.Name); seen != nil { // else it went in between, which the next look tells
 			r.held(v, seen)
 		}
 		return false, nil

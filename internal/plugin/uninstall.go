@@ -324,7 +324,6 @@ func (u *uninstalling) strip(m *machinev1beta1.Machine) error {
 func edit[T any, O interface {
 	*T
 	client.Object
-	DeepCopy() *T
 }](ctx context.Context, u *uninstalling, key client.ObjectKey, change func(O) error) error {
 	if u.dryRun {
 		return nil
@@ -337,7 +336,7 @@ func edit[T any, O interface {
 		if err := u.Get(ctx, key, o); err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}
-		before := O(o.DeepCopy())
+		before := o.DeepCopyObject().(client.Object)
 		if err := change(o); err != nil {
 			return false, err
 		}
