@@ -51,10 +51,7 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 			slices.ContainsFunc(quorum.InstanceAnnotations[:], func(a struct{ Key, Prefix string }) bool { return a.Key == key })
 	})
 	delete(next.Labels, "machine.openshift.io/instance-type")
-	if next.Labels == nil {
-		next.Labels = map[string]string{}
-	}
-	next.Labels[replacesLabel] = string(old.UID)
+	metav1.SetMetaDataLabel(&next.ObjectMeta, replacesLabel, string(old.UID))
 	next.Spec.LifecycleHooks = machinev1beta1.LifecycleHooks{}
 	next.Spec.ProviderID = nil
 

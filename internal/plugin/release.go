@@ -12,6 +12,7 @@ import (
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -173,10 +174,7 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		on := m.DeepCopy()
 		machineapi.Release(m, true, false) // the latch is Holdfast's to take off
-		if m.Annotations == nil {
-			m.Annotations = map[string]string{}
-		}
-		m.Annotations[audit.ReleaseReasonAnnotation] = o.reason
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, audit.ReleaseReasonAnnotation, o.reason)
 		err := c.Patch(ctx, m, client.MergeFromWithOptions(on, client.MergeFromWithOptimisticLock{}), append(options, fieldManager)...)
 		if !apierrors.IsConflict(err) {
 			return err
