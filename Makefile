@@ -185,7 +185,7 @@ fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in test
 # One table, and bin/bench.json. Take the numbers with nothing else running: docs/proof/bench.md.
 BENCH_FLAGS ?=
 .PHONY: bench
-bench: binaries parts set-operator ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
+bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
 	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
 	go build -o $(BIN)/ ./test/bench
 	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	configv1 "github.com/openshift/api/config/v1"
-	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -59,7 +57,7 @@ func (b *bench) start(ctx context.Context, name string, o sandbox.Options) (*clu
 
 func (c *cluster) connect(ctx context.Context, mode string) error {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme), machinev1.Install(scheme), configv1.Install(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), machinev1beta1.Install(scheme)); err != nil {
 		return err
 	}
 	config := c.Config(sandbox.Admin)

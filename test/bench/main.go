@@ -24,7 +24,6 @@ type options struct {
 	requests     int
 	block        int
 	replacements int
-	resizes      int
 	nodes        int
 	machines     int
 	idle         time.Duration
@@ -47,12 +46,11 @@ func main() {
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	sections := flags.String("run", "routine,guarded,look,footprint,replacement,resize", "what to measure")
+	sections := flags.String("run", "routine,guarded,footprint,replacement", "what to measure")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds of -requests")
 	flags.IntVar(&o.requests, "requests", 1000, "requests of a round, for each kind of request")
 	flags.IntVar(&o.block, "block", 250, "requests between two turns; less is fairer and slower")
 	flags.IntVar(&o.replacements, "replacements", 10, "how many Machines to replace")
-	flags.IntVar(&o.resizes, "resizes", 2, "how often each of the two that may keep a set resizes it")
 	flags.IntVar(&o.nodes, "nodes", 5000, "worker Nodes to create for the footprint")
 	flags.IntVar(&o.machines, "machines", 10000, "worker Machines to create for the footprint")
 	flags.DurationVar(&o.idle, "idle", time.Minute, "how long the manager is watched doing nothing")
@@ -78,10 +76,10 @@ func exit(err error) {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.resizes < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
+	if o.rounds < 1 || o.requests < 1 || o.block < 1 || o.replacements < 1 || o.nodes < 1 || o.machines < 1 || o.idle <= 0 {
 		return errors.New("the numbers are to be more than 0")
 	}
-	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "look": (*bench).look, "footprint": (*bench).footprint, "replacement": (*bench).replacement, "resize": (*bench).resize}
+	sections := map[string]func(*bench, context.Context) error{"routine": (*bench).routine, "guarded": (*bench).guarded, "footprint": (*bench).footprint, "replacement": (*bench).replacement}
 	for _, name := range o.sections {
 		if sections[name] == nil {
 			return fmt.Errorf("there is no section %q", name)

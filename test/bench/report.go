@@ -17,13 +17,6 @@ type report struct {
 	Rounds, Requests      int
 	Latencies             []latency
 	Figures               []figure
-	Phases                []phase // of a resize
-}
-
-// phase is what was measured of each replacement, or of each resize, by who kept the set.
-type phase struct {
-	What, Unit string
-	By         [len(keepers)][]float64
 }
 
 // latency is how long requests of a kind took.
@@ -74,16 +67,6 @@ func (r *report) print(out io.Writer) {
 				}
 			}
 			fmt.Fprintf(w, "%s: %s\t%s\t%s\t%s\n", f.Section, f.What, number(f.Value), f.Unit, bar)
-		}
-	}
-	if len(r.Phases) > 0 {
-		fmt.Fprintf(w, "\nresize: until, after all before; medians and each\t%s\t%s\n", keepers[0], keepers[1])
-		for _, p := range r.Phases {
-			fmt.Fprintf(w, "%s", p.What)
-			for _, column := range p.By {
-				fmt.Fprintf(w, "\t%.1f %s %.1f", quantile(column, .5), p.Unit, column)
-			}
-			fmt.Fprintln(w)
 		}
 	}
 	_ = w.Flush() // a terminal that is gone is told nothing
