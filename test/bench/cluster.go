@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,10 +34,9 @@ import (
 // cluster is a sandbox and who sends requests to it.
 type cluster struct {
 	*sandbox.Sandbox
-	admin   client.WithWatch
-	http    map[sandbox.Identity]*http.Client
-	plain   *http.Client // for what is not the API server
-	members *http.Client // for etcd's members
+	admin client.WithWatch
+	http  map[sandbox.Identity]*http.Client
+	plain *http.Client // for what is not the API server
 }
 
 // start starts a sandbox of three, and waits until the guard has its hooks everywhere.
@@ -71,7 +71,6 @@ func (c *cluster) connect(ctx context.Context, mode string) error {
 			return err
 		}
 	}
-	c.members = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: c.EtcdConfig.TLS}}
 	if mode == "guard" { // the hook is cluster-etcd-operator's to put
 		for _, name := range masters() {
 			r := request{as: sandbox.EtcdOperator, method: http.MethodPatch, path: machine(name), body: `{"spec":{"lifecycleHooks":{"preDrain":[{"name":"` + quorum.HookName + `","owner":"` + quorum.HookOwner + `"}]}}}`}
@@ -93,6 +92,19 @@ func (c *cluster) guarded(ctx context.Context) error {
 		if m := machineapi.Machine(&list.Items[i]); m.ControlPlane() && (!m.Protected() || len(m.OwnEvidence().MemberIDs) == 0) {
 			return fmt.Errorf("Machine %s is not guarded", m.Name)
 		}
+	}
+	return nil
+}
+
+// until tries until it works, for as long as a slow computer needs.
+func until(ctx context.Context, what string, holds func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		last = holds(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for %s: %w; last: %w", what, err, last)
 	}
 	return nil
 }

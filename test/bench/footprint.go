@@ -97,15 +97,10 @@ func (b *bench) restart(ctx context.Context, c *cluster, what string) error {
 		if err := c.Holdfast.Start(); err != nil {
 			return err
 		}
-		err := until(ctx, "Holdfast", func(ctx context.Context) error {
-			at, err := argument(c.Holdfast.Process().PID(), "--health-probe-bind-address")
-			if err != nil {
-				return err
-			}
-			_, err = scrape(ctx, c.plain, "http://"+at+"/readyz")
+		if err := until(ctx, "Holdfast", func(ctx context.Context) error {
+			_, err := scrape(ctx, c.plain, c.ReadyURL())
 			return err
-		})
-		if err != nil {
+		}); err != nil {
 			return err
 		}
 		took = append(took, time.Since(began))
@@ -114,10 +109,9 @@ func (b *bench) restart(ctx context.Context, c *cluster, what string) error {
 	return nil
 }
 
-// counts are what the manager and etcd have counted.
+// counts are what the manager has counted, and the CPU that it had.
 type counts struct {
 	api, rounds float64
-	etcd        float64 // requests of all its clients
 	cpu         time.Duration
 }
 
@@ -128,35 +122,28 @@ func (c *cluster) counts(ctx context.Context) (n counts, err error) {
 	}
 	n.api = own.sum("rest_client_requests_total")
 	n.rounds = own.sum("controller_runtime_reconcile_total")
-	if n.etcd, err = c.etcdRequests(ctx); err != nil {
-		return n, err
-	}
 	n.cpu, err = cpu(c.Holdfast.Process().PID())
 	return n, err
 }
 
-// etcdRequests are those that the members have answered, whoever sent them.
-func (c *cluster) etcdRequests(ctx context.Context) (total float64, err error) {
-	for _, endpoint := range c.VoterEndpoints() {
-		m, err := scrape(ctx, c.members, endpoint+"/metrics")
-		if err != nil {
-			return 0, err
-		}
-		total += m.sum("grpc_server_handled_total")
-	}
-	return total, nil
-}
-
-// rest watches the manager for a while in which nothing is done, or just what is given. What others ask
-// of etcd meanwhile is measured without the manager, and taken off.
+// rest watches the manager for a while in which nothing is done, or just what is given.
 func (b *bench) rest(ctx context.Context, c *cluster, what string, doing func(context.Context) error) error {
 	if err := settle(ctx, c); err != nil {
 		return err
 	}
-	var before, after counts
-	err := b.during(ctx, doing,
-		func() (err error) { before, err = c.counts(ctx); return err },
-		func() (err error) { after, err = c.counts(ctx); return err })
+	before, err := c.counts(ctx)
+	if err != nil {
+		return err
+	}
+	idle, stop := context.WithTimeout(ctx, b.idle)
+	defer stop()
+	if doing != nil {
+		if err := doing(idle); err != nil {
+			return err
+		}
+	}
+	<-idle.Done()
+	after, err := c.counts(ctx)
 	if err != nil {
 		return err
 	}
@@ -172,41 +159,7 @@ func (b *bench) rest(ctx context.Context, c *cluster, what string, doing func(co
 		return err
 	}
 	b.report.figure("footprint", "resident at most "+what, most, "MiB", 0)
-
-	if err := c.Holdfast.Stop(); err != nil {
-		return err
-	}
-	var others, end float64
-	err = b.during(ctx, doing,
-		func() (err error) { others, err = c.etcdRequests(ctx); return err },
-		func() (err error) { end, err = c.etcdRequests(ctx); return err })
-	if err != nil {
-		return err
-	}
-	b.report.figure("footprint", "etcd requests "+what+", the API server's for it included", (after.etcd-before.etcd-end+others)/minute, "per minute", 0)
-	if err := c.Holdfast.Start(); err != nil {
-		return err
-	}
-	return c.WaitHoldfast(ctx)
-}
-
-// during counts before and after a while in which something is done, if anything.
-func (b *bench) during(ctx context.Context, doing func(context.Context) error, before, after func() error) error {
-	if err := before(); err != nil {
-		return err
-	}
-	doingCtx, stop := context.WithTimeout(ctx, b.idle)
-	defer stop()
-	if doing != nil {
-		if err := doing(doingCtx); err != nil {
-			return err
-		}
-	}
-	<-doingCtx.Done()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return after()
+	return nil
 }
 
 // settle waits until the manager has made its first looks.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -119,27 +118,4 @@ func startNothing(dir string) (*nothing, error) {
 		return nil, err
 	}
 	return &nothing{Process: p, url: "https://127.0.0.1:" + strconv.Itoa(port), ca: authority.CertPEM()}, nil
-}
-
-// until tries until it works, for as long as a slow computer needs.
-func until(ctx context.Context, what string, holds func(context.Context) error) error {
-	return within(ctx, 2*time.Minute, what, holds)
-}
-
-func within(ctx context.Context, limit time.Duration, what string, holds func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := holds(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w", what, err)
-		case <-tick.C:
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -37,24 +36,6 @@ func memory(pid int, field string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("process %d has no %s", pid, field)
-}
-
-// argument is the value of a process's flag.
-func argument(pid int, name string) (string, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return "", err
-	}
-	found := ""
-	for arg := range bytes.SplitSeq(raw, []byte{0}) {
-		if value, ok := strings.CutPrefix(string(arg), name+"="); ok {
-			found = value
-		}
-	}
-	if found == "" {
-		return "", fmt.Errorf("process %d has no %s", pid, name)
-	}
-	return found, nil
 }
 
 // samples are the samples of a page of metrics, by name and labels as they are written.

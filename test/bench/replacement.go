@@ -36,19 +36,18 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	const section = "replacement"
 	n, names := b.replacements, masters()
 	var all []replaced
 	for i := range n {
 		next := fmt.Sprintf("master-%d", len(names)+i)
-		r, err := c.replace(ctx, names[i%len(names)], next, 3*time.Minute)
+		r, err := c.replace(ctx, names[i%len(names)], next)
 		if err != nil {
 			return fmt.Errorf("replacement %d, of %s: %w", i+1, names[i%len(names)], err)
 		}
 		names[i%len(names)] = next
 		all = append(all, r)
-		progress("%s: %d of %d: %.1f s, caught up after %.1f s, from there to released %d ms, longest stall %d ms, %.0f API requests",
-			section, i+1, n, r.whole.Seconds(), r.caught.Seconds(), r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
+		progress("replacement: %d of %d: %.1f s, caught up after %.1f s, from there to released %d ms, longest stall %d ms, %.0f API requests",
+			i+1, n, r.whole.Seconds(), r.caught.Seconds(), r.release.Milliseconds(), r.stall.Milliseconds(), r.api)
 	}
 	column := func(of func(*replaced) float64) (out []float64) {
 		for i := range all {
@@ -57,7 +56,7 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		return out
 	}
 	add := func(what, unit string, part, bar float64, of func(*replaced) float64) {
-		b.report.figure(section, what, quantile(column(of), part), unit, bar)
+		b.report.figure("replacement", what, quantile(column(of), part), unit, bar)
 	}
 	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
 	add("from the learner that caught up to the old hook's release, median", "ms", .5, 1000, func(r *replaced) float64 { return ms(r.release) })
@@ -70,7 +69,7 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		for i := range all {
 			sum += of(&all[i])
 		}
-		b.report.figure(section, what, sum, unit, 0)
+		b.report.figure("replacement", what, sum, unit, 0)
 		return sum
 	}
 	total("learners that were given up", "learners", func(r *replaced) float64 { return r.gaveUp })
@@ -82,9 +81,7 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 }
 
 // replace deletes a Machine, creates its replacement, and waits until the one is gone and the other votes.
-func (c *cluster) replace(ctx context.Context, old, next string, limit time.Duration) (r replaced, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, err error) {
 	if err := until(ctx, "all Machines guarded", c.guarded); err != nil {
 		return r, err
 	}
@@ -113,7 +110,7 @@ func (c *cluster) replace(ctx context.Context, old, next string, limit time.Dura
 	}
 	defer w.stop()
 	began := time.Now()
-	if err := c.swap(ctx, &was, m, limit); err != nil {
+	if err := c.swap(ctx, &was, m); err != nil {
 		return r, err
 	}
 	r.whole = time.Since(began)
@@ -144,14 +141,14 @@ func (r *replaced) count(before, after samples) {
 }
 
 // swap deletes a Machine, creates the one in its place, and waits until the first is gone.
-func (c *cluster) swap(ctx context.Context, old, next *machinev1beta1.Machine, limit time.Duration) error {
+func (c *cluster) swap(ctx context.Context, old, next *machinev1beta1.Machine) error {
 	if err := c.admin.Delete(ctx, old); err != nil {
 		return err
 	}
 	if err := c.admin.Create(ctx, next); err != nil {
 		return err
 	}
-	return within(ctx, limit, "Machine "+old.Name+" gone", func(ctx context.Context) error {
+	return until(ctx, "Machine "+old.Name+" gone", func(ctx context.Context) error {
 		err := c.admin.Get(ctx, client.ObjectKeyFromObject(old), &machinev1beta1.Machine{})
 		if err == nil {
 			return errors.New("it is there")
