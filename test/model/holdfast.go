@@ -76,16 +76,7 @@ func (e *explorer) reconcile(s *state, v *view, r int) {
 // look is a first look: one of the plan's actions is on its way.
 func (e *explorer) look(s *state, p *plan, r int) {
 	seen := *s
-	if p.writes {
-		for i := range seen.at {
-			seen.at[i].set(record, uint32(p.records[i]))
-		}
-	}
-	if p.cleans {
-		for i := range seen.at {
-			seen.recorded(i, uint32(p.ledger[i]))
-		}
-	}
+	seen.remember(p)
 	if seen != *s {
 		e.emit(&seen, event{what: records, rec: int8(r)})
 	}
@@ -99,6 +90,18 @@ func (e *explorer) look(s *state, p *plan, r int) {
 		next := seen
 		next.capture(r, a)
 		e.emit(&next, event{what: decides, rec: int8(r), slot: a.slot, to: a.to, doing: a.doing})
+	}
+}
+
+// remember writes what a plan writes down: the records of members, and the release ledger.
+func (s *state) remember(p *plan) {
+	for i := range s.at {
+		if p.writes {
+			s.at[i].set(record, uint32(p.records[i]))
+		}
+		if p.cleans {
+			s.recorded(i, uint32(p.ledger[i]))
+		}
 	}
 }
 
@@ -152,6 +155,22 @@ func (s *state) putHook(a act) bool {
 	return true
 }
 
+// perform does an action but for a release, and says whether it could.
+func (s *state) perform(c *config, a act) bool {
+	switch {
+	case a.kind() == membership.KindAddHook:
+		return s.putHook(a)
+	case a.kind() == membership.KindRecordRelease:
+		s.recorded(int(a.slot), a.about())
+		return true
+	case a.guards():
+		return s.guard(a)
+	case a.kind() == membership.KindRemoveLearner && a.has(givesWay):
+		s.giveWay(int(a.slot))
+	}
+	return s.etcd(c, a)
+}
+
 // apply makes an action happen. That its answer may be lost needs no state of its own: a reconciler
 // that got it remembers no more than one that did not.
 func (e *explorer) apply(s *state, v *view, r int, a act) {
@@ -181,33 +200,17 @@ func (e *explorer) apply(s *state, v *view, r int, a act) {
 		e.emit(&next, ev)
 		return
 	}
-	if a.kind() == membership.KindRecordRelease {
-		next.recorded(int(a.slot), a.about())
-		e.emit(&next, ev)
-		return
-	}
-	if a.kind() == membership.KindAddHook {
-		if next.putHook(a) {
-			e.emit(&next, ev)
-		}
-		return
-	}
-	if a.guards() {
-		if next.guard(a) {
-			e.emit(&next, ev)
-		}
-		return
-	}
 	if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
 		next.giveWay(int(a.slot))
 		stopped := next // it crashes before it asks etcd
 		e.emit(&stopped, event{what: marks, rec: int8(r), slot: a.slot, doing: a.doing})
 	}
 	wasUp := a.kind() == membership.KindRemoveVoter && s.at[a.slot].healthy() && (e.c.blind || a.has(wasUp))
-	if !next.etcd(e.c, a) {
+	if !next.perform(e.c, a) {
 		return
 	}
 	switch voters, healthy := next.tally(); {
+	case !a.kind().Membership():
 	case healthy <= voters/2:
 		e.fail(membership.InvariantQuorum, "no quorum is left", ev)
 	case a.kind() == membership.KindPromote && voters > s.wanted(e.c)+1:

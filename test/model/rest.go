@@ -74,35 +74,16 @@ func (s *state) done(c *config) bool {
 // fair is one round of a fair environment.
 func (e *explorer) fair(s *state) {
 	p := e.plan(e.view(s), s, 0)
-	if p.writes {
-		for i := range s.at {
-			s.at[i].set(record, uint32(p.records[i]))
-		}
-	}
-	if p.cleans {
-		for i := range s.at {
-			s.at[i].set(ledger, uint32(p.ledger[i]))
-		}
-	}
+	s.remember(p)
 	for _, a := range p.acts {
-		switch a.kind() {
-		case membership.KindAddHook:
-			s.putHook(a)
-		case membership.KindReleaseHook:
+		if a.kind() == membership.KindReleaseHook {
 			s.at[a.slot].set(latch, 0)
 			if a.has(putHook) {
 				s.at[a.slot].set(hook, 0)
 			}
-		case membership.KindRecordRelease:
-			s.at[a.slot].set(ledger, a.about())
-		case membership.KindSizeGuard, membership.KindCreateGuardPod, membership.KindDeleteGuardPod:
-			s.guard(a)
-		default:
-			if a.kind() == membership.KindRemoveLearner && a.has(givesWay) {
-				s.giveWay(int(a.slot))
-			}
-			s.etcd(e.c, a)
+			continue
 		}
+		s.perform(e.c, a)
 	}
 	if e.c.operated {
 		e.operatorFair(s)
