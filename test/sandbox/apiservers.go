@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -103,9 +104,7 @@ func (h *host) runAPIServer(ctx context.Context) {
 
 // serveAPI runs the API server until it ends by itself (an error), the power goes (none) or the host ends.
 func (h *host) serveAPI(ctx context.Context) error {
-	h.mu.Lock()
-	pod := h.pods
-	h.mu.Unlock()
+	pod := h.podNow()
 	spec, err := h.cloud.apiServer(h)
 	if err != nil {
 		return err
@@ -122,31 +121,19 @@ func (h *host) serveAPI(ctx context.Context) error {
 	defer h.change(func() { h.apiServer = nil })
 	defer probes.Wait()
 	defer stop()
-	for {
-		_, _, changed := h.state()
-		if !h.has(pod) {
-			return server.Stop(0)
-		}
-		select {
-		case <-ctx.Done():
-			return server.Stop(0)
-		case <-server.Done():
-			return server.Err()
-		case <-changed:
-		}
-	}
+	return h.attend(ctx, pod, server, 0, nil)
 }
 
 // probeAPIServer is the load balancer's health check of one API server.
 func (h *host) probeAPIServer(ctx context.Context, url string) {
-	probe := newProber(&corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 2}, true)
-	defer probe.stop()
+	check := &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 2}
 	cut := func() {}
-	tell := func(ok bool, why string) {
+	tell := func(wrong error) (enough bool) {
+		ok := wrong == nil
 		if ok == (h.serving() != nil) {
-			return
+			return false
 		}
-		h.log.Info("the API server", "ready", ok, "why", why)
+		h.log.Info("the API server", "ready", ok, "why", wrong)
 		cut()
 		cut = func() {}
 		h.change(func() {
@@ -154,16 +141,10 @@ func (h *host) probeAPIServer(ctx context.Context, url string) {
 				h.serves, cut = context.WithCancel(ctx)
 			}
 		})
+		return false
 	}
-	defer tell(false, "it ends")
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-probe.tick():
-		}
-		tell(probe.look(func(p *corev1.Probe) error {
-			return probeHTTP(ctx, h.cloud.apiClient, time.Duration(p.TimeoutSeconds)*time.Second, url)
-		}))
-	}
+	_ = runProbe(ctx, readiness, check, func(ctx context.Context, p *corev1.Probe) error {
+		return probeHTTP(ctx, h.cloud.apiClient, limitOf(p), url)
+	}, tell)
+	tell(errors.New("it ends"))
 }

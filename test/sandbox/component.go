@@ -37,7 +37,7 @@ func (c *Component) Start() error {
 }
 
 func (c *Component) start() error {
-	if c.proc != nil && !ended(c.proc) {
+	if c.proc != nil && !closed(c.proc.Done()) {
 		return nil
 	}
 	spec, err := c.spec()

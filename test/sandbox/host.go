@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/test/process"
 	"github.com/holdfast-dev/holdfast/test/ring"
@@ -96,10 +99,7 @@ func (h *host) change(f func()) {
 // runEtcd plays the kubelet and etcd's static pod: while the host has power there is a pod, one after the other.
 func (h *host) runEtcd(ctx context.Context) {
 	for h.waitForPower(ctx) {
-		h.mu.Lock()
-		pod := h.pods
-		h.mu.Unlock()
-		h.runPod(ctx, pod)
+		h.runPod(ctx, h.podNow())
 	}
 }
 
@@ -109,9 +109,9 @@ func (h *host) runPod(ctx context.Context, pod int) {
 	var containers []func(context.Context) error
 	for i := range h.cloud.pod.Spec.InitContainers {
 		c := &h.cloud.pod.Spec.InitContainers[i]
-		containers = append(containers, func(ctx context.Context) error { return h.initContainer(ctx, c) })
+		containers = append(containers, func(ctx context.Context) error { return h.initContainer(ctx, pod, c) })
 	}
-	containers = append(containers, h.runMember)
+	containers = append(containers, func(ctx context.Context) error { return h.runMember(ctx, pod) })
 	const shortest, longest = 250 * time.Millisecond, 5 * time.Second
 	pause := shortest
 	for i := 0; h.has(pod) && ctx.Err() == nil; {
@@ -134,6 +134,13 @@ func (h *host) runPod(ctx context.Context, pod int) {
 		timer.Stop()
 		pause = min(2*pause, longest)
 	}
+}
+
+// podNow is the pod of etcd that the host has while it has power.
+func (h *host) podNow() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pods
 }
 
 // has says whether the host runs that pod of etcd.
@@ -180,7 +187,7 @@ func (h *host) dataDir() string { return filepath.Join(h.dir, "data") }
 
 // runMember runs etcd until it ends by itself (an error), the power goes (none)
 // or the host ends.
-func (h *host) runMember(ctx context.Context) error {
+func (h *host) runMember(ctx context.Context, pod int) error {
 	container := &h.cloud.pod.Spec.Containers[0]
 	etcd, err := h.startContainer(container, h.cloud.etcdArgs...)
 	if err != nil {
@@ -188,36 +195,52 @@ func (h *host) runMember(ctx context.Context) error {
 	}
 	h.change(func() { h.etcd = etcd })
 	h.log.Info("etcd's container runs", "pid", etcd.PID())
-	h.mu.Lock()
-	pod := h.pods
-	h.mu.Unlock()
 	probing, stop := context.WithCancel(ctx)
 	sick := make(chan error, 1)
 	var probes sync.WaitGroup
 	probes.Go(func() {
-		if err := h.runProbes(probing, container); err != nil {
+		if err := runProbes(probing, container, h.askEtcd, h.etcdIs); err != nil {
 			sick <- err
 		}
 	})
 	defer h.change(func() { h.etcd, h.ready = nil, false })
 	defer probes.Wait()
 	defer stop()
+	return h.attend(ctx, pod, etcd, ring.Grace, sick)
+}
+
+// askEtcd asks as a probe of etcd's static pod does, which is one that StaticPod allows.
+func (h *host) askEtcd(ctx context.Context, p *corev1.Probe) error {
+	return probeHTTP(ctx, http.DefaultClient, limitOf(p), "http://"+h.etcdHost().Loopback+p.HTTPGet.Path)
+}
+
+// etcdIs keeps whether etcd's container is ready.
+func (h *host) etcdIs(wrong error) {
+	if ok := wrong == nil; h.public().Ready != ok {
+		h.change(func() { h.ready = ok })
+		h.log.Info("etcd", "ready", ok)
+	}
+}
+
+// attend waits until a process ends by itself (an error), the power goes (none), something is wrong with it or the host ends. One on a
+// host that is terminated has some time to end.
+func (h *host) attend(ctx context.Context, pod int, p *process.Process, grace time.Duration, sick <-chan error) error {
 	for {
 		_, _, changed := h.state()
 		if !h.has(pod) {
-			return etcd.Stop(0)
+			return p.Stop(0)
 		}
 		select {
 		case <-ctx.Done():
 			if h.isTerminating() {
-				return etcd.Stop(ring.Grace)
+				return p.Stop(grace)
 			}
 			// The whole sandbox ends; an etcd that loses quorum meanwhile would take long.
-			return etcd.Stop(0)
-		case <-etcd.Done():
-			return etcd.Err()
+			return p.Stop(0)
+		case <-p.Done():
+			return p.Err()
 		case err := <-sick:
-			return errors.Join(err, h.end(ctx, etcd))
+			return errors.Join(err, h.end(ctx, p))
 		case <-changed:
 		}
 	}

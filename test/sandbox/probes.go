@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,78 +12,82 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ProbeURL is where a probe of etcd's static pod asks on this host.
-func (h EtcdHost) ProbeURL(p *corev1.Probe) (string, error) {
-	if p.HTTPGet == nil {
-		return "", fmt.Errorf("a probe that is no httpGet is not run here: %+v", p)
-	}
-	if at := net.JoinHostPort(p.HTTPGet.Host, p.HTTPGet.Port.String()); at != ownHost {
-		return "", fmt.Errorf("a probe asks %s, and etcd answers probes at %s", at, ownHost)
-	}
-	return "http://" + h.Loopback + p.HTTPGet.Path, nil
-}
+// The kinds of probes.
+const (
+	startup   = "startup"
+	readiness = "readiness"
+	liveness  = "liveness"
+)
 
-// runProbes plays the kubelet's part for one run of etcd's container, with the probes of the static pod and their numbers: until the
-// startup probe has succeeded no other is run; the readiness probe says whether the container is ready. It returns an error once the
+// runProbes plays the kubelet's part for one run of a container, with its probes and their numbers: until the startup probe has
+// succeeded no other is run; the readiness probe tells what is wrong, nil while the container is ready. It returns an error once the
 // kubelet would restart the container, because it did not start or is not alive; nil if the context ends first.
-func (h *host) runProbes(ctx context.Context, c *corev1.Container) error {
+func runProbes(ctx context.Context, c *corev1.Container, ask func(context.Context, *corev1.Probe) error, tell func(wrong error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer cancel()
 	if c.StartupProbe != nil {
-		if err := h.runProbe(ctx, "startup", c.StartupProbe, func(bool) (enough bool) { return true }); err != nil {
+		if err := runProbe(ctx, startup, c.StartupProbe, ask, func(error) (enough bool) { return true }); err != nil {
 			return err
 		}
 	}
-	ready := func(ok bool) (enough bool) {
-		if h.public().Ready != ok && ctx.Err() == nil {
-			h.change(func() { h.ready = ok })
-			h.log.Info("etcd", "ready", ok)
-		}
-		return false
-	}
 	if c.ReadinessProbe == nil {
-		ready(true)
+		tell(nil)
 	}
-	unread := make(chan error, 1)
-	work.Go(func() { unread <- h.runProbe(ctx, "readiness", c.ReadinessProbe, ready) })
-	if err := h.runProbe(ctx, "liveness", c.LivenessProbe, func(ok bool) (enough bool) { return !ok }); err != nil {
-		return err
-	}
-	return <-unread
+	work.Go(func() {
+		_ = runProbe(ctx, readiness, c.ReadinessProbe, ask, func(wrong error) (enough bool) {
+			tell(wrong)
+			return false
+		})
+	})
+	return runProbe(ctx, liveness, c.LivenessProbe, ask, func(wrong error) (enough bool) { return wrong != nil })
 }
 
-// runProbe asks again and again, and tells each success, and each failure that is one too many in a row, until that is enough. It returns
-// an error if that was a failure; nil if it was a success, and when the context ends. Without a probe it waits for that.
-func (h *host) runProbe(ctx context.Context, kind string, p *corev1.Probe, tell func(ok bool) (enough bool)) error {
+// runProbe asks again and again, and tells each success, and what is wrong by each failure that is one too many in a row, until that is
+// enough. It returns an error if that was a failure; nil if it was a success, and when the context ends. Without a probe it waits for
+// that. Until a container is ready it is asked for its readiness more often than its probe says, as kubelets do.
+func runProbe(ctx context.Context, kind string, p *corev1.Probe, ask func(context.Context, *corev1.Probe) error, tell func(wrong error) (enough bool)) error {
 	if p == nil {
 		<-ctx.Done()
 		return nil
 	}
-	url, err := h.etcdHost().ProbeURL(p)
-	if err != nil {
-		return err
-	}
-	if !pauseFor(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) {
+	const moment = 200 * time.Millisecond // in which nothing that was just started serves
+	if !pauseFor(ctx, time.Duration(p.InitialDelaySeconds)*time.Second+moment) {
 		return nil
 	}
+	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
+	soon := period
+	if kind == readiness {
+		soon = min(period, 500*time.Millisecond)
+	}
 	// A probe that takes longer than the period is followed by the next at once, as by a kubelet's.
-	tick := time.NewTicker(time.Duration(max(p.PeriodSeconds, 1)) * time.Second)
+	tick, every := time.NewTicker(soon), soon
 	defer tick.Stop()
+	pace := func(d time.Duration) {
+		if every != d {
+			every = d
+			tick.Reset(d)
+		}
+	}
 	for failed := int32(0); ; {
-		err := probeHTTP(ctx, http.DefaultClient, time.Duration(max(p.TimeoutSeconds, 1))*time.Second, url)
+		wrong := ask(ctx, p)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil:
+		case wrong == nil:
 			failed = 0
-			if tell(true) {
+			pace(period)
+			if tell(nil) {
 				return nil
 			}
 		default:
-			if failed++; failed >= max(p.FailureThreshold, 1) && tell(false) {
-				return fmt.Errorf("the %s probe failed %d times in a row: %w", kind, failed, err)
+			if failed++; failed < max(p.FailureThreshold, 1) {
+				break
+			}
+			pace(soon)
+			if tell(wrong) {
+				return fmt.Errorf("the %s probe failed %d times in a row: %w", kind, failed, wrong)
 			}
 		}
 		select {
@@ -93,6 +96,11 @@ func (h *host) runProbe(ctx context.Context, kind string, p *corev1.Probe, tell 
 		case <-tick.C:
 		}
 	}
+}
+
+// limitOf is how long a probe waits for its answer.
+func limitOf(p *corev1.Probe) time.Duration {
+	return time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
 }
 
 // pauseFor says whether the time has passed, and not the context ended.

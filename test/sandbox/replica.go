@@ -31,7 +31,7 @@ type replica struct {
 // serves reports whether new connections may be led to it.
 func (r *replica) serves() bool {
 	proc := r.ready.Load()
-	return proc != nil && proc == r.component.Process() && !ended(proc)
+	return proc != nil && proc == r.component.Process() && !closed(proc.Done())
 }
 
 // prepareReplicas gives each replica its ports and its component.
@@ -110,25 +110,18 @@ func (s *Sandbox) startBalancer() error {
 
 // followReadiness probes a replica as deploy/base has kubelets do.
 func (s *Sandbox) followReadiness(ctx context.Context, r *replica) {
-	probe := newProber(&corev1.Probe{PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 2}, true)
-	defer probe.stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-probe.tick():
-		}
-		proc := r.component.Process()
-		ok, why := probe.look(func(p *corev1.Probe) error {
-			return probeHTTP(ctx, http.DefaultClient, time.Duration(p.TimeoutSeconds)*time.Second, s.url(r.ports.probe, "/readyz"))
-		})
-		switch {
-		case why == "":
-			r.ready.Store(proc)
-		case !ok:
-			r.ready.Store(nil)
-		}
+	var asked *process.Process
+	ask := func(ctx context.Context, p *corev1.Probe) error {
+		asked = r.component.Process()
+		return probeHTTP(ctx, http.DefaultClient, limitOf(p), s.url(r.ports.probe, "/readyz"))
 	}
+	_ = runProbe(ctx, readiness, &corev1.Probe{PeriodSeconds: 2, TimeoutSeconds: 2, FailureThreshold: 2}, ask, func(wrong error) (enough bool) {
+		if wrong != nil {
+			asked = nil
+		}
+		r.ready.Store(asked)
+		return false
+	})
 }
 
 // pickReplica is where one of the replicas that are ready listens, chosen at random.

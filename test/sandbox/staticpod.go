@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,6 +38,11 @@ func StaticPod() (*corev1.Pod, error) {
 	}
 	if len(pod.Spec.Containers) != 1 {
 		return nil, fmt.Errorf("%s: %d containers; one is run", path, len(pod.Spec.Containers))
+	}
+	for _, p := range []*corev1.Probe{pod.Spec.Containers[0].StartupProbe, pod.Spec.Containers[0].ReadinessProbe, pod.Spec.Containers[0].LivenessProbe} {
+		if p != nil && (p.HTTPGet == nil || net.JoinHostPort(p.HTTPGet.Host, p.HTTPGet.Port.String()) != ownHost) {
+			return nil, fmt.Errorf("%s: a probe that is no httpGet of %s is not run here: %+v", path, ownHost, p)
+		}
 	}
 	return pod, nil
 }
@@ -172,19 +178,16 @@ func (h *host) startContainer(c *corev1.Container, more ...string) (*process.Pro
 	return process.Start(spec)
 }
 
-// initContainer runs an init container of etcd's static pod to its end.
-func (h *host) initContainer(ctx context.Context, c *corev1.Container) error {
-	h.mu.Lock()
-	pod := h.pods
-	h.mu.Unlock()
+// initContainer runs an init container of a pod of etcd to its end.
+func (h *host) initContainer(ctx context.Context, pod int, c *corev1.Container) error {
 	run, err := h.startContainer(c)
 	if err != nil {
 		return err
 	}
-	for err == nil && !ended(run) && h.has(pod) {
+	for err == nil && !closed(run.Done()) && h.has(pod) {
 		err = h.wait(ctx, run.Done(), nil)
 	}
-	if err != nil || !ended(run) {
+	if err != nil || !closed(run.Done()) {
 		_ = run.Stop(0)
 		return err
 	}
@@ -192,13 +195,4 @@ func (h *host) initContainer(ctx context.Context, c *corev1.Container) error {
 		return run.Err()
 	}
 	return nil
-}
-
-func ended(p *process.Process) bool {
-	select {
-	case <-p.Done():
-		return true
-	default:
-		return false
-	}
 }

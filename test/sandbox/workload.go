@@ -90,12 +90,8 @@ func (w *workload) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		err := w.once(ctx)
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil || closed(w.terminate) {
 			return
-		case <-w.terminate:
-			return
-		default:
 		}
 		w.host.log.Warn("container ended", "pod", w.pod.Name, "error", err)
 		w.set(func() { w.ready, w.why = false, fmt.Sprint(err) })
@@ -131,38 +127,42 @@ func (w *workload) once(ctx context.Context) (err error) {
 		w.proc, w.ready, w.why = proc, false, "the probe has not run yet"
 	})
 	w.host.log.Info("container runs", "pod", w.pod.Name, "pid", proc.PID())
-	following, leave := context.WithCancel(ctx)
-	var volumes sync.WaitGroup
-	volumes.Go(func() { w.host.followVolumes(following, w.pod) })
-	defer volumes.Wait()
-	defer leave()
-	container := &w.pod.Spec.Containers[0]
-	readiness := newProber(container.ReadinessProbe, true)
-	defer readiness.stop()
-	liveness := newProber(container.LivenessProbe, false)
-	defer liveness.stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-proc.Done():
-			if err := proc.Err(); err != nil {
-				return err
-			}
-			return fmt.Errorf("%s ended", proc.Log())
-		case <-w.terminate:
-			return w.end(proc)
-		case <-readiness.tick():
-			ok, why := readiness.look(func(p *corev1.Probe) error { return w.probe(ctx, p) })
-			if _, was, _, _ := w.state(); was != ok {
-				w.set(func() { w.ready, w.why = ok, why })
-			}
-		case <-liveness.tick():
-			if ok, why := liveness.look(func(p *corev1.Probe) error { return w.probe(ctx, p) }); !ok {
-				return fmt.Errorf("the liveness probe failed: %s", why)
-			}
+	beside, leave := context.WithCancel(ctx)
+	sick := make(chan error, 1)
+	var work sync.WaitGroup
+	work.Go(func() { w.host.followVolumes(beside, w.pod) })
+	work.Go(func() {
+		if err := runProbes(beside, &w.pod.Spec.Containers[0], w.probe, w.is); err != nil {
+			sick <- err
 		}
+	})
+	defer work.Wait()
+	defer leave()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-proc.Done():
+		if err := proc.Err(); err != nil {
+			return err
+		}
+		return fmt.Errorf("%s ended", proc.Log())
+	case <-w.terminate:
+		return w.end(proc)
+	case err := <-sick:
+		return err
 	}
+}
+
+// is keeps whether the container is ready, and why not.
+func (w *workload) is(wrong error) {
+	if _, was, _, _ := w.state(); was == (wrong == nil) {
+		return
+	}
+	w.set(func() {
+		if w.ready, w.why = wrong == nil, ""; wrong != nil {
+			w.why = wrong.Error()
+		}
+	})
 }
 
 // end is what a kubelet does with the container of a deleted pod: SIGTERM, and SIGKILL when the pod's grace is
@@ -178,75 +178,12 @@ func (w *workload) end(proc *process.Process) error {
 	return err
 }
 
-// prober says when a probe is due, and what its answers amount to.
-type prober struct {
-	spec   *corev1.Probe // nil for none
-	ticker *time.Ticker
-	first  *time.Timer
-	failed int32
-	ok     bool
-}
-
-// newProber begins without an answer: a readiness probe then counts as failed, a liveness probe as passed.
-func newProber(spec *corev1.Probe, readiness bool) *prober {
-	p := &prober{spec: spec, ok: !readiness}
-	if spec == nil {
-		return p
-	}
-	p.first = time.NewTimer(time.Duration(spec.InitialDelaySeconds)*time.Second + 200*time.Millisecond)
-	return p
-}
-
-func (p *prober) tick() <-chan time.Time {
-	switch {
-	case p.ticker != nil:
-		return p.ticker.C
-	case p.first != nil:
-		return p.first.C
-	}
-	return nil
-}
-
-func (p *prober) stop() {
-	if p.ticker != nil {
-		p.ticker.Stop()
-	}
-	if p.first != nil {
-		p.first.Stop()
-	}
-}
-
-// look asks once and judges by the thresholds. Until it is ready for the first time a container is asked
-// more often than its probe says, as kubelets do.
-func (p *prober) look(ask func(*corev1.Probe) error) (ok bool, why string) {
-	err := ask(p.spec)
-	period := time.Duration(max(p.spec.PeriodSeconds, 1)) * time.Second
-	if !p.ok {
-		period = min(period, 500*time.Millisecond)
-	}
-	if err == nil {
-		period = time.Duration(max(p.spec.PeriodSeconds, 1)) * time.Second
-		p.failed, p.ok = 0, true
-	} else if p.failed++; p.failed >= max(p.spec.FailureThreshold, 1) {
-		p.ok = false
-	}
-	if p.ticker == nil {
-		p.ticker = time.NewTicker(period)
-	}
-	p.ticker.Reset(period)
-	if err != nil {
-		why = err.Error()
-	}
-	return p.ok, why
-}
-
 // probe asks the container: over HTTP, or by a command on its host.
 func (w *workload) probe(ctx context.Context, probe *corev1.Probe) error {
-	limit := time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second
 	container := &w.pod.Spec.Containers[0]
 	switch {
 	case probe.Exec != nil:
-		return w.host.run(ctx, w.pod, container, probe.Exec.Command, limit)
+		return w.host.run(ctx, w.pod, container, probe.Exec.Command, limitOf(probe))
 	case probe.HTTPGet == nil:
 		return fmt.Errorf("the sandbox's kubelets know no such probe: %v", probe)
 	}
@@ -254,7 +191,7 @@ func (w *workload) probe(ctx context.Context, probe *corev1.Probe) error {
 	if err != nil {
 		return err
 	}
-	return probeHTTP(ctx, http.DefaultClient, limit, "http://"+joinPort(w.address, port)+probe.HTTPGet.Path)
+	return probeHTTP(ctx, http.DefaultClient, limitOf(probe), "http://"+joinPort(w.address, port)+probe.HTTPGet.Path)
 }
 
 // portOf resolves the name or the number of a port.
