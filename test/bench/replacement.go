@@ -25,8 +25,6 @@ type replaced struct {
 	stall   time.Duration // the writer's longest wait
 	api     float64
 	lost    int
-	gaveUp  float64 // learners that the manager removed
-	failed  float64 // its actions that failed
 }
 
 // replacement replaces one Machine after the other, while somebody writes to etcd.
@@ -65,17 +63,13 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 	add("the writer's longest wait, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("API requests, median", "requests", .5, 0, func(r *replaced) float64 { return r.api })
 	add("from deletion to the learner that caught up, median", "s", .5, 0, func(r *replaced) float64 { return r.caught.Seconds() })
-	total := func(what, unit string, of func(*replaced) float64) (sum float64) {
-		for i := range all {
-			sum += of(&all[i])
-		}
-		b.report.figure("replacement", what, sum, unit, 0)
-		return sum
+	lost := 0
+	for _, r := range all {
+		lost += r.lost
 	}
-	total("learners that were given up", "learners", func(r *replaced) float64 { return r.gaveUp })
-	total("actions that failed and were tried again", "actions", func(r *replaced) float64 { return r.failed })
-	if lost := total("acknowledged writes that are lost", "writes", func(r *replaced) float64 { return float64(r.lost) }); lost > 0 {
-		return fmt.Errorf("%.0f acknowledged writes are lost", lost)
+	b.report.figure("replacement", "acknowledged writes that are lost", float64(lost), "writes", 0)
+	if lost > 0 {
+		return fmt.Errorf("%d acknowledged writes are lost", lost)
 	}
 	return nil
 }
@@ -124,20 +118,10 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 		return r, fmt.Errorf("it was not seen when the learner caught up (%t) or the hook was released (%t)", !w.caughtUp.IsZero(), !w.released.IsZero())
 	}
 	r.caught, r.release = w.caughtUp.Sub(began), w.released.Sub(w.caughtUp)
-	r.count(before, after)
+	const requests = "rest_client_requests_total"
+	r.api = after.sum(requests) - before.sum(requests)
 	r.lost, err = lost(ctx, w.writer)
 	return r, err
-}
-
-// count is what the manager's metrics before and after say of a replacement.
-func (r *replaced) count(before, after samples) {
-	rise := func(name string, labels ...string) float64 {
-		return after.sum(name, labels...) - before.sum(name, labels...)
-	}
-	r.api = rise("rest_client_requests_total")
-	const actions = "holdfast_plan_actions_total"
-	r.gaveUp = rise(actions, `kind="remove-learner"`, `result="done"`)
-	r.failed = rise(actions, `result="failed"`)
 }
 
 // swap deletes a Machine, creates the one in its place, and waits until the first is gone.

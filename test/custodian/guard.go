@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 const guardNamespace = "openshift-etcd"
@@ -42,22 +43,15 @@ func (o *Operator) guard(ctx context.Context) error {
 // budget writes the budget where there is none, or one with another number. It does not see another selector.
 func (o *Operator) budget(ctx context.Context, least int) error {
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: guardNamespace, Name: "etcd-guard-pdb"}}
-	err := o.client.Get(ctx, client.ObjectKeyFromObject(b), b)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading the budget: %w", err)
-	}
-	want := ptr.To(intstr.FromInt(least))
-	if err == nil && ptr.Equal(b.Spec.MinAvailable, want) && b.Spec.UnhealthyPodEvictionPolicy == nil {
+	_, err := controllerutil.CreateOrUpdate(ctx, o.client, b, func() error {
+		want := ptr.To(intstr.FromInt(least))
+		if !ptr.Equal(b.Spec.MinAvailable, want) || b.Spec.UnhealthyPodEvictionPolicy != nil {
+			b.Spec = policyv1.PodDisruptionBudgetSpec{MinAvailable: want, Selector: &metav1.LabelSelector{MatchLabels: guardLabels()}}
+		}
 		return nil
-	}
-	b.Spec = policyv1.PodDisruptionBudgetSpec{MinAvailable: want, Selector: &metav1.LabelSelector{MatchLabels: guardLabels()}}
-	if err == nil {
-		err = o.client.Update(ctx, b)
-	} else {
-		err = o.client.Create(ctx, b)
-	}
+	})
 	if err != nil {
-		return fmt.Errorf("writing the budget: %w", err)
+		return fmt.Errorf("keeping the budget: %w", err)
 	}
 	return nil
 }

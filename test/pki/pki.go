@@ -65,18 +65,16 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Leaf is who a certificate is for. To Kubernetes the common name is the user
-// and the organizations are its groups.
+// Leaf is who a certificate is for. To Kubernetes the common name is the user.
 type Leaf struct {
-	CommonName    string
-	Organizations []string
+	CommonName string
 	// Hosts are the DNS names and IP addresses that it serves; none for a mere client.
 	Hosts []string
 }
 
 // Issue makes a key and a certificate, good for serving and for dialing, as PEM.
 func (a *Authority) Issue(leaf Leaf) (cert, key []byte, err error) {
-	template, private, err := prepare(pkix.Name{CommonName: leaf.CommonName, Organization: leaf.Organizations})
+	template, private, err := prepare(pkix.Name{CommonName: leaf.CommonName})
 	if err != nil {
 		return nil, nil, fmt.Errorf("certificate of %s: %w", leaf.CommonName, err)
 	}

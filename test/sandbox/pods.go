@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,19 +64,12 @@ func (p *pods) wake() {
 
 // on are the pods of a Node, and a channel that is closed when any pod changes.
 func (p *pods) on(node string) ([]*corev1.Pod, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []*corev1.Pod
-	for _, o := range p.store.List() {
-		if pod, ok := o.(*corev1.Pod); ok && pod.Spec.NodeName == node {
-			out = append(out, pod)
-		}
-	}
-	return out, p.changed
+	all, changed := p.all()
+	return slices.DeleteFunc(all, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != node }), changed
 }
 
-// all are the pods of all Nodes.
-func (p *pods) all() []*corev1.Pod {
+// all are the pods of all Nodes, with that channel.
+func (p *pods) all() ([]*corev1.Pod, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []*corev1.Pod
@@ -84,7 +78,7 @@ func (p *pods) all() []*corev1.Pod {
 			out = append(out, pod)
 		}
 	}
-	return out
+	return out, p.changed
 }
 
 // evict deletes all pods of a host that is no more, as the garbage collector of
@@ -159,7 +153,7 @@ func (h *host) runPods(ctx context.Context) {
 			wait = min(wait, again)
 		}
 		for uid := range known {
-			if !contains(mine, uid) {
+			if !slices.ContainsFunc(mine, func(pod *corev1.Pod) bool { return string(pod.UID) == uid }) {
 				h.killWorkload(uid)
 				delete(known, uid)
 			}
@@ -175,15 +169,6 @@ func (h *host) runPods(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-}
-
-func contains(all []*corev1.Pod, uid string) bool {
-	for _, pod := range all {
-		if string(pod.UID) == uid {
-			return true
-		}
-	}
-	return false
 }
 
 // syncPod brings one pod on, and says when to look again.
@@ -278,12 +263,9 @@ func closed(c <-chan struct{}) bool {
 }
 
 func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // probe runs the container's readiness probe on this host, with its
@@ -295,7 +277,7 @@ func (h *host) probe(ctx context.Context, pod *corev1.Pod, container *corev1.Con
 		return
 	}
 	p.next = time.Now().Add(time.Duration(max(probe.PeriodSeconds, 1)) * time.Second)
-	err := h.run(ctx, pod, container, probe.Exec.Command, time.Duration(max(probe.TimeoutSeconds, 1))*time.Second)
+	err := h.run(ctx, pod, container, probe.Exec.Command, limitOf(probe))
 	if err == nil {
 		p.failed, p.ready, p.why = 0, true, ""
 		return

@@ -131,7 +131,8 @@ func join(ctx context.Context, from net.Conn, log *slog.Logger, pick func() (add
 func (p *proxy) pick(service *corev1.Service, port intstr.IntOrString) (string, bool) {
 	selector := labels.SelectorFromSet(service.Spec.Selector)
 	var addresses []string
-	for _, pod := range p.pods.all() {
+	all, _ := p.pods.all()
+	for _, pod := range all {
 		if pod.Namespace != service.Namespace || pod.DeletionTimestamp != nil || !podReady(pod) || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
