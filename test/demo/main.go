@@ -141,20 +141,11 @@ func begin(ctx context.Context, n *narrator, dir, mode string, play func(context
 // beside plays while the stand-in for cluster-etcd-operator works.
 func beside(play func(*demo, context.Context) error) func(context.Context, *demo) error {
 	return func(ctx context.Context, d *demo) (err error) {
-		etcd, err := d.sandbox.EtcdClient(d.sandbox.Endpoints()...) // its own, as the real one
+		end, err := d.sandbox.Operate(custodian.Options{Desired: 3}, time.Second)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, etcd.Close()) }()
-		o, err := custodian.New(d.sandbox.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: 3})
-		if err != nil {
-			return err
-		}
-		working, end := context.WithCancel(ctx)
-		var work sync.WaitGroup
-		work.Go(func() { _ = o.Run(working, time.Second) }) // what it cannot do shows in the story
-		defer work.Wait()
-		defer end()
+		defer func() { err = errors.Join(err, end()) }()
 		return play(d, ctx)
 	}
 }

@@ -11,14 +11,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
@@ -78,7 +81,7 @@ func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
 
 // crds reads the CustomResourceDefinitions out of the openshift/api module in
 // Go's module cache, so that they are never a copy that has aged, and more of that module. scalable has the control plane scaled.
-func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) {
+func crds(ctx context.Context, scalable bool, more ...string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	root, err := assets.Root()
 	if err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) 
 	if dir == "" {
 		return nil, errors.New("the module github.com/openshift/api is not in the module cache: run `go mod download` in " + root)
 	}
-	var all []object
+	var all []*apiextensionsv1.CustomResourceDefinition
 	for _, file := range append([]string{
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machines-Default.crd.yaml",
 		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinesets-Default.crd.yaml",
@@ -113,43 +116,24 @@ func crds(ctx context.Context, scalable bool, more ...string) ([]object, error) 
 		if scalable && strings.Contains(file, "controlplanemachinesets") {
 			form = assets.ScalableSet
 		}
-		if text, err = form(text); err != nil {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if text, err = form(text); err == nil {
+			err = json.Unmarshal(text, crd)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		parsed, err := parse(file, text)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, parsed...)
+		all = append(all, crd)
 	}
 	return all, nil
 }
 
-// waitEstablished waits until the API server serves each CRD.
-func (s *Sandbox) waitEstablished(ctx context.Context, crds []object) error {
-	for _, crd := range crds {
-		err := s.poll(ctx, func(ctx context.Context) error {
-			current := &unstructured.Unstructured{}
-			current.SetGroupVersionKind(crd.GroupVersionKind())
-			if err := s.client.Get(ctx, client.ObjectKeyFromObject(crd), current); err != nil {
-				return err
-			}
-			conditions, _, err := unstructured.NestedSlice(current.Object, "status", "conditions")
-			if err != nil {
-				return err
-			}
-			for _, c := range conditions {
-				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-					return nil
-				}
-			}
-			return errors.New("not established")
-		})
-		if err != nil {
-			return fmt.Errorf("CRD %s: %w", crd.GetName(), err)
-		}
-	}
-	return nil
+// installCRDs returns once the API server serves all of them.
+func (s *Sandbox) installCRDs(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) error {
+	return s.poll(ctx, func(context.Context) error {
+		_, err := envtest.InstallCRDs(s.Config(Admin), envtest.CRDInstallOptions{CRDs: crds, MaxTime: time.Minute})
+		return err
+	})
 }
 
 // cluster are the objects that an installed cluster has: namespaces, the

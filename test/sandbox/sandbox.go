@@ -449,10 +449,10 @@ func (s *Sandbox) startCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.apply(ctx, append(crds, objects...)...); err != nil {
+	if err := s.installCRDs(ctx, crds); err != nil {
 		return err
 	}
-	return s.waitEstablished(ctx, crds)
+	return s.apply(ctx, objects...)
 }
 
 func (s *Sandbox) startMachines(ctx context.Context) error {

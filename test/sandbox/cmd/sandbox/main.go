@@ -151,25 +151,7 @@ func operate(ctx context.Context, s *sandbox.Sandbox, options *sandbox.Options) 
 			return nil, fmt.Errorf("Deployment %s of the stand-in: %w", d.Name, err)
 		}
 	}
-	etcd, err := s.EtcdClient(s.Endpoints()...)
-	if err != nil {
-		return nil, err
-	}
-	o, err := custodian.New(s.Config(sandbox.EtcdOperator), etcd, custodian.Options{Desired: options.Replicas})
-	if err != nil {
-		return nil, errors.Join(err, etcd.Close())
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = o.Run(ctx, time.Second) // what it cannot do shows in the cluster
-	}()
-	return func() error {
-		cancel()
-		<-ended
-		return etcd.Close()
-	}, nil
+	return s.Operate(custodian.Options{Desired: options.Replicas}, time.Second)
 }
 
 // shown is the sandbox's directory as a person would type it.
