@@ -25,13 +25,16 @@ func not(term string) string      { return "!" + term }
 
 func quote(s string) string { return strconv.Quote(s) }
 
-func list(entries []string) string {
-	quoted := make([]string, len(entries))
+// each has one fragment for each entry.
+func each[T any](entries []T, fragment func(T) string) []string {
+	out := make([]string, len(entries))
 	for i, e := range entries {
-		quoted[i] = quote(e)
+		out[i] = fragment(e)
 	}
-	return "[" + strings.Join(quoted, ", ") + "]"
+	return out
 }
+
+func list(entries []string) string { return "[" + strings.Join(each(entries, quote), ", ") + "]" }
 
 func operation(name string) string { return "(request.operation == " + quote(name) + ")" }
 
@@ -43,6 +46,12 @@ func label(object, key string) string {
 func annotation(object, key string) string {
 	return fmt.Sprintf("%s.metadata.?annotations[?%s].orValue('')", object, quote(key))
 }
+
+// field is a value of an object's.
+type field func(object string) string
+
+func isSet(value string) string  { return "(" + value + " != '')" }
+func isNone(value string) string { return "(" + value + " == '')" }
 
 func providerID(object string) string { return object + ".?spec.?providerID.orValue('')" }
 
@@ -125,16 +134,13 @@ func mendable() string {
 
 // created reports whether a new Machine has anything that the rules look at.
 func created() string {
-	create := []string{namesInstance("object"), controlPlane("object"), hooked("object"), latched("object")}
-	for _, key := range annotations() {
-		create = append(create, "("+annotation("object", key)+" != '')")
-	}
-	return some(create...)
+	annotated := each(annotations(), func(key string) string { return isSet(annotation("object", key)) })
+	return some(append([]string{namesInstance("object"), controlPlane("object"), hooked("object"), latched("object")}, annotated...)...)
 }
 
 // instanceFields are the fields that name a Machine's instance: quorum.Machine.InstanceFields.
-func instanceFields() []func(object string) string {
-	fields := []func(object string) string{providerID}
+func instanceFields() []field {
+	fields := []field{providerID}
 	for _, a := range quorum.InstanceAnnotations {
 		fields = append(fields, func(object string) string { return annotation(object, a.Key) })
 	}
@@ -143,41 +149,29 @@ func instanceFields() []func(object string) string {
 
 // claims reports whether an update changes which instance a Machine names.
 func claims() string {
-	var instance []string
-	for _, of := range instanceFields()[1:] {
-		instance = append(instance, differ(of))
-	}
-	return some(differ(providerID), within(".metadata.?annotations", instance...))
+	return some(differ(providerID), within(".metadata.?annotations", each(instanceFields()[1:], differ)...))
 }
 
 // namesInstance reports whether a Machine names its instance.
 func namesInstance(object string) string {
-	var names []string
-	for _, of := range instanceFields() {
-		names = append(names, "("+of(object)+" != '')")
-	}
-	return some(names...)
+	return some(each(instanceFields(), func(of field) string { return isSet(of(object)) })...)
 }
 
 // hasInstance reports whether a Machine has a name of its instance, or a Node: quorum.Machine.InstanceName.
 func hasInstance(object string) string {
-	return some(namesInstance(object), "("+object+".?status.?nodeRef.?name.orValue('') != '')")
+	return some(namesInstance(object), isSet(object+".?status.?nodeRef.?name.orValue('')"))
 }
 
 // unnames reports whether an update takes the name of an instance off.
 func unnames() string {
-	var terms []string
-	for _, of := range instanceFields() {
-		terms = append(terms, all("("+of("oldObject")+" != '')", "("+of("object")+" == '')"))
-	}
-	return all(claims(), some(terms...))
+	return all(claims(), some(each(instanceFields(), func(of field) string { return all(isSet(of("oldObject")), isNone(of("object"))) })...))
 }
 
 // annotates reports whether an update changes what is Holdfast's to say of any Machine: a worker's override lifts the rule claim for its
 // deletion, and its evidence would count once it has a control-plane label.
 func annotates() string {
 	return within(".metadata.?annotations", differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation),
-		all("("+annotation("object", quorum.EvidenceAnnotation)+" != '')", differs(annotation, quorum.EvidenceAnnotation)))
+		all(isSet(annotation("object", quorum.EvidenceAnnotation)), differs(annotation, quorum.EvidenceAnnotation)))
 }
 
 // deletesStray reports whether a live Machine is deleted that is none of the guard's and has an instance or a Node, which may be a
@@ -197,10 +191,7 @@ func annotations() []string {
 
 // changed reports whether an update changes anything that the rules protect.
 func changed() string {
-	var annotated []string
-	for _, key := range annotations() {
-		annotated = append(annotated, differs(annotation, key))
-	}
+	annotated := each(annotations(), func(key string) string { return differs(annotation, key) })
 	return some(
 		differ(owners),
 		within(".?spec.?lifecycleHooks", differ(hooked), differ(latched), crowded("object"), crowded("oldObject")),
@@ -229,7 +220,7 @@ func deletes() string {
 }
 
 // differ reports whether a fragment is not the same for both objects.
-func differ(of func(object string) string) string {
+func differ(of field) string {
 	return "(" + of("object") + " != " + of("oldObject") + ")"
 }
 
@@ -263,7 +254,7 @@ func irreparable(ids *admission.Identities) string {
 // selfCall reports whether a custodian asks in a dry run whether the API server reaches the webhooks: see
 // webhooks.SelfCallAnnotation.
 func selfCall(ids *admission.Identities) string {
-	return all(operation("UPDATE"), "request.?dryRun.orValue(false)", "("+annotation("object", webhooks.SelfCallAnnotation)+" != '')",
+	return all(operation("UPDATE"), "request.?dryRun.orValue(false)", isSet(annotation("object", webhooks.SelfCallAnnotation)),
 		differs(annotation, webhooks.SelfCallAnnotation), custodian(ids))
 }
 
@@ -305,9 +296,9 @@ func hosts(namespace string) string {
 	taken := []string{operation("DELETE"), "(oldObject.?spec.?online.orValue(false) && !object.?spec.?online.orValue(false))",
 		fmt.Sprintf("%s.exists(k, !(k in %s) && (k in %s || k.startsWith(%s)))", annotated("object"), annotated("oldObject"),
 			list([]string{machineapi.RebootAnnotation, machineapi.DetachedAnnotation}), quote(machineapi.RebootAnnotation+"/"))}
-	for _, field := range machineapi.HostIdentity() {
-		taken = append(taken, differ(func(object string) string { return object + ".?spec.?" + field }))
-	}
+	taken = append(taken, each(machineapi.HostIdentity(), func(name string) string {
+		return differ(func(object string) string { return object + ".?spec.?" + name })
+	})...)
 	return all("(request.resource.resource == 'baremetalhosts')", "("+ref+".?kind.orValue('') == 'Machine')", "("+ref+".?namespace.orValue('') == "+quote(namespace)+")",
 		ref+".?apiVersion.orValue('').startsWith('machine.openshift.io/')", some(taken...))
 }

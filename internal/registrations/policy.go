@@ -39,9 +39,9 @@ func PolicyNames() []string {
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	return []any{
-		o.policy(MachinePolicy, "machines", conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), annotates()))), machineVariables(&o.Identities), o.machineValidations()),
+		o.policy(MachinePolicy, rules([]string{"machines"}, onUpdate), conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), annotates()))), machineVariables(&o.Identities), o.machineValidations()),
 		o.binding(MachinePolicy),
-		o.policy(StatusPolicy, "machines/status", conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
+		o.policy(StatusPolicy, rules([]string{"machines/status"}, onUpdate), conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
 		o.binding(StatusPolicy),
 		o.instancePolicy(),
 		o.binding(InstancePolicy),
@@ -73,15 +73,15 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 		not(all(operation("DELETE"), person(&o.Identities))),
 		not(all(operation("UPDATE"), same(".?data", "{}"), same(".?binaryData", "{}"), same(".?immutable", "false"), same(".metadata.?labels", "{}"),
 			same(".metadata.?annotations", "{}"), same(".metadata.?ownerReferences", "[]"), same(".metadata.?finalizers", "[]"))))}
-	rules := []admissionregistrationv1.NamedRuleWithOperations{ruleFor("configmaps", onCreate, onUpdate, onDelete)}
+	rules := []admissionregistrationv1.RuleWithOperations{rule(admissionregistrationv1.NamespacedScope, "", "v1", []string{"configmaps"}, onCreate, onUpdate, onDelete)}
 	if o.QuorumGuard {
 		mine = append(mine, all("(request.resource.resource == 'pods')", "(request.namespace == "+quote(o.EtcdNamespace)+")",
 			some(guardPod("object"), all(operation("UPDATE"), guardPod("oldObject"))),
 			not(all(operation("UPDATE"), guardPod("object"), guardPod("oldObject"), "(object.spec == oldObject.spec)",
 				"(object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]))"))))
-		rules = append(rules, ruleFor("pods", onCreate, onUpdate))
+		rules = append(rules, rule(admissionregistrationv1.NamespacedScope, "", "v1", []string{"pods"}, onCreate, onUpdate))
 	}
-	p := o.policy(RecordsPolicy, "", conditions("holdfasts-own", all(not(custodian(&o.Identities)), some(mine...))), nil,
+	p := o.policy(RecordsPolicy, rules, conditions("holdfasts-own", all(not(custodian(&o.Identities)), some(mine...))), nil,
 		[]admissionregistrationv1.Validation{{
 			Expression: all("(request.resource.resource == 'configmaps')", operation("DELETE"), "namespaceObject.?metadata.?deletionTimestamp.hasValue()"),
 			MessageExpression: "request.resource.resource == 'pods' ? " +
@@ -91,7 +91,6 @@ func (o *Options) recordsPolicy() *admissionregistrationv1.ValidatingAdmissionPo
 				quote(" is Holdfast's own record, by which it decides what may be released. Leave it as it is; a person may delete it, and Holdfast makes it anew."+more("own-records")),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
-	p.Spec.MatchConstraints.ResourceRules = rules
 	p.Spec.MatchConstraints.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: slices.Compact(in)},
 	}}
@@ -106,10 +105,6 @@ func same(field, none string) string {
 // guardPod reports whether a pod carries the label that the quorum guard's budget selects.
 func guardPod(object string) string {
 	return "(" + label(object, machineapi.GuardLabel) + " == " + quote(machineapi.GuardName) + ")"
-}
-
-func ruleFor(resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.NamedRuleWithOperations {
-	return admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: rule(admissionregistrationv1.NamespacedScope, "", "v1", resource, operations...)}
 }
 
 // machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
@@ -185,7 +180,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 				"(variables.hasHook && variables.hadLatch && !variables.hasLatch && (variables.hadHook || !variables.deleting))",
 				all(differs(annotation, quorum.EvidenceAnnotation), "!variables.custodian",
 					// From a Machine that is labelled only now, claim takes out what it brings along.
-					some("("+annotation("object", quorum.EvidenceAnnotation)+" != '')", controlPlane("oldObject"), all(not(controlPlane("object")), "variables.held"))),
+					some(isSet(annotation("object", quorum.EvidenceAnnotation)), controlPlane("oldObject"), all(not(controlPlane("object")), "variables.held"))),
 			),
 			"Machine ", " keeps hooks "+quorum.HookName+" and "+quorum.LatchName+" and annotation "+quorum.EvidenceAnnotation+": they hold a deletion until etcd has a replacement. "+
 				"Leave them in the change; to replace the Machine, delete it. "+down),
@@ -198,8 +193,8 @@ func setsOverride() string {
 	stamp := annotation("object", quorum.OverrideByAnnotation)
 	const at = len(" 2006-01-02T15:04:05Z")
 	return all(differs(annotation, quorum.OverrideAnnotation), some(
-		all("("+annotation("object", quorum.OverrideAnnotation)+" == '')", some("variables.person", "variables.custodian")),
-		all("variables.person", some("("+stamp+" == '')", fmt.Sprintf("(%s.startsWith(%s + ' ') && %s.size() == %s.size() + %d)", stamp, name, stamp, name, at)))))
+		all(isNone(annotation("object", quorum.OverrideAnnotation)), some("variables.person", "variables.custodian")),
+		all("variables.person", some(isNone(stamp), fmt.Sprintf("(%s.startsWith(%s + ' ') && %s.size() == %s.size() + %d)", stamp, name, stamp, name, at)))))
 }
 
 // instancePolicy is the rule claim as the API server has it alone: admission.Identities' admitInstance, and admitNamed for who is no person. A
@@ -207,18 +202,15 @@ func setsOverride() string {
 // a hooked Machine; how old the override is, and whether another Machine has that instance, Holdfast alone can tell: ClosedWebhook fails for it.
 func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
 	held := all("(request.operation == 'UPDATE')", ours, some(hooked("oldObject"), latched("oldObject")))
-	changes := func(of func(object string) string) string {
+	changes := func(of field) string {
 		was, is := of("oldObject"), of("object")
-		return all(differ(of),
-			not(all(o.machineAPI(), some("!variables.held", "("+was+" == '')", fmt.Sprintf("(%s != '' && (%s.lowerAscii() + '/').startsWith(%s.lowerAscii() + '/'))", is, is, was)))),
-			not(all("variables.person", "("+is+" == '')", some("!variables.held", "variables.lifts"))))
+		return all(operation("UPDATE"), all(differ(of),
+			not(all(o.machineAPI(), some("!variables.held", isNone(was), fmt.Sprintf("(%s != '' && (%s.lowerAscii() + '/').startsWith(%s.lowerAscii() + '/'))", is, is, was)))),
+			not(all("variables.person", isNone(is), some("!variables.held", "variables.lifts")))))
 	}
-	denied := []string{all(operation("CREATE"), not(o.machineAPI()), not("variables.person"))}
-	for _, of := range instanceFields() {
-		denied = append(denied, all(operation("UPDATE"), changes(of)))
-	}
-	copied := some("("+annotation("object", quorum.OverrideAnnotation)+" != '')", "("+annotation("object", quorum.OverrideByAnnotation)+" != '')")
-	p := o.policy(InstancePolicy, "machines", conditions("names-an-instance", some(all(operation("CREATE"), some(namesInstance("object"), copied)), all(operation("UPDATE"), claims()))),
+	denied := append([]string{all(operation("CREATE"), not(o.machineAPI()), not("variables.person"))}, each(instanceFields(), changes)...)
+	copied := some(isSet(annotation("object", quorum.OverrideAnnotation)), isSet(annotation("object", quorum.OverrideByAnnotation)))
+	return o.policy(InstancePolicy, rules([]string{"machines"}, onCreate, onUpdate), conditions("names-an-instance", some(all(operation("CREATE"), some(namesInstance("object"), copied)), all(operation("UPDATE"), claims()))),
 		[]admissionregistrationv1.Variable{
 			{Name: "held", Expression: held},
 			{Name: "person", Expression: person(&o.Identities)},
@@ -237,14 +229,12 @@ func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionP
 					"to correct them by hand, impersonate the Machine API: kubectl --as="+o.Identities.MachineAPI[0]+more(quorum.RuleClaim)),
 			Reason: new(metav1.StatusReasonForbidden),
 		}})
-	p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{onCreate, onUpdate}
-	return p
 }
 
 // liftsClaim is quorum.Machine.Lifts(RuleClaim), but for the override's age and reason.
 func liftsClaim() string {
 	override := annotation("oldObject", quorum.OverrideAnnotation)
-	return all("("+annotation("oldObject", quorum.OverrideByAnnotation)+" != '')",
+	return all(isSet(annotation("oldObject", quorum.OverrideByAnnotation)),
 		fmt.Sprintf("(%s.contains(':') && %s.split(':')[0].split(',').exists(r, r.trim() == %s))", override, override, quote(string(quorum.RuleClaim)))) // what else it lifts is not asked
 }
 
@@ -253,7 +243,7 @@ const down = "While Holdfast answers and enforces, it puts this right itself: tr
 
 // loses reports whether a label that had a value has another or none.
 func loses(key string) string {
-	return all("("+label("oldObject", key)+" != '')", differs(label, key))
+	return all(isSet(label("oldObject", key)), differs(label, key))
 }
 
 // statusValidations are the rule keep-status. All of status.providerStatus counts as the identity of
@@ -296,10 +286,12 @@ func validation(rule quorum.Rule, denied, before, after string) admissionregistr
 // more ends a refusal with where its rule is explained.
 func more(rule quorum.Rule) string { return " (" + rule.Page() + ")" }
 
-// policy is a policy for the updates of a resource of the Machine namespace.
-func (o *Options) policy(name, resource string, conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable, validations []admissionregistrationv1.Validation) *admissionregistrationv1.ValidatingAdmissionPolicy {
-	updates := rules(onUpdate)[0]
-	updates.Resources = []string{resource}
+// policy is a policy for requests in the Machine namespace.
+func (o *Options) policy(name string, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition, variables []admissionregistrationv1.Variable, validations []admissionregistrationv1.Validation) *admissionregistrationv1.ValidatingAdmissionPolicy {
+	named := make([]admissionregistrationv1.NamedRuleWithOperations, len(rules))
+	for i, rule := range rules {
+		named[i].RuleWithOperations = rule
+	}
 	return &admissionregistrationv1.ValidatingAdmissionPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingAdmissionPolicy"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -309,7 +301,7 @@ func (o *Options) policy(name, resource string, conditions []admissionregistrati
 				NamespaceSelector: o.namespaces(),
 				ObjectSelector:    &metav1.LabelSelector{},
 				MatchPolicy:       new(admissionregistrationv1.Equivalent),
-				ResourceRules:     []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: updates}},
+				ResourceRules:     named,
 			},
 			MatchConditions: conditions,
 			Variables:       variables,

@@ -76,14 +76,13 @@ type Options struct {
 // Holdfast keeps them as.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
-	machines := func() []admissionregistrationv1.RuleWithOperations { return rules(onCreate, onUpdate, onDelete) }
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:                    RepairWebhook,
 			ClientConfig:            o.client(webhooks.MutatePath),
-			Rules:                   rules(onCreate, onUpdate),
+			Rules:                   rules([]string{"machines"}, onCreate, onUpdate),
 			FailurePolicy:           new(admissionregistrationv1.Ignore),
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
 			NamespaceSelector:       o.namespaces(),
@@ -118,23 +117,21 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 			MatchConditions:         conditions,
 		})
 	}
-	add(ClosedWebhook, admissionregistrationv1.Fail, webhooks.ValidatePath, machines(), conditions("the-hook-cannot-make-it-good", closed))
-	add(OpenWebhook, admissionregistrationv1.Ignore, webhooks.ValidatePath, machines(), conditions("the-hook-makes-it-good", all(touched(), not(closed))))
+	add(ClosedWebhook, admissionregistrationv1.Fail, webhooks.ValidatePath, rules([]string{"machines"}, onCreate, onUpdate, onDelete), conditions("the-hook-cannot-make-it-good", closed))
+	add(OpenWebhook, admissionregistrationv1.Ignore, webhooks.ValidatePath, rules([]string{"machines"}, onCreate, onUpdate, onDelete), conditions("the-hook-makes-it-good", all(touched(), not(closed))))
 	add(HomeWebhook, admissionregistrationv1.Fail, webhooks.HomePath, []admissionregistrationv1.RuleWithOperations{
-		rule(admissionregistrationv1.ClusterScope, "", "v1", "namespaces", onDelete),
-		rule(admissionregistrationv1.ClusterScope, apiextensionsv1.GroupName, "v1", "customresourcedefinitions", onUpdate, onDelete),
-		rule(admissionregistrationv1.NamespacedScope, "metal3.io", "v1alpha1", "baremetalhosts", onUpdate, onDelete), // without the CRD nobody sends such requests
+		rule(admissionregistrationv1.ClusterScope, "", "v1", []string{"namespaces"}, onDelete),
+		rule(admissionregistrationv1.ClusterScope, apiextensionsv1.GroupName, "v1", []string{"customresourcedefinitions"}, onUpdate, onDelete),
+		rule(admissionregistrationv1.NamespacedScope, "metal3.io", "v1alpha1", []string{"baremetalhosts"}, onUpdate, onDelete), // without the CRD nobody sends such requests
 	}, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
 	validating.Webhooks[2].NamespaceSelector = &metav1.LabelSelector{} // CRDs and BareMetalHosts are not in the Machines' namespace
-	keepers := rules(onCreate, onUpdate)
-	keepers[0].Resources = []string{"machinesets", "machinehealthchecks"}
-	add(KeeperWebhook, admissionregistrationv1.Ignore, webhooks.KeepersPath, keepers, conditions("what-keeps-machines", keeps()))
+	add(KeeperWebhook, admissionregistrationv1.Ignore, webhooks.KeepersPath, rules([]string{"machinesets", "machinehealthchecks"}, onCreate, onUpdate), conditions("what-keeps-machines", keeps()))
 	if o.EtcdNamespace != "" {
 		shrinks := all(shrinks(), not(person(&o.Identities)))
 		sets := func() []admissionregistrationv1.RuleWithOperations {
-			out := machines()
-			out[0].APIVersions, out[0].Resources = []string{machinev1.GroupVersion.Version}, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}
-			return out
+			return []admissionregistrationv1.RuleWithOperations{
+				rule(admissionregistrationv1.NamespacedScope, machinev1.GroupName, machinev1.GroupVersion.Version, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}, onCreate, onUpdate, onDelete),
+			}
 		}
 		add(SetWebhook, admissionregistrationv1.Ignore, webhooks.ControlPlaneSetPath, sets(),
 			conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(shrinks))))
@@ -184,16 +181,16 @@ const (
 	onDelete = admissionregistrationv1.Delete
 )
 
-// rules are for Machines.
-func rules(operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
-	return []admissionregistrationv1.RuleWithOperations{rule(admissionregistrationv1.NamespacedScope, machinev1beta1.GroupName, "v1beta1", "machines", operations...)}
+// rules are one rule for resources of the Machine API.
+func rules(resources []string, operations ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{rule(admissionregistrationv1.NamespacedScope, machinev1beta1.GroupName, "v1beta1", resources, operations...)}
 }
 
-func rule(scope admissionregistrationv1.ScopeType, group, version, resource string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
+func rule(scope admissionregistrationv1.ScopeType, group, version string, resources []string, operations ...admissionregistrationv1.OperationType) admissionregistrationv1.RuleWithOperations {
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: operations,
 		Rule: admissionregistrationv1.Rule{
-			APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource}, Scope: &scope,
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources, Scope: &scope,
 		},
 	}
 }
