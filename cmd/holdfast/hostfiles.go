@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/hostfiles"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 func hostFilesCommand() *cobra.Command {
@@ -83,12 +84,7 @@ func (h *hostFiles) run(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	changed := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	wake := func() { observe.Wake(changed) }
 	for _, object := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
 		informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {

@@ -214,10 +214,7 @@ func (p *process) seen(s *quorum.Snapshot, news []membership.News) {
 		}
 		p.records.WriteStep(step)
 		s = nil
-		select {
-		case p.news <- struct{}{}:
-		default: // guard mode, or the last news have not been taken
-		}
+		observe.Wake(p.news) // nobody waits in guard mode
 	}
 }
 

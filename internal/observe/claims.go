@@ -82,10 +82,7 @@ func (c *Claims) known(s *quorum.Snapshot) (names []string, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Equal(c.hosts, s.HostKeys()) {
-		select {
-		case c.wake <- struct{}{}:
-		default:
-		}
+		Wake(c.wake)
 	}
 	return c.names, c.why
 }

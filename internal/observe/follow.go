@@ -11,6 +11,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// Wake has whoever waits on a channel of one place go on, once for any number of calls.
+func Wake(channel chan<- struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default: // it is woken already
+	}
+}
+
 // Follow calls changed for each change, and when a watch begins, until the context ends: a new watch tells nothing of an object
 // that was deleted before it. Why there is no watch is told once to the context's log.
 func Follow(ctx context.Context, api client.WithWatch, kind schema.GroupVersionKind, changed func(), which ...client.ListOption) {

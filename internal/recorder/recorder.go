@@ -63,24 +63,16 @@ func eventReason(f admission.Finding) string {
 		return "EscapeHatchUsed"
 	case quorum.RuleKeepFinalizer, quorum.RuleKeepRole:
 		return "ChangeBlocked"
-	case quorum.RuleKeepHost:
-		switch f.Verdict {
-		case admission.VerdictAllowed:
-			return "HostRestarts"
-		case admission.VerdictOverridden:
+	case quorum.RuleKeepHost, quorum.RuleClaim:
+		switch {
+		case f.Verdict == admission.VerdictOverridden:
 			return "OverrideUsed"
-		case admission.VerdictRepaired, admission.VerdictDenied:
+		case f.Verdict != admission.VerdictAllowed:
 			return "ChangeBlocked"
+		case f.Rule == quorum.RuleKeepHost:
+			return "HostRestarts"
 		}
-	case quorum.RuleClaim:
-		switch f.Verdict {
-		case admission.VerdictAllowed:
-			return string(membership.ReasonInstanceClaimedTwice)
-		case admission.VerdictOverridden:
-			return "OverrideUsed"
-		case admission.VerdictRepaired, admission.VerdictDenied:
-		}
-		return "ChangeBlocked"
+		return string(membership.ReasonInstanceClaimedTwice)
 	case quorum.RuleAdopt:
 		if f.Verdict == admission.VerdictDenied {
 			return "ChangeBlocked"

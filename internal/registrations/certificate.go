@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
+
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // settle is how long a new certificate waits after this replica has read registrations that vouch for
@@ -36,7 +38,7 @@ type Source struct {
 func NewSource(live *Live, host string, c clock.PassiveClock, metrics *Metrics, log logr.Logger) *Source {
 	s := &Source{live: live, host: host, settle: settle, clock: c, metrics: metrics, log: log, wake: make(chan struct{}, 1)}
 	if live != nil {
-		live.OnChange(func() { kick(s.wake) })
+		live.OnChange(func() { observe.Wake(s.wake) })
 	}
 	return s
 }

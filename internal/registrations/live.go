@@ -116,18 +116,6 @@ func (l *Live) uncalled() bool {
 	return err == nil && len(bundles) == 0
 }
 
-func webhookNames() []string {
-	return []string{RepairWebhook, ClosedWebhook, OpenWebhook, HomeWebhook, KeeperWebhook}
-}
-
-// kick wakes whoever waits on a channel of one place.
-func kick(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}
-
 // every calls a function at once, at each tick and whenever it is woken, until the context ends.
 func every(ctx context.Context, interval time.Duration, wake <-chan struct{}, do func()) error {
 	tick := time.NewTicker(interval)

@@ -18,25 +18,18 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	register := promauto.With(registry)
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return register.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
 	m := &Metrics{
-		present: register.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_registration_present", Help: "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back, or that Holdfast may not read.",
-		}, []string{"kind", "name"}),
+		present: gauge("holdfast_registration_present", "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back, or that Holdfast may not read.", "kind", "name"),
 		restored: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_registration_restored_total", Help: "How often a registration of Holdfast was put back that had been right, by the object's kind and name.",
 		}, []string{"kind", "name"}),
-		enforced: register.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_registration_enforced", Help: "1 if what this webhook guards is refused while no Holdfast answers (failurePolicy Fail), else 0.",
-		}, []string{"name"}),
-		reached: register.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_registration_reached", Help: "1 if the elected replica's last call through the API server came back from this webhook, else 0; none while there is no Machine to try it with.",
-		}, []string{"name"}),
-		expiry: register.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_certificate_expiry_timestamp_seconds", Help: "When the certificate that this replica serves the webhooks with expires; 0 while there is none.",
-		}),
-		answered: register.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_etcd_answered", Help: "1 if etcd has answered this replica a linearizable read since its start, else 0.",
-		}),
+		enforced: gauge("holdfast_registration_enforced", "1 if what this webhook guards is refused while no Holdfast answers (failurePolicy Fail), else 0.", "name"),
+		reached:  gauge("holdfast_registration_reached", "1 if the elected replica's last call through the API server came back from this webhook, else 0; none while there is no Machine to try it with.", "name"),
+		expiry:   gauge("holdfast_webhook_certificate_expiry_timestamp_seconds", "When the certificate that this replica serves the webhooks with expires; 0 while there is none.").WithLabelValues(),
+		answered: gauge("holdfast_etcd_answered", "1 if etcd has answered this replica a linearizable read since its start, else 0.").WithLabelValues(),
 	}
 	for _, o := range (&Registrar{}).objects() {
 		m.restored.WithLabelValues(o.kind, o.name) // an alert on a counter that is not there yet misses its first step

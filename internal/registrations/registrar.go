@@ -111,7 +111,7 @@ func (k *Registrar) Start(ctx context.Context) error {
 		wake := k.kept[o.key()].wake
 		if k.Options != nil || k.Live != nil {
 			list := admissionregistrationv1.SchemeGroupVersion.WithKind(o.kind + "List")
-			go observe.Follow(ctx, k.API, list, func() { kick(wake) }, client.MatchingFields{"metadata.name": o.name})
+			go observe.Follow(ctx, k.API, list, func() { observe.Wake(wake) }, client.MatchingFields{"metadata.name": o.name})
 		}
 		loops.Go(func() { _ = every(ctx, k.again, wake, func() { k.check(ctx, o.key()) }) })
 	}
@@ -151,9 +151,9 @@ func (k *Registrar) begin() {
 // wake starts a check of each registration.
 func (k *Registrar) wake() {
 	for _, m := range k.kept {
-		kick(m.wake)
+		observe.Wake(m.wake)
 	}
-	kick(k.ask)
+	observe.Wake(k.ask)
 }
 
 // objects are the registrations as they are wanted.
@@ -212,7 +212,7 @@ func (k *Registrar) check(ctx context.Context, key string) {
 	}
 	k.kept[key].trouble.say(ctx, k.Log, err, "cannot check or repair a webhook registration", "kind", o.kind, "name", o.name)
 	if key == validatingKey {
-		kick(k.ask)
+		observe.Wake(k.ask)
 	}
 }
 
@@ -275,7 +275,7 @@ func (k *Registrar) reconcile(ctx context.Context, o *object, there bool) (bool,
 		turn := m.limiter.Reserve()
 		if wait := turn.Delay(); wait > 0 {
 			turn.Cancel()
-			time.AfterFunc(wait, func() { kick(m.wake) })
+			time.AfterFunc(wait, func() { observe.Wake(m.wake) })
 			return there, nil
 		}
 	case absent, outdated: // written at once, without a limit
@@ -332,9 +332,9 @@ func (k *Registrar) report(o *object, there, correct bool) {
 		present("binding", o.name, there)
 		return
 	}
-	names := webhookNames()[1:]
-	if o.key() != validatingKey {
-		names = webhookNames()[:1]
+	names := []string{RepairWebhook}
+	if o.key() == validatingKey {
+		names = []string{ClosedWebhook, OpenWebhook, HomeWebhook, KeeperWebhook}
 	}
 	live := entries(o.live)
 	for _, name := range names {
@@ -400,5 +400,5 @@ func (k *Registrar) prove(ctx context.Context) {
 	}
 	k.open = nil
 	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
-	kick(k.kept[validatingKey].wake)
+	observe.Wake(k.kept[validatingKey].wake)
 }

@@ -3,7 +3,6 @@ package registrations
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,11 +67,8 @@ func guardedMachines(ctx context.Context, api client.Client, namespace string) (
 
 func tryMachine(ctx context.Context, api client.Client, m *machinev1beta1.Machine) error {
 	nonce := rand.Text()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{webhooks.SelfCallAnnotation: nonce}}})
-	if err != nil {
-		return fmt.Errorf("make a patch: %w", err)
-	}
-	err = api.Patch(ctx, m.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, webhooks.SelfCallAnnotation, nonce)
+	err := api.Patch(ctx, m.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
 	if err == nil {
 		return fmt.Errorf("a change of Machine %s/%s that %s was to refuse passed: the API server does not reach the webhooks, or has not heard of them yet", m.Namespace, m.Name, ClosedWebhook)
 	}

@@ -93,7 +93,7 @@ func NewShared(secret client.ObjectKey, api client.WithWatch, trust *Trust, c cl
 func (s *Shared) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, s.Log)
 	secrets := corev1.SchemeGroupVersion.WithKind("SecretList")
-	go observe.Follow(ctx, s.API, secrets, func() { kick(s.wake) }, client.InNamespace(s.Secret.Namespace), client.MatchingFields{"metadata.name": s.Secret.Name})
+	go observe.Follow(ctx, s.API, secrets, func() { observe.Wake(s.wake) }, client.InNamespace(s.Secret.Namespace), client.MatchingFields{"metadata.name": s.Secret.Name})
 	return every(ctx, lookEvery, s.wake, func() {
 		s.using.Lock()
 		_, err := s.read(ctx)

@@ -26,14 +26,14 @@ import (
 func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.Action) error {
 	switch change := a.Change.(type) {
 	case machineset.TakeSet:
-		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) {
+		return c.change(ctx, set.Object, func(o client.Object) {
 			controllerutil.AddFinalizer(o, cpms.Finalizer)
 			controllerutil.RemoveFinalizer(o, cpms.PlatformFinalizer)
 		})
 	case machineset.LeaveSet:
-		return c.changeSet(ctx, set.Object, func(o *machinev1.ControlPlaneMachineSet) {
+		return c.change(ctx, set.Object, func(o client.Object) {
 			controllerutil.RemoveFinalizer(o, cpms.Finalizer)
-			if o.DeletionTimestamp == nil {
+			if o.GetDeletionTimestamp() == nil {
 				controllerutil.AddFinalizer(o, cpms.PlatformFinalizer)
 			} else if set.Facts.OtherOperator == "" {
 				controllerutil.RemoveFinalizer(o, cpms.PlatformFinalizer)
@@ -78,13 +78,13 @@ func random(set *machinev1.ControlPlaneMachineSet, index int) string {
 // errNothingChanged: an action that changes nothing is planned again and again. As an error it is retried at longer and longer intervals.
 var errNothingChanged = errors.New("it is so already, and yet it was planned")
 
-// changeSet changes the set's metadata, if it is still the set that was read.
-func (c *Controller) changeSet(ctx context.Context, set *machinev1.ControlPlaneMachineSet, change func(*machinev1.ControlPlaneMachineSet)) error {
-	changed := set.DeepCopy()
-	if change(changed); equality.Semantic.DeepEqual(changed, set) {
+// change changes an object's metadata, if it is still as it was read.
+func (c *Controller) change(ctx context.Context, read client.Object, change func(client.Object)) error {
+	changed := read.DeepCopyObject().(client.Object)
+	if change(changed); equality.Semantic.DeepEqual(changed, read) {
 		return errNothingChanged
 	}
-	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{}))
+	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}))
 }
 
 // changeOwners changes a Machine's owner references, if nobody else changes the Machine meanwhile.
@@ -93,11 +93,7 @@ func (c *Controller) changeOwners(ctx context.Context, a machineset.Action, chan
 	if err != nil {
 		return err
 	}
-	changed := m.DeepCopy()
-	if changed.OwnerReferences = change(changed.OwnerReferences); equality.Semantic.DeepEqual(changed, m) {
-		return errNothingChanged
-	}
-	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
+	return c.change(ctx, m, func(o client.Object) { o.SetOwnerReferences(change(o.GetOwnerReferences())) })
 }
 
 // machine reads the Machine that an action is about, live. NotFound if another has its name now, or a Conflict if somebody controls one

@@ -19,10 +19,6 @@ type listener struct {
 	strangers []*conn // the oldest first
 }
 
-func listen(l net.Listener, bound int, evicted func()) *listener {
-	return &listener{Listener: l, bound: bound, evicted: evicted}
-}
-
 func (l *listener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {

@@ -109,7 +109,7 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
-	bounded := listen(l, strangers, s.count.WithLabelValues(evicted).Inc)
+	bounded := &listener{Listener: l, bound: strangers, evicted: s.count.WithLabelValues(evicted).Inc}
 	server := &http.Server{
 		Handler:           s,
 		BaseContext:       func(net.Listener) context.Context { return logr.NewContext(context.WithoutCancel(ctx), s.options.Log) },
