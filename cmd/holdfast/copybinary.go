@@ -18,10 +18,7 @@ func copyBinaryCommand() *cobra.Command {
 etcd, whose image has no holdfast: it runs "holdfast verify membership" each time before etcd starts.`,
 		Example: `  holdfast copy-binary /opt/holdfast`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s takes one directory, and was given %q; see %s --help", cmd.CommandPath(), args, cmd.CommandPath())
-			}
-			return nil
+			return wrong(len(args) != 1, "%s takes one directory, and was given %q; see %[1]s --help", cmd.CommandPath(), args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			own, err := os.Executable()

@@ -49,13 +49,8 @@ hook (EtcdQuorumOperator) is neither lost nor regained wrongly. In full mode a r
 etcd's membership from a deleted Machine to its replacement, and only then lets the old one go.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown command %q; see holdfast --help", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          unknown("command"),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
@@ -104,8 +99,15 @@ func version() string {
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage("%s takes no arguments, but was given %q; see %s --help", cmd.CommandPath(), args, cmd.CommandPath())
+	return wrong(len(args) > 0, "%s takes no arguments, but was given %q; see %[1]s --help", cmd.CommandPath(), args)
+}
+
+// unknown refuses what is none of a command's own commands; what is what these are called.
+func unknown(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return usage("unknown %s %q; see %s --help", what, args[0], cmd.CommandPath())
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 )
@@ -107,14 +107,15 @@ func (w *webhookFlags) bind(f *pflag.FlagSet) {
 
 // check finds what is wrong with the flags.
 func (w *webhookFlags) check() error {
+	const forRegistrations = " is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"
 	injected := len(w.annotations) > 0
 	err := wrong(w.port < 1 || w.port > 65535, "--webhook-port is %d; it is a port from 1 to 65535", w.port)
-	if err == nil && w.given() {
+	switch {
+	case err != nil:
+	case w.given():
 		err = cmp.Or(w.place(new(registrations.Options)), w.secretNames())
-	}
-	if err == nil && !w.given() {
-		err = wrong(w.changed("webhook-shared-secret"),
-			"--webhook-shared-secret is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them")
+	default:
+		err = wrong(w.changed("webhook-shared-secret"), "--webhook-shared-secret"+forRegistrations)
 	}
 	if err == nil && w.clientCA != "" {
 		if _, unread := pool(w.clientCA); unread != nil {
@@ -131,10 +132,8 @@ func (w *webhookFlags) check() error {
 				"--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file"),
 			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.crt")),
 			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.key")),
-			wrong(!w.given() && w.caFile != "",
-				"--webhook-ca-file is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"),
-			wrong(!w.given() && injected,
-				"--registration-annotations is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"),
+			wrong(!w.given() && w.caFile != "", "--webhook-ca-file"+forRegistrations),
+			wrong(!w.given() && injected, "--registration-annotations"+forRegistrations),
 			wrong(w.caFile != "" && injected,
 				"--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either Holdfast's to fill in, from the file, or another operator's"),
 		)
@@ -199,19 +198,16 @@ func exists(path string) bool {
 // served is what serves the webhooks and looks after their registrations.
 type served struct {
 	webhookFlags
-	policy  policy
 	log     logr.Logger
 	options *registrations.Options // nil where the registrations are not kept
 	hosts   []string               // what the certificate is for, if it is made here
 	server  *webhookserver.Server
 	source  *registrations.Source
-	live    *registrations.Live   // nil where the registrations are not kept
-	shared  *registrations.Shared // the same
 }
 
 // prepare reads the flags, which are checked.
 func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
-	s := &served{webhookFlags: *w, policy: p, log: log}
+	s := &served{webhookFlags: *w, log: log}
 	if !w.given() {
 		return s, nil
 	}
@@ -223,48 +219,44 @@ func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
 	return s, err
 }
 
-// newServer is the webhook server. It asks for a certificate and a path when it serves: they are there by then.
-func (s *served) newServer() *webhookserver.Server {
+// newServer is the webhook server. Where the registrations are kept, shared knows its paths.
+func (s *served) newServer(shared *registrations.Shared) *webhookserver.Server {
 	o := webhookserver.Options{
-		Host: s.host, Port: s.port, Registry: metrics.Registry, Log: s.log.WithName("server"),
-		Certificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) },
+		Host: s.host, Port: s.port, Certificate: s.source.GetCertificate, Registry: metrics.Registry, Log: s.log.WithName("server"),
 	}
 	if s.clientCA != "" {
 		o.ClientCAs = func() (*x509.CertPool, error) { return pool(s.clientCA) }
 	}
-	if s.options != nil {
-		o.Known = func(path string) (string, bool) { return s.shared.Known(path) } // it is made in setUp
+	if shared != nil {
+		o.Known = shared.Known
 	}
 	return webhookserver.New(o)
 }
 
 // setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
 // when this replica is elected.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring registrations.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
-	s.server = s.newServer()
+func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring observe.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
 	meters := registrations.NewMetrics(metrics.Registry)
 	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
 	var (
-		time     = clock.RealClock{}
-		trust    = registrations.NewTrust(time)
-		first    = &registrations.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
-		certLog  = s.log.WithName("certificate")
-		runnable = []manager.Runnable{s.server, first, keeper}
-		checks   = map[string]func(*http.Request) error{
-			"webhooks": s.serves,
-			"etcd":     first.Check,
-		}
+		time    = clock.RealClock{}
+		trust   = registrations.NewTrust(time)
+		first   = &registrations.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
+		certLog = s.log.WithName("certificate")
+		host    = "" // that the API server verifies the certificate for
 	)
-	if s.options == nil {
-		s.source = registrations.NewSource(nil, "", time, meters, certLog)
-	} else {
+	if s.options != nil {
 		s.keepRegistrations(keeper, api, tell, trust, time)
-		s.source = registrations.NewSource(s.live, s.hosts[0], time, meters, certLog)
-		runnable = append(runnable, s.shared)
-		checks["path"] = s.shared.Check
-		checks["registrations"] = s.source.Vouched()
+		host = s.hosts[0]
 	}
-	checks["certificate"] = s.source.Loaded
+	s.source = registrations.NewSource(keeper.Live, host, time, meters, certLog)
+	s.server = s.newServer(keeper.Shared)
+	runnable := []manager.Runnable{s.server, first, keeper}
+	checks := map[string]func(*http.Request) error{"webhooks": s.serves, "etcd": first.Check, "certificate": s.source.Loaded}
+	if s.options != nil {
+		runnable = append(runnable, keeper.Shared)
+		checks["path"], checks["registrations"] = keeper.Shared.Check, s.source.Vouched()
+	}
 	var certificates manager.Runnable
 	if s.webhookFlags.source == fromCA {
 		certificates = &registrations.SelfSigned{
@@ -292,11 +284,10 @@ func (s *served) keepRegistrations(keeper *registrations.Registrar, api client.W
 	if len(s.annotations) > 0 {
 		trust = nil // another operator's
 	}
-	s.live = &registrations.Live{}
-	s.shared = registrations.NewShared(s.secrets.shared, api, trust, now, s.log.WithName("shared"))
-	keeper.Live, keeper.Shared, keeper.Trust = s.live, s.shared, trust
+	keeper.Live, keeper.Trust = &registrations.Live{}, trust
+	keeper.Shared = registrations.NewShared(s.secrets.shared, api, trust, now, s.log.WithName("shared"))
 	keeper.Options, keeper.Annotations = s.options, s.annotations
-	keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.policy.namespace)
+	keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.options.MachineNamespace)
 }
 
 // serves is the check whether this replica serves the webhooks.

@@ -35,12 +35,7 @@ func verifyCommand() *cobra.Command {
 
 Each exits 0 if all is well, 1 if not, with the reason and what to do, and 2 for a bad command line.
 The connection to etcd is described as to etcdctl, by flags or by its variables ETCDCTL_*.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("unknown check %q; see %s --help", args[0], cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: unknown("check"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(verifyMembershipCommand(), verifyStorageCommand(), verifyHealthCommand())
@@ -106,10 +101,9 @@ without the init containers. Checked there as well, a member that was removed wa
   holdfast verify membership --peer-url https://10.0.0.2:2380 --data-dir /var/lib/etcd/data \
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --cacert ca.crt --cert client.crt --key client.key`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if before := cmd.ArgsLenAtDash(); before > 0 || before < 0 && len(args) > 0 {
-				return usage("%s takes no arguments but a command after --, and was given %q; see %s --help", cmd.CommandPath(), args, cmd.CommandPath())
-			}
-			return nil
+			before := cmd.ArgsLenAtDash()
+			return wrong(before > 0 || before < 0 && len(args) > 0,
+				"%s takes no arguments but a command after --, and was given %q; see %[1]s --help", cmd.CommandPath(), args)
 		},
 		RunE: func(cmd *cobra.Command, command []string) error {
 			o.given = cmd.Flags().Changed("endpoints")

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
-	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // LogChanges is a check whose change of answer is logged: /readyz itself withholds the sentence.
@@ -86,11 +86,6 @@ func (s *Source) Vouched() healthz.Checker {
 	}
 }
 
-// Ring reads etcd's members; the result says itself whether it is known.
-type Ring interface {
-	Read(ctx context.Context) quorum.Ring
-}
-
 const (
 	firstRead = time.Second
 	readAgain = 5 * time.Second
@@ -99,7 +94,7 @@ const (
 // FirstRead reads etcd once, on every replica, and says so if it cannot. Then the replica is ready all
 // the same: the guard is to serve while etcd is down.
 type FirstRead struct {
-	Etcd    Ring
+	Etcd    observe.Ring
 	Metrics *Metrics
 	Log     logr.Logger
 
