@@ -34,11 +34,6 @@ type terms struct {
 // electionTimes are those of a leaderelection.LeaderElectionConfig.
 type electionTimes struct{ lease, renew, retry time.Duration }
 
-// usualTimes are client-go's and controller-runtime's.
-func usualTimes() electionTimes {
-	return electionTimes{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second}
-}
-
 // lease is the Lease that replicas stand for. Whoever may write it could say in it that it is theirs for years, and
 // nobody would be elected; or for no time, and another replica would be elected while this one leads. So each replica
 // goes by the duration that all of Holdfast's replicas write, from the moment when it saw the Lease change.
@@ -90,8 +85,11 @@ func (l *lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return err //nolint:wrapcheck // as above
 }
 
-// ledAgo is when somebody was last seen to lead: when the Lease changed, as far as this replica saw.
+// ledAgo is when somebody was last seen to lead: when the Lease changed, as far as this replica saw. Without a Lease it is this replica, now.
 func (l *lease) ledAgo() time.Duration {
+	if l == nil {
+		return 0
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.changed)
@@ -156,14 +154,6 @@ func (e *terms) term(ctx context.Context) {
 	} else if elector.IsLeader() {
 		e.release(ctx)
 	}
-}
-
-// ledAgo is when a replica was last seen to lead.
-func (e *terms) ledAgo() time.Duration {
-	if e.lock == nil {
-		return 0
-	}
-	return e.lock.ledAgo()
 }
 
 func (e *terms) work(ctx context.Context) {

@@ -133,9 +133,10 @@ func (p *process) observe() error {
 
 // lead sets up the election, and what the elected replica does: the reconciler, and keeping the registrations.
 func (p *process) lead(config *rest.Config, served *served) (err error) {
-	elected := &terms{elected: p.meters.Elected, log: p.log.WithName("election"), times: usualTimes()}
+	times := electionTimes{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second} // client-go's and controller-runtime's
+	elected := &terms{elected: p.meters.Elected, log: p.log.WithName("election"), times: times}
 	if p.flags.elect {
-		if elected.lock, err = newLease(config, p.flags.electNamespace, elected.times, p.mgr, elected.log); err != nil {
+		if elected.lock, err = newLease(config, p.flags.electNamespace, times, p.mgr, elected.log); err != nil {
 			return fmt.Errorf("set up the election: %w", err)
 		}
 	}

@@ -237,7 +237,7 @@ func (s *served) newServer(shared *registrations.Shared) *webhookserver.Server {
 // when this replica is elected.
 func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring observe.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
 	meters := registrations.NewMetrics(metrics.Registry)
-	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.ledAgo, Lease: elected.times.lease}
+	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
 	var (
 		time    = clock.RealClock{}
 		trust   = registrations.NewTrust(time)

@@ -62,29 +62,33 @@ func Render(node string, membership map[string]string, secrets map[string]*corev
 			problems = append(problems, fmt.Errorf("there is no Secret %s with label %s=%s", name, Label, node))
 			continue
 		}
-		pair, err := Pair(secret)
-		if err != nil {
+		if err := addCertificate(files, kind, secret, here[kind+"-ca.crt"]); err != nil {
 			problems = append(problems, fmt.Errorf("Secret %s: %w", name, err))
-			continue
 		}
-		ca := secret.Data["ca.crt"]
-		if len(parse(ca)) == 0 {
-			problems = append(problems, fmt.Errorf("Secret %s: ca.crt holds no certificate", name))
-			continue
-		}
-		before := parse(here[kind+"-ca.crt"])
-		if len(before) > 0 && !signed(secret.Data[corev1.TLSCertKey], before) {
-			problems = append(problems, fmt.Errorf("Secret %s: its certificate is not of a CA in %s-ca.crt on this host, by which etcd's members trust each other; let every host trust both CAs first", name, kind))
-			continue
-		}
-		files[kind+".pem"] = pair
-		if !holdsKeys(parse(ca), before) {
-			problems = append(problems, fmt.Errorf("Secret %s: %s-ca.crt on this host holds a CA that ca.crt does not; take it off by hand once nobody needs it", name, kind))
-			continue
-		}
-		files[kind+"-ca.crt"] = ca
 	}
 	return files, problems
+}
+
+// addCertificate adds the files of a certificate of that kind, as far as they can be right beside the CAs that this host trusts.
+func addCertificate(files map[string][]byte, kind string, secret *corev1.Secret, trusted []byte) error {
+	pair, err := Pair(secret)
+	if err != nil {
+		return err
+	}
+	ca := secret.Data["ca.crt"]
+	now, before := parse(ca), parse(trusted)
+	if len(now) == 0 {
+		return errors.New("ca.crt holds no certificate")
+	}
+	if len(before) > 0 && !signed(secret.Data[corev1.TLSCertKey], before) {
+		return fmt.Errorf("its certificate is not of a CA in %s-ca.crt on this host, by which etcd's members trust each other; let every host trust both CAs first", kind)
+	}
+	files[kind+".pem"] = pair
+	if !holdsKeys(now, before) {
+		return fmt.Errorf("%s-ca.crt on this host holds a CA that ca.crt does not; take it off by hand once nobody needs it", kind)
+	}
+	files[kind+"-ca.crt"] = ca
+	return nil
 }
 
 // parse are the certificates in a PEM text, those that can be read.

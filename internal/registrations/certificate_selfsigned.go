@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
@@ -121,12 +122,18 @@ func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) 
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	names, ips := addresses(s.Hosts)
-	leaf, err := ca.Sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "holdfast-webhook"}, DNSNames: names, IPAddresses: ips,
-		PublicKeyAlgorithm: x509.ECDSA, PublicKey: key.Public(),
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "holdfast-webhook"}, PublicKeyAlgorithm: x509.ECDSA, PublicKey: key.Public(),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
+	}
+	for _, h := range s.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	leaf, err := ca.Sign(template)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate: %w", err)
 	}

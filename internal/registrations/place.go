@@ -2,7 +2,6 @@ package registrations
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -51,18 +50,6 @@ func (o *Options) Hosts() ([]string, error) {
 		return nil, fmt.Errorf("the webhooks' URL %q has no host", o.URL)
 	}
 	return []string{u.Hostname()}, nil
-}
-
-// addresses parts hosts into DNS names and IP addresses.
-func addresses(hosts []string) (names []string, ips []net.IP) {
-	for _, h := range hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			ips = append(ips, ip)
-		} else {
-			names = append(names, h)
-		}
-	}
-	return names, ips
 }
 
 // place is where a webhook is called, without the path.

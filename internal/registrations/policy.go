@@ -38,15 +38,19 @@ func PolicyNames() []string {
 // Policies are the policies and their bindings, in the order in which they are to be applied. They
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
-	return []any{
+	var out []any
+	for _, p := range o.policies() {
+		out = append(out, p, o.binding(p.Name))
+	}
+	return out
+}
+
+func (o *Options) policies() []*admissionregistrationv1.ValidatingAdmissionPolicy {
+	return []*admissionregistrationv1.ValidatingAdmissionPolicy{
 		o.policy(MachinePolicy, rules([]string{"machines"}, onUpdate), conditions("touches-what-is-guarded", all(ours, some(all(changed(), guarded()), annotates()))), machineVariables(&o.Identities), o.machineValidations()),
-		o.binding(MachinePolicy),
 		o.policy(StatusPolicy, rules([]string{"machines/status"}, onUpdate), conditions("not-by-the-machine-api", not(o.machineAPI())), nil, o.statusValidations()),
-		o.binding(StatusPolicy),
 		o.instancePolicy(),
-		o.binding(InstancePolicy),
 		o.recordsPolicy(),
-		o.binding(RecordsPolicy),
 	}
 }
 

@@ -175,13 +175,11 @@ func (k *Registrar) objects() []object {
 		{kind: mutating.Kind, name: Name, live: &admissionregistrationv1.MutatingWebhookConfiguration{}, want: mutating, early: early},
 		{kind: validating.Kind, name: Name, live: &admissionregistrationv1.ValidatingWebhookConfiguration{}, want: validating, early: early},
 	}
-	for _, p := range Policies(o) {
-		switch p := p.(type) {
-		case *admissionregistrationv1.ValidatingAdmissionPolicy:
-			out = append(out, object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicy{}, want: p})
-		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
-			out = append(out, object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, want: p})
-		}
+	for _, p := range o.policies() {
+		b := o.binding(p.Name)
+		out = append(out,
+			object{kind: p.Kind, name: p.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicy{}, want: p},
+			object{kind: b.Kind, name: b.Name, live: &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, want: b})
 	}
 	return out
 }
