@@ -53,6 +53,7 @@ type process struct {
 	tell      events.EventRecorder
 	records   *audit.Sink
 	observer  *observe.Observer
+	server    *webhookserver.Server
 	meters    *controller.Metrics
 	setMeters *setcontroller.Metrics // full mode
 	news      chan struct{}          // full mode: the reconciler has seen something new, of etcd say
@@ -60,16 +61,7 @@ type process struct {
 
 // run sets the parts up, and runs them until the context ends.
 func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.Scheme) error {
-	served, err := p.flags.webhooks.prepare(p.flags.policy, p.log)
-	if err != nil {
-		return err
-	}
-	if s := served.options; s != nil {
-		s.HoldfastNamespace = p.flags.electNamespace
-		if p.mode == quorum.ModeFull {
-			s.EtcdNamespace, s.QuorumGuard = p.flags.etcdNamespace, p.flags.guard
-		}
-	}
+	var err error
 	if p.mgr, err = p.flags.manager(config, types); err != nil {
 		return err
 	}
@@ -101,10 +93,10 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	if err := p.observe(); err != nil {
 		return err
 	}
-	if err := p.lead(config, served); err != nil {
+	if err := p.lead(config); err != nil {
 		return err
 	}
-	if err := p.answer(served.server); err != nil {
+	if err := p.answer(); err != nil {
 		return err
 	}
 	ctx, stop := p.flags.drain.context(ctx)
@@ -132,7 +124,7 @@ func (p *process) observe() error {
 }
 
 // lead sets up the election, and what the elected replica does: the reconciler, and keeping the registrations.
-func (p *process) lead(config *rest.Config, served *served) (err error) {
+func (p *process) lead(config *rest.Config) (err error) {
 	times := electionTimes{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second} // client-go's and controller-runtime's
 	elected := &terms{elected: p.meters.Elected, log: p.log.WithName("election"), times: times}
 	if p.flags.elect {
@@ -140,7 +132,7 @@ func (p *process) lead(config *rest.Config, served *served) (err error) {
 			return fmt.Errorf("set up the election: %w", err)
 		}
 	}
-	keeper, err := served.setUp(p.mgr, p.api, p.kept(), p.ring, elected)
+	keeper, err := p.serve(elected)
 	if err != nil {
 		return err
 	}
@@ -182,11 +174,13 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 	case p.mode == quorum.ModeGuard:
 		r.QuorumGuard = controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{Namespace: p.flags.etcdNamespace, Platform: true})
 	case p.flags.guard:
-		guard, err := p.guardKeeper()
+		member, err := url.Parse(p.flags.endpoints[0]) // checked before
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--endpoints %s: %w", p.flags.endpoints[0], err)
 		}
-		r.QuorumGuard = guard
+		r.QuorumGuard = controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{
+			Namespace: p.flags.etcdNamespace, Image: p.flags.guardImage, Secret: p.flags.guardSecret, ClientURL: *member,
+		})
 	}
 	return r, nil
 }
@@ -220,7 +214,7 @@ func (p *process) seen(s *quorum.Snapshot, news []membership.News) {
 }
 
 // answer sets up the webhooks.
-func (p *process) answer(server *webhookserver.Server) error {
+func (p *process) answer() error {
 	meters := webhooks.NewMetrics(metrics.Registry)
 	enforcement := p.flags.enforcement.Enforcement
 	meters.Enforcement.WithLabelValues(enforcement.String()).Set(1)
@@ -231,12 +225,12 @@ func (p *process) answer(server *webhookserver.Server) error {
 			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
 		},
 	}
-	server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
-	server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
-	server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
-	server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.SetsAndHealthChecks()}))
+	p.server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
+	p.server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
+	p.server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
+	p.server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.SetsAndHealthChecks()}))
 	if p.mode == quorum.ModeFull {
-		server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
+		p.server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
 	}
 	if err := p.mgr.AddReadyzCheck("drain", p.flags.drain.ready); err != nil {
 		return fmt.Errorf("set up /readyz: %w", err)
@@ -290,15 +284,4 @@ func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
 	return client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-}
-
-// guardKeeper keeps the quorum guard.
-func (p *process) guardKeeper() (*controller.QuorumGuard, error) {
-	member, err := url.Parse(p.flags.endpoints[0]) // checked before
-	if err != nil {
-		return nil, fmt.Errorf("--endpoints %s: %w", p.flags.endpoints[0], err)
-	}
-	return controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{
-		Namespace: p.flags.etcdNamespace, Image: p.flags.guardImage, Secret: p.flags.guardSecret, ClientURL: *member,
-	}), nil
 }

@@ -15,14 +15,13 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
 )
@@ -195,37 +194,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// served is what serves the webhooks and looks after their registrations.
-type served struct {
-	webhookFlags
-	log     logr.Logger
-	options *registrations.Options // nil where the registrations are not kept
-	hosts   []string               // what the certificate is for, if it is made here
-	server  *webhookserver.Server
-	source  *registrations.Source
-}
-
-// prepare reads the flags, which are checked.
-func (w *webhookFlags) prepare(p policy, log logr.Logger) (*served, error) {
-	s := &served{webhookFlags: *w, log: log}
-	if !w.given() {
-		return s, nil
-	}
-	s.options = &registrations.Options{MachineNamespace: p.namespace, Identities: p.identities, Enforcement: p.enforcement.Enforcement}
-	err := w.place(s.options)
-	if err == nil {
-		s.hosts, err = s.options.Hosts()
-	}
-	return s, err
-}
-
 // newServer is the webhook server. Where the registrations are kept, shared knows its paths.
-func (s *served) newServer(shared *registrations.Shared) *webhookserver.Server {
-	o := webhookserver.Options{
-		Host: s.host, Port: s.port, Certificate: s.source.GetCertificate, Registry: metrics.Registry, Log: s.log.WithName("server"),
-	}
-	if s.clientCA != "" {
-		o.ClientCAs = func() (*x509.CertPool, error) { return pool(s.clientCA) }
+func (w *webhookFlags) newServer(source *registrations.Source, shared *registrations.Shared, log logr.Logger) *webhookserver.Server {
+	o := webhookserver.Options{Host: w.host, Port: w.port, Certificate: source.GetCertificate, Registry: metrics.Registry, Log: log}
+	if w.clientCA != "" {
+		o.ClientCAs = func() (*x509.CertPool, error) { return pool(w.clientCA) }
 	}
 	if shared != nil {
 		o.Known = shared.Known
@@ -233,67 +206,83 @@ func (s *served) newServer(shared *registrations.Shared) *webhookserver.Server {
 	return webhookserver.New(o)
 }
 
-// setUp has the manager run what serves, and ask whether this replica is ready. keeper is to be told
-// when this replica is elected.
-func (s *served) setUp(mgr ctrl.Manager, api client.WithWatch, tell events.EventRecorder, ring observe.Ring, elected *terms) (keeper *registrations.Registrar, err error) {
-	meters := registrations.NewMetrics(metrics.Registry)
-	keeper = &registrations.Registrar{API: api, Metrics: meters, Log: s.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
+// registered is what the registrations are to be like, nil where they are not kept.
+func (p *process) registered() (*registrations.Options, error) {
+	f := p.flags
+	if !f.webhooks.given() {
+		return nil, nil
+	}
+	o := &registrations.Options{
+		MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement.Enforcement, HoldfastNamespace: f.electNamespace,
+	}
+	if p.mode == quorum.ModeFull {
+		o.EtcdNamespace, o.QuorumGuard = f.etcdNamespace, f.guard
+	}
+	return o, f.webhooks.place(o)
+}
+
+// serve has the manager run what serves the webhooks and looks after their registrations, and ask whether this replica is ready.
+// keeper is to be told when this replica is elected.
+func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err error) {
+	options, err := p.registered()
+	if err != nil {
+		return nil, err
+	}
+	w, tell, meters := &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
+	keeper = &registrations.Registrar{API: p.api, Metrics: meters, Log: p.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
 	var (
 		time    = clock.RealClock{}
 		trust   = registrations.NewTrust(time)
-		first   = &registrations.FirstRead{Etcd: ring, Metrics: meters, Log: s.log.WithName("etcd")}
-		certLog = s.log.WithName("certificate")
-		host    = "" // that the API server verifies the certificate for
+		first   = &registrations.FirstRead{Etcd: p.ring, Metrics: meters, Log: p.log.WithName("etcd")}
+		certLog = p.log.WithName("certificate")
+		hosts   = []string{""} // what the certificate is for
 	)
-	if s.options != nil {
-		s.keepRegistrations(keeper, api, tell, trust, time)
-		host = s.hosts[0]
+	if options != nil {
+		if hosts, err = options.Hosts(); err != nil {
+			return nil, err
+		}
+		if len(w.annotations) == 0 { // else another operator says whom to trust
+			keeper.Trust = trust
+		}
+		keeper.Live, keeper.Options, keeper.Annotations = &registrations.Live{}, options, w.annotations
+		keeper.Shared = registrations.NewShared(w.secrets.shared, p.api, keeper.Trust, time, p.log.WithName("shared"))
+		keeper.Events, keeper.Proof = tell, registrations.SelfCall(p.api, options.MachineNamespace)
 	}
-	s.source = registrations.NewSource(keeper.Live, host, time, meters, certLog)
-	s.server = s.newServer(keeper.Shared)
-	runnable := []manager.Runnable{s.server, first, keeper}
-	checks := map[string]func(*http.Request) error{"webhooks": s.serves, "etcd": first.Check, "certificate": s.source.Loaded}
-	if s.options != nil {
+	source := registrations.NewSource(keeper.Live, hosts[0], time, meters, certLog)
+	p.server = w.newServer(source, keeper.Shared, p.log.WithName("server"))
+	runnable := []manager.Runnable{p.server, first, keeper}
+	checks := map[string]healthz.Checker{
+		"webhooks": func(r *http.Request) error {
+			if err := source.Loaded(r); err != nil {
+				return err // the server's own check says nothing of the certificate
+			}
+			return p.server.StartedChecker()(r)
+		},
+		"etcd":        first.Check,
+		"certificate": source.Loaded,
+	}
+	if options != nil {
 		runnable = append(runnable, keeper.Shared)
-		checks["path"], checks["registrations"] = keeper.Shared.Check, s.source.Vouched()
+		checks["path"], checks["registrations"] = keeper.Shared.Check, source.Vouched()
 	}
 	var certificates manager.Runnable
-	if s.webhookFlags.source == fromCA {
+	if w.source == fromCA {
 		certificates = &registrations.SelfSigned{
-			Secret: s.secrets.ca, Config: mgr.GetConfig(), API: api, Hosts: s.hosts, Events: tell,
-			Source: s.source, Trust: trust, Clock: time, Log: certLog,
+			Secret: w.secrets.ca, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: tell,
+			Source: source, Trust: trust, Clock: time, Log: certLog,
 		}
-	} else if certificates, err = registrations.NewFiles(s.certDir, s.files, s.source, trust, certLog); err != nil {
+	} else if certificates, err = registrations.NewFiles(w.certDir, w.files, source, trust, certLog); err != nil {
 		return nil, usageError{err}
 	}
-	for _, r := range append(runnable, s.source, certificates) {
-		if err := mgr.Add(r); err != nil {
+	for _, r := range append(runnable, source, certificates) {
+		if err := p.mgr.Add(r); err != nil {
 			return nil, fmt.Errorf("set up the webhooks' serving: %w", err)
 		}
 	}
 	for name, check := range checks {
-		if err := mgr.AddReadyzCheck(name, registrations.LogChanges(name, s.log.WithName("ready"), check)); err != nil {
+		if err := p.mgr.AddReadyzCheck(name, registrations.LogChanges(name, p.log.WithName("ready"), check)); err != nil {
 			return nil, fmt.Errorf("set up /readyz: %w", err)
 		}
 	}
 	return keeper, nil
-}
-
-// keepRegistrations gives the keeper what it keeps the registrations with, and follows what they hold.
-func (s *served) keepRegistrations(keeper *registrations.Registrar, api client.WithWatch, tell events.EventRecorder, trust *registrations.Trust, now clock.Clock) {
-	if len(s.annotations) > 0 {
-		trust = nil // another operator's
-	}
-	keeper.Live, keeper.Trust = &registrations.Live{}, trust
-	keeper.Shared = registrations.NewShared(s.secrets.shared, api, trust, now, s.log.WithName("shared"))
-	keeper.Options, keeper.Annotations = s.options, s.annotations
-	keeper.Events, keeper.Proof = tell, registrations.SelfCall(api, s.options.MachineNamespace)
-}
-
-// serves is the check whether this replica serves the webhooks.
-func (s *served) serves(r *http.Request) error {
-	if err := s.source.Loaded(r); err != nil {
-		return err // the checker would only be told that TLS does not work
-	}
-	return s.server.StartedChecker()(r)
 }

@@ -80,15 +80,13 @@ func metadata(o client.Object) *metav1.ObjectMeta {
 // annotations are other people's, and those that ask for an injector: this one's, and no other's. Two who fill in caBundle
 // would fight over it.
 func (k *Registrar) annotations(live map[string]string) map[string]string {
-	out := maps.Clone(live)
+	out := map[string]string{}
+	maps.Copy(out, live)
 	for _, key := range [...]string{
 		"service.beta.openshift.io/inject-cabundle",
 		"cert-manager.io/inject-ca-from", "cert-manager.io/inject-ca-from-secret", "cert-manager.io/inject-apiserver-ca",
 	} {
 		delete(out, key)
-	}
-	if out == nil {
-		out = map[string]string{}
 	}
 	maps.Copy(out, k.Annotations)
 	return out

@@ -324,10 +324,7 @@ func (m *run) data() data { return dataIn(m.DataDir, m.WALDir) }
 // archive puts the data here aside, if that is still what is to be done once nobody else can use them.
 func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 	if inside, err := filepath.Rel(m.DataDir, m.data().wal); err != nil || !filepath.IsLocal(inside) { // the log that stays would start in the name of the old member
-		return Decision{
-			VerdictRefuse, fmt.Sprintf("Older data have to go, and their log is in %s.", m.WALDir),
-			fmt.Sprintf("Move %s and %s aside by hand.", m.DataDir, m.WALDir),
-		}, nil
+		return refuse(fmt.Sprintf("Move %s and %s aside by hand.", m.DataDir, m.WALDir), "Older data have to go, and their log is in %s.", m.WALDir), nil
 	}
 	defer m.reading()()
 	unlock, err := lockData(m.data())
