@@ -6,6 +6,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
+// noQuorum is what to do once etcd has lost quorum.
+const noQuorum = "https://github.com/holdfast-dev/holdfast/blob/main/docs/incidents.md#etcd-has-no-quorum"
+
 // admitEscape is the rule escape-hatch: a person takes the hook off a deleting Machine, and it never returns. What the Machine
 // hosts is not lost by that: the latch stays, and the elected reconciler takes it off, one Machine at a time, once etcd can do
 // without. Where there is no latch, as on a Machine that was being deleted when Holdfast was installed, nothing would hold the Machine: the hook
@@ -93,8 +96,8 @@ func (d *deciding) escaped(l *loss) []string {
 	}
 	return []string{
 		what + " The Machine is not terminated before etcd can do without it.", l.left(),
-		"Holdfast releases the Machine once etcd keeps quorum without it: " + d.watch(),
-		"To let it go all the same: " + d.override(quorum.RuleEscapeHatch),
+		"Holdfast releases the Machine once etcd keeps quorum without it. If there is no replacement, create one: kubectl holdfast replace " + d.name(),
+		"To let it go all the same, at once: " + d.override(quorum.RuleEscapeHatch),
 	}
 }
 
@@ -125,7 +128,10 @@ func (d *deciding) loses(l *loss) []string {
 		return []string{fmt.Sprintf("It hosts etcd %s, which has no vote.", l.member)}
 	}
 	out := []string{fmt.Sprintf("It hosts etcd %s. %s", l.member, l.tally())}
-	if d.s.Mode == quorum.ModeFull {
+	switch {
+	case l.stops():
+		return append(out, "After that only a restore by hand helps: "+noQuorum)
+	case d.s.Mode == quorum.ModeFull:
 		return append(out, "Holdfast removes the dead member once a new Node waits for its place. Provide a replacement Machine soon.")
 	}
 	return append(out, "See that its member leaves etcd (etcdctl member list), and provide a replacement Machine soon.")
@@ -145,5 +151,12 @@ func (l *loss) tally() string {
 	if l.learner {
 		with = " (with that learner, which may be promoted)"
 	}
-	return fmt.Sprintf("Healthy voters: %d of %d%s now, %d without this Machine; quorum is %d.", l.healthy, l.voters, with, l.remain, quorum.Size(l.voters))
+	text := fmt.Sprintf("Healthy voters: %d of %d%s now, %d without this Machine; quorum is %d", l.healthy, l.voters, with, l.remain, quorum.Size(l.voters))
+	if l.stops() {
+		text += ": etcd stops without it, and the API server with etcd"
+	}
+	return text + "."
 }
+
+// stops reports whether etcd loses quorum with the Machine.
+func (l *loss) stops() bool { return l.known && l.remain < quorum.Size(l.voters) }

@@ -38,6 +38,9 @@ func overrideUsed(r *Request, rule quorum.Rule) []string {
 }
 
 func overrideSet(r *Request, rules []quorum.Rule, reason string) []string {
+	if r.Old.Deleting() && r.Old.Hook == quorum.EntryAbsent && slices.Contains(rules, quorum.RuleEscapeHatch) {
+		return []string{fmt.Sprintf("Holdfast (%s) takes the latch off Machine %s now, whatever etcd loses with it, and it is terminated: %s", quorum.RuleOverride, r.name(), quorum.Clip(reason, 80))}
+	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): until %s people may pass %s for Machine %s: %s", quorum.RuleOverride, r.At.Add(quorum.OverrideLifetime).UTC().Format("15:04 MST"),
 			list(rules), r.name(), quorum.Clip(reason, 80)),

@@ -114,18 +114,18 @@ func (p *planner) whyReleased(m *quorum.Machine) string {
 // noteHeld notes that a Machine stays although its hook is off.
 func (p *planner) noteHeld(m *quorum.Machine) {
 	voters := p.join.VotersWith(m)
-	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
+	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d: it would stop, and the API server with it", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.RingWhy()
 	} else if member := p.s.Mislisted(); member != nil {
 		why = member.MislistedWhy()
 	}
-	p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays: %s. It goes by itself once etcd can do without it. %s", m.Name, why, lift(m))
+	p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays: %s. It goes by itself once etcd can do without it. If there is no replacement, create one: kubectl holdfast replace %s. %s", m.Name, why, m.Name, lift(m))
 }
 
 // lift is the command by which a person lets a Machine go all the same.
 func lift(m *quorum.Machine) string {
-	return fmt.Sprintf("To let it go all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: <why>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+	return fmt.Sprintf("To have it terminated at once all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: <reason>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 }
 
 // ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there, until they

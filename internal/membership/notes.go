@@ -47,6 +47,14 @@ func (p *planner) notRemoved(member *quorum.Member) string {
 	return "; Holdfast does not remove it, because etcd's leader does not tell that raft counts it: if an upgrade to etcd 3.6 brought it back, each etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
 }
 
+// replaceCommand says how to have a Machine replaced whose host may not come back; "" where it is being replaced, or there is none.
+func (p *planner) replaceCommand(m *quorum.Machine) string {
+	if m == nil || m.Deleting() {
+		return ""
+	}
+	return "; if its host does not come back: kubectl holdfast replace " + m.Name
+}
+
 // observe adds the notes that hold whichever step acts, and reports whether a learner is under way.
 func (p *planner) observe() {
 	for k := range p.s.Ring.Members {
@@ -56,7 +64,7 @@ func (p *planner) observe() {
 		case !member.Learner && !member.Started():
 			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: %s", member, p.s.Ring.RemoveCommand(member))
 		case !member.Learner && !member.Healthy:
-			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s%s", member, member.Why, cmp.Or(p.leftByOperator(member, host), p.notRemoved(member)))
+			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s%s", member, member.Why, cmp.Or(p.leftByOperator(member, host), p.notRemoved(member), p.replaceCommand(host.Machine())))
 		case member.Learner:
 			// A warm learner that waits for a seat is at rest.
 			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
@@ -178,7 +186,7 @@ func (p *planner) noteClaim(m *quorum.Machine, is string) {
 		if m.Deleting() {
 			lift := ""
 			if p.join.Voter(m) != nil { // it counts among the deletions
-				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <why>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
+				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <reason>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
 			}
 			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
 				"delete Machine %s to have another in its place%s", m.Name, goes.Name, by, goes.Name, lift)

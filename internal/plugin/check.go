@@ -76,7 +76,7 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	if err := wait.PollUntilContextTimeout(ctx, 2*time.Second, o.timeout, true, func(context.Context) (bool, error) {
 		found = c.tried(rounds)
 		verdict := found.verdict()
-		if !o.wait || verdict == "" || found.reports() {
+		if !o.wait || verdict == "" {
 			return true, nil
 		}
 		if verdict != told {
@@ -93,9 +93,6 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	found.print(t.out)
 	return found.failure(after)
 }
-
-// errReports is wrong where the verdicts are not enforced.
-var errReports = errors.New("it records what it would refuse or repair, and lets it pass")
 
 // wrong is why something that the guard needs is not so. Another error is why that is not known.
 type wrong struct{ error }
@@ -130,11 +127,6 @@ func (c checks) verdict() string {
 		}
 	}
 	return unknown
-}
-
-// reports reports whether Holdfast only reports, which no waiting changes.
-func (c checks) reports() bool {
-	return slices.ContainsFunc(c, func(one check) bool { return errors.Is(one.err, errReports) })
 }
 
 // failure is what the command fails with, nil if the guard is in force. after is for how long was waited.
@@ -273,7 +265,7 @@ func (c *cluster) checkPolicies(ctx context.Context) (string, error) {
 		}
 	}
 	if e != admission.Enforce {
-		return "", isWrong("Holdfast runs with --enforcement=%s: %w", e, errReports)
+		return "", isWrong("Holdfast runs with --enforcement=%s: it records what it would refuse or repair, and lets it pass", e)
 	}
 	return "the admission policies are installed and enforced (--enforcement=enforce)", nil
 }

@@ -271,6 +271,7 @@ func TestCluster(t *testing.T) {
 		owned  bool
 		bare   bool // master-1 has no latch
 		warn   bool // Holdfast only reports
+		lifted bool // alice lifted escape-hatch for master-1
 		spare  bool // there is one more Machine, which has no Node yet
 		status int
 		then   func(t *testing.T, c client.Client)
@@ -283,6 +284,7 @@ func TestCluster(t *testing.T) {
 		"release":            {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-confirmed":  {args: "release master-1 --reason ticket --confirm master-1" + asked, funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-latched":    {args: "release master-1 --reason ticket --confirm master-1" + asked, then: latched},
+		"release-lifted":     {args: "release master-1 --reason ticket" + asked, ring: "last", lifted: true, in: "master-1\n", then: latched},
 		"release-no":         {args: "release master-1 --reason ticket" + asked, in: "yes\n", status: 1, then: held},
 		"release-eof":        {args: "release master-1 --reason ticket" + asked, status: 1, then: held},
 		"release-live":       {args: "release master-0 --reason ticket --confirm master-0" + asked, status: 1},
@@ -314,6 +316,8 @@ func TestCluster(t *testing.T) {
 		"replace-no":          {args: "replace master-0 --name new-0", in: "yes\n", status: 1, then: alone},
 		"replace-placeholder": {args: "replace master-0 --instance-type ... --yes", status: 2, then: alone},
 		"replace-gone":        {args: "replace master-9 --yes --desired-replicas 3" + asked, in: "master-9\n", ring: "rest"},
+		"replace-gone-yes":    {args: "replace master-9 --confirm master-9 --desired-replicas 3" + asked, ring: "rest"},
+		"replace-gone-other":  {args: "replace master-9 --confirm master-0 --desired-replicas 3" + asked, ring: "rest", status: 2, then: alone},
 		"replace-gone-no":     {args: "replace master-9 --desired-replicas 3" + asked, in: "yes\n", ring: "rest", status: 1, then: alone},
 		"replace-gone-owned":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", owned: true, status: 1, then: alone},
 		"replace-gone-waits":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", spare: true, status: 1},
@@ -327,6 +331,9 @@ func TestCluster(t *testing.T) {
 			}
 			if c.bare {
 				objects[2].(*machinev1beta1.Machine).Spec.LifecycleHooks.PreTerminate = nil
+			}
+			if c.lifted {
+				objects[2].SetAnnotations(map[string]string{quorum.OverrideAnnotation: "escape-hatch: it burns", quorum.OverrideByAnnotation: "alice " + noon().Format(time.RFC3339)})
 			}
 			if c.warn {
 				objects = append(objects, registeredTo(admission.Warn)...)

@@ -141,7 +141,7 @@ func TestCheck(t *testing.T) {
 		"check-policy-less":  {args: "check", objects: []client.Object{weak["policy "+registrations.StatusPolicy]}, funcs: interceptor.Funcs{Delete: answers}, status: 1},
 		"check-warn":         {args: "check", objects: registeredTo(admission.Warn), funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"check-audit":        {args: "check", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},
-		"check-audit-wait":   {args: "check --wait --timeout 1h", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},
+		"check-audit-wait":   {args: "check --wait --timeout 1ms", objects: registeredTo(admission.Audit), funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"explain-audit":      {args: "explain master-0", objects: registeredTo(admission.Audit)},
 		"guard-audit":        {args: "status", objects: registeredTo(admission.Audit)},
 		"check-replica":      {args: "check", objects: []client.Object{deployment(1)}, funcs: interceptor.Funcs{Delete: answers}},

@@ -116,7 +116,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		fmt.Fprintf(t.out, "That goes by Holdfast's default flags. A trial on the server says that you may: this Holdfast's flags name you.\n\n")
 	}
 	if v.stays(seen) {
-		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and the Machine would stay; lift rule escape-hatch first, as said above", name)
+		return fmt.Errorf("Machine %s is not released, and nothing was sent: its Node would be drained, and the Machine would stay, because etcd cannot do without it. Have it replaced: kubectl holdfast replace %[1]s. Only if etcd may stop: lift rule escape-hatch first, as kubectl holdfast explain %[1]s says", name)
 	}
 	if o.dryRun {
 		if err := o.patch(ctx, c, m, client.DryRunAll); err != nil {
@@ -125,8 +125,13 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", name)
 		return nil
 	}
+	stops := v.Ring.Known && !v.join.QuorumWithout(seen)
 	if o.confirm == "" {
-		if err := ask(ctx, t, name, "This cannot be taken back. To release Machine "+name+", type its name: ", "--confirm "+name); err != nil {
+		question := "This cannot be taken back. To release Machine " + name + ", type its name: "
+		if stops {
+			question = "ETCD STOPS by this, and the API server with it. " + question
+		}
+		if err := ask(ctx, t, name, question, "--confirm "+name); err != nil {
 			return err
 		}
 	}
@@ -134,14 +139,16 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	if err != nil {
 		return err
 	}
-	then := "Holdfast takes its latch off once etcd can do without it."
+	then, next := "Holdfast takes its latch off once etcd can do without it.", "To have a replacement, also once it is gone: kubectl holdfast replace "+name
 	switch {
 	case seen.Latch != quorum.EntryOurs:
 		then = "No latch holds it, so it is terminated then."
 	case v.reports != admission.Enforce:
 		then = fmt.Sprintf("Nothing takes its latch off: Holdfast runs with --enforcement=%s.", v.reports)
+	case stops:
+		then, next = "It is terminated now, and etcd stops.", "What to do then: "+runbook
 	}
-	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. %s Follow it: kubectl holdfast explain %s. To have a replacement, also once it is gone: kubectl holdfast replace %s\n", name, then, name, name)
+	fmt.Fprintf(t.out, "The hook of Machine %s is off for good, and it is drained. %s Follow it: kubectl holdfast explain %s. %s\n", name, then, name, next)
 	if v.reports != admission.Audit && !slices.ContainsFunc(said, func(text string) bool { return strings.HasPrefix(text, "Holdfast (") }) {
 		fmt.Fprintf(t.out, "Holdfast itself did not answer: the API server's policies let the request pass, and it is in none of Holdfast's records: note who did it, when and why. Nothing takes the latch off while Holdfast is down: kubectl holdfast check\n")
 	}

@@ -18,11 +18,11 @@ const replacesLabel = "holdfast.dev/replaces"
 
 type replaceOptions struct {
 	*clusterFlags
-	instanceType, name string
-	patch              string
-	dryRun             bool
-	yes                bool
-	timeout            time.Duration
+	instanceType, name, confirm string
+	patch                       string
+	dryRun                      bool
+	yes                         bool
+	timeout                     time.Duration
 }
 
 func replaceCommand(t terminal, c *clusterFlags) *cobra.Command {
@@ -37,7 +37,7 @@ votes. Holdfast holds the old Machine until then. If the copy fails, the old Mac
 Before anything is created it asks the server, by a trial, whether the old Machine could be deleted now, and then you. It may be
 interrupted at any time: the same command goes on where it was, with the copy that has label ` + replacesLabel + `.
 
-Where the Machine is gone already and etcd lacks a voter, it asks, also with --yes, and creates a copy of another one.
+Where the Machine is gone already and etcd lacks a voter, it asks, also with --yes but not with --confirm, and creates a copy of another one.
 
 A Machine that a ControlPlaneMachineSet keeps is replaced by the set: the command deletes the Machine, the set creates another, and the
 command follows. --instance-type and --patch then change the set's template, so that all its Machines are replaced, one after the other; the
@@ -64,6 +64,7 @@ command tries the change first, and asks.`,
 	f.StringVar(&o.instanceType, "instance-type", "", "the new Machine's instance type: instanceType, vmSize, machineType or flavor of its providerSpec, whichever the old one has")
 	f.StringVar(&o.patch, "patch", "", "what else to change in spec.providerSpec.value: a JSON patch, as for kubectl patch --type=json")
 	f.StringVar(&o.name, "name", "", "the new Machine's name (default the old one's with other five characters before its index)")
+	f.StringVar(&o.confirm, "confirm", "", "the name of a Machine that is gone already, so that it is not asked for")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the new Machine's manifest and change nothing; a warning says if the old one could not be deleted now")
 	f.BoolVarP(&o.yes, "yes", "y", false, "delete the Machine, or change the template of its ControlPlaneMachineSet, without a question")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "how long to follow")
@@ -163,9 +164,15 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 		return printData(t.out, "yaml", next)
 	}
 	// Nothing is left that says whether there ever was a Machine of that name, so --yes is no answer.
+	if o.confirm != "" && o.confirm != name {
+		return usage("--confirm is %q, and the Machine is %q", o.confirm, name)
+	}
 	what := fmt.Sprintf("There is no Machine %s, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
-	if err := ask(ctx, t, name, fmt.Sprintf("%s Machine %s is to be created, a copy of %s.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name), "kubectl create, with the manifest of --dry-run"); err != nil {
-		return err
+	if o.confirm == "" {
+		question := fmt.Sprintf("%s Machine %s will be created, a copy of %s, in the zone of that one.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name)
+		if err := ask(ctx, t, name, question, "--confirm "+name); err != nil {
+			return err
+		}
 	}
 	if err := c.Create(ctx, next, fieldManager); err != nil {
 		return fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))

@@ -221,6 +221,8 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 		r.say("Machine %s is let go: the machine controller drains and terminates it.", old.Name)
 	case !v.Ring.Known:
 		r.say("Machine %s is held (etcd: %s).", old.Name, v.Ring.Why)
+	case old.Latch == quorum.EntryOurs && v.unguarded():
+		r.say("Machine %s is held, and stays so while the guard is not in force: kubectl holdfast check", old.Name)
 	default:
 		if phase := v.phase(old.Name); phase != 0 {
 			r.say("Machine %s is held: it waits for %s.", old.Name, v.phaseWords(phase))

@@ -133,9 +133,13 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.ring != nil { // else Holdfast told since when each member is as it is
+	switch {
+	case c.ring != nil && fresh && !s.Ring.Known && told.Ring.Known:
+		v.source = fmt.Sprintf("Etcd did not answer at %s (--endpoints, or ETCDCTL_ENDPOINTS). It is as Holdfast saw it %s ago (%s).", strings.Join(c.etcd.Endpoints, ", "), ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
+		s.Ring = told.Ring
+	case c.ring != nil:
 		c.memory.Recall(s)
-	} else if fresh {
+	case fresh: // Holdfast told since when each member is as it is
 		s.Ring = told.Ring
 	}
 	if fresh {

@@ -57,6 +57,7 @@ func TestTold(t *testing.T) {
 		args   string
 		told   *corev1.ConfigMap
 		funcs  interceptor.Funcs
+		ring   string // as the etcd that the command asks has it
 		status int
 	}{
 		"told-status":    {args: "status", told: fresh},
@@ -75,16 +76,18 @@ func TestTold(t *testing.T) {
 		})},
 		"told-unknown": {args: "explain master-1", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })},
 		// What is told too long ago, or of a time to come, or nonsense, is nothing.
-		"told-old":       {args: "status", told: telling(t, "waiting", now.Add(-61*time.Second), nil)},
-		"told-ahead":     {args: "status", told: telling(t, "waiting", now.Add(10*time.Minute), nil)},
-		"told-broken":    {args: "explain master-1", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},
-		"told-empty":     {args: "status", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta}},
-		"told-forbidden": {args: "status", told: fresh, funcs: forbidden},
+		"told-old":    {args: "status", told: telling(t, "waiting", now.Add(-61*time.Second), nil)},
+		"told-ahead":  {args: "status", told: telling(t, "waiting", now.Add(10*time.Minute), nil)},
+		"told-broken": {args: "explain master-1", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},
+		// Endpoints of a terminal that was open over some replacements.
+		"told-stale-endpoints": {args: "release master-1 --reason ticket --dry-run --endpoints https://10.0.0.1:2379", told: telling(t, "last", now, nil), ring: "unknown", status: 1},
+		"told-empty":           {args: "status", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta}},
+		"told-forbidden":       {args: "status", told: fresh, funcs: forbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := memory(t, "alice", c.funcs, append(controlPlane(), c.told)...)
 			var out, errs bytes.Buffer
-			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
+			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, c.ring}})
 			if status != c.status {
 				t.Errorf("status %d, not %d", status, c.status)
 			}

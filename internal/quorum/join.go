@@ -313,7 +313,7 @@ func (j *Join) WhyHeldAfterRestore(m *Machine) string {
 	}
 	for i := range j.s.Machines {
 		if other := &j.s.Machines[i]; other != m && other.ControlPlane() && lost(other) {
-			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %s; once hosts have joined again it goes (at once: kubectl holdfast release)",
+			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %s; it goes once hosts have joined again",
 				other.Name, of)
 		}
 	}

@@ -176,7 +176,7 @@ Holdfast is yours to install: Deployments, Services and pods of Holdfast's image
   kubectl -n holdfast-system set env deployment/holdfast ETCD_ENDPOINTS="$ETCDCTL_ENDPOINTS"
   kubectl holdfast check --wait
 
-Pods are processes here: kubectl logs does not reach them, their logs are %[1]s/logs/pod-*.log
+Pods are processes here. Their logs: kubectl logs, kubectl holdfast audit, or %[1]s/logs/pod-*.log
 Ctrl-C stops everything.
 `, shown(s, options), sandbox.Admin, manifests)
 }
@@ -201,7 +201,7 @@ What Holdfast says to that:
   kubectl holdfast replace %[3]s
   kubectl holdfast audit %[1]s/logs/holdfast*-audit.log
 
-Others you may be: kubectl --kubeconfig %[1]s/kubeconfig/NAME, with NAME one of
+Others you may be: KUBECONFIG=%[1]s/kubeconfig/NAME kubectl ..., with NAME one of
 alice (a person), argocd-application-controller, machine-api-controllers,
 etcd-operator, holdfast. Logs of each process: %[1]s/logs
 
