@@ -6,12 +6,11 @@ import (
 	"strings"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -38,14 +37,8 @@ func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
 }
 
 func (c *cluster) hasEtcdOperator(ctx context.Context) (bool, error) {
-	var d appsv1.Deployment
-	switch err := c.Get(ctx, etcdOperator(), &d); {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("see whether cluster-etcd-operator is here (Deployment %s): %w", etcdOperator(), err)
-	}
-	return true, nil
+	sign, err := observe.EtcdOperator(ctx, c)
+	return sign != "", err
 }
 
 // alone refuses where pods of somebody else's are in Holdfast's namespace, and would go with it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -55,38 +56,40 @@ func TestUninstall(t *testing.T) {
 	}
 	const yes, full = " --yes", " --yes --mode full"
 	for name, c := range map[string]struct {
-		args     string
-		operator bool                            // cluster-etcd-operator is here
-		deleting func(m *machinev1beta1.Machine) // how master-1 is, which is being deleted
-		funcs    interceptor.Funcs
-		set      *machinev1.ControlPlaneMachineSet // that Holdfast keeps; it owns master-0
-		stuck    bool                              // a pod of Holdfast's does not end
-		stranger bool                              // somebody else's pod is in Holdfast's namespace
-		replicas int32
-		status   int
-		then     func(t *testing.T, c client.Client)
+		args            string
+		operator        bool                            // cluster-etcd-operator is here
+		clusterOperator bool                            // its ClusterOperator is, and no Deployment
+		deleting        func(m *machinev1beta1.Machine) // how master-1 is, which is being deleted
+		funcs           interceptor.Funcs
+		set             *machinev1.ControlPlaneMachineSet // that Holdfast keeps; it owns master-0
+		stuck           bool                              // a pod of Holdfast's does not end
+		stranger        bool                              // somebody else's pod is in Holdfast's namespace
+		replicas        int32
+		status          int
+		then            func(t *testing.T, c client.Client)
 	}{
-		"uninstall-guard":          {args: yes, operator: true, replicas: 2, then: unlatched},
-		"uninstall-guard-told":     {args: " --yes --mode guard", replicas: 2, then: unlatched},
-		"uninstall-drained":        {args: yes, operator: true, deleting: drained, replicas: 2, status: 1, then: untouched},
-		"uninstall-nodeless":       {args: yes, operator: true, deleting: nodeless, replicas: 2, status: 1, then: untouched},
-		"uninstall-undrained":      {args: yes, operator: true, deleting: undrained, replicas: 2, status: 1, then: untouched},
-		"uninstall-unhooked":       {args: yes, operator: true, deleting: unhooked, replicas: 0, status: 1, then: untouched},
-		"uninstall-full":           {args: full, replicas: 2, status: 1, then: untouched},
-		"uninstall-full-unhooked":  {args: full, deleting: unhooked, replicas: 2, status: 1, then: untouched},
-		"uninstall-full-free":      {args: full, deleting: bare, replicas: 2, then: stripped},
-		"uninstall-full-scaled":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: scaled}, status: 1, then: stillHeld},
-		"uninstall-full-looked":    {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Get: looked}, status: 1, then: stillHeld},
-		"uninstall-full-patched":   {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: patched}, status: 1, then: stillHeld},
-		"uninstall-set":            {args: full, deleting: bare, replicas: 2, set: ownSet(nil), then: setLeft},
-		"uninstall-set-trial":      {args: " --dry-run --mode full", deleting: bare, replicas: 2, set: ownSet(nil), then: setKept},
-		"uninstall-set-deleted":    {args: full, deleting: bare, replicas: 2, set: ownSet(ptr.To(metav1.NewTime(noon()))), status: 1, then: setKept},
-		"uninstall-nobodys-hooks":  {args: yes, replicas: 2, status: 1, then: untouched},
-		"uninstall-pod-lingers":    {args: yes + " --timeout 500ms", operator: true, replicas: 2, stuck: true, status: 1},
-		"uninstall-elsewhere":      {args: yes + " --holdfast-namespace openshift-machine-api", operator: true, replicas: 2, status: 2, then: untouched},
-		"uninstall-stranger":       {args: yes, operator: true, replicas: 2, stranger: true, status: 1, then: untouched},
-		"uninstall-guard-dry-run":  {args: " --dry-run", operator: true, replicas: 2, then: untouched},
-		"uninstall-unhooked-trial": {args: " --dry-run", operator: true, deleting: unhooked, replicas: 2, status: 1, then: untouched},
+		"uninstall-guard":            {args: yes, operator: true, replicas: 2, then: unlatched},
+		"uninstall-guard-told":       {args: " --yes --mode guard", replicas: 2, then: unlatched},
+		"uninstall-cluster-operator": {args: yes, clusterOperator: true, replicas: 2, then: unlatched},
+		"uninstall-drained":          {args: yes, operator: true, deleting: drained, replicas: 2, status: 1, then: untouched},
+		"uninstall-nodeless":         {args: yes, operator: true, deleting: nodeless, replicas: 2, status: 1, then: untouched},
+		"uninstall-undrained":        {args: yes, operator: true, deleting: undrained, replicas: 2, status: 1, then: untouched},
+		"uninstall-unhooked":         {args: yes, operator: true, deleting: unhooked, replicas: 0, status: 1, then: untouched},
+		"uninstall-full":             {args: full, replicas: 2, status: 1, then: untouched},
+		"uninstall-full-unhooked":    {args: full, deleting: unhooked, replicas: 2, status: 1, then: untouched},
+		"uninstall-full-free":        {args: full, deleting: bare, replicas: 2, then: stripped},
+		"uninstall-full-scaled":      {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: scaled}, status: 1, then: stillHeld},
+		"uninstall-full-looked":      {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Get: looked}, status: 1, then: stillHeld},
+		"uninstall-full-patched":     {args: full, deleting: bare, replicas: 2, funcs: interceptor.Funcs{Patch: patched}, status: 1, then: stillHeld},
+		"uninstall-set":              {args: full, deleting: bare, replicas: 2, set: ownSet(nil), then: setLeft},
+		"uninstall-set-trial":        {args: " --dry-run --mode full", deleting: bare, replicas: 2, set: ownSet(nil), then: setKept},
+		"uninstall-set-deleted":      {args: full, deleting: bare, replicas: 2, set: ownSet(ptr.To(metav1.NewTime(noon()))), status: 1, then: setKept},
+		"uninstall-nobodys-hooks":    {args: yes, replicas: 2, status: 1, then: untouched},
+		"uninstall-pod-lingers":      {args: yes + " --timeout 500ms", operator: true, replicas: 2, stuck: true, status: 1},
+		"uninstall-elsewhere":        {args: yes + " --holdfast-namespace openshift-machine-api", operator: true, replicas: 2, status: 2, then: untouched},
+		"uninstall-stranger":         {args: yes, operator: true, replicas: 2, stranger: true, status: 1, then: untouched},
+		"uninstall-guard-dry-run":    {args: " --dry-run", operator: true, replicas: 2, then: untouched},
+		"uninstall-unhooked-trial":   {args: " --dry-run", operator: true, deleting: unhooked, replicas: 2, status: 1, then: untouched},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := append(installation(c.replicas), controlPlane()...)
@@ -114,6 +117,9 @@ func TestUninstall(t *testing.T) {
 			}
 			if c.operator {
 				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: etcdOperator().Namespace, Name: etcdOperator().Name}})
+			}
+			if c.clusterOperator {
+				objects = append(objects, &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}})
 			}
 			if c.stuck {
 				objects = append(objects, &corev1.Pod{
