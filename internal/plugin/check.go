@@ -313,14 +313,17 @@ func (c *cluster) checkMachines(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	bare := v.bare(func(*quorum.Machine) bool { return true })
+	bare := v.bare(func(m *quorum.Machine) bool { // one that failed before it hosted anything gets no hook
+		is, _ := v.join.Hosting(m)
+		return m.Phase != machinev1beta1.PhaseFailed || is != quorum.HostingNothing
+	})
 	switch {
 	case len(v.Machines) == 0:
 		return "", isWrong("there is no control-plane Machine in namespace %s", c.namespace)
 	case len(bare) > 0:
 		return "", isWrong("without hook, latch or finalizer: %s. kubectl holdfast explain says why", strings.Join(bare, ", "))
 	}
-	said := fmt.Sprintf("all %d have hook, latch and finalizer, or are being deleted", len(v.Machines))
+	said := fmt.Sprintf("all %d have hook, latch and finalizer, are being deleted, or have failed and host nothing", len(v.Machines))
 	for i := range v.Machines {
 		if m := &v.Machines[i]; m.Deleting() && m.Hook == quorum.EntryOurs && m.Latch != quorum.EntryOurs && v.join.Voter(m) != nil {
 			said += fmt.Sprintf("; %s has no latch, and its hook alone holds it", m.Name)

@@ -114,6 +114,10 @@ func TestCheck(t *testing.T) {
 			weak["policy "+o.Name] = o
 		}
 	}
+	failed := &machinev1beta1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: "master-1-copy", UID: "uid-copy", Labels: controlPlane()[0].GetLabels()},
+		Status:     machinev1beta1.MachineStatus{Phase: ptr.To(machinev1beta1.PhaseFailed)},
+	}
 	for name, c := range map[string]struct {
 		args    string
 		objects []client.Object
@@ -149,6 +153,7 @@ func TestCheck(t *testing.T) {
 		"guard-off":          {args: "status", objects: []client.Object{switchedOff()}, funcs: without("ValidatingWebhookConfiguration", "holdfast")},
 		"check-none-elected": {args: "check", funcs: interceptor.Funcs{Delete: answers}, old: true, status: 1},
 		"check-bare":         {args: "check", funcs: interceptor.Funcs{Delete: hooked}, bare: true, status: 1},
+		"check-failed":       {args: "check", objects: []client.Object{failed}, funcs: interceptor.Funcs{Delete: answers}},
 		"check-silent":       {args: "check", funcs: interceptor.Funcs{Delete: silent}, status: 1},
 		"check-may-not":      {args: "check", funcs: interceptor.Funcs{Delete: mayNot}, status: 1},
 		"check-unreached":    {args: "check", funcs: interceptor.Funcs{Delete: fails}, status: 1},
