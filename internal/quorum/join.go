@@ -309,11 +309,11 @@ func (j *Join) WhyHeldAfterRestore(m *Machine) string {
 	}
 	of := fmt.Sprintf("%d of %d voters", voters, wanted)
 	if wanted == 0 {
-		of = NVoters(voters) + " (wanted: unknown)"
+		of = NVoters(voters) + ", wanted: unknown"
 	}
 	for i := range j.s.Machines {
 		if other := &j.s.Machines[i]; other != m && other.ControlPlane() && lost(other) {
-			return fmt.Sprintf("etcd lists neither its member nor Machine %s's any more, as after a restore, and has %s; it goes once hosts have joined again",
+			return fmt.Sprintf("etcd lists neither its member nor %s's (%s), as after a restore: it goes once hosts have joined, or at once by: kubectl holdfast release",
 				other.Name, of)
 		}
 	}

@@ -321,7 +321,7 @@ spec:
 		step{line: "kubectl delete machine -n openshift-machine-api --wait=false " + old, says: []string{"is held until its unhealthy member has left etcd"}},
 	)
 	p.seen(t, old)
-	p.types(t, step{line: p.edited(t, old, noFinalizer), refused: true, says: []string{"Refused (keep-finalizer)", "remove the hook; the finalizer goes by itself"}})
+	p.types(t, step{line: p.edited(t, old, noFinalizer), refused: true, says: []string{"Refused (keep-finalizer)", "The finalizer goes by itself once the Machine may"}})
 	t.Cleanup(p.operates(t))
 	p.types(t,
 		step{line: "kubectl wait --for=delete --timeout=3m machine -n openshift-machine-api " + old},

@@ -61,7 +61,7 @@ var promises = []struct {
 		return nil
 	}},
 	// What a person is told to do, and what is a fact: nothing is promised.
-	{regexp.MustCompile(`^(Follow it|If there is no replacement yet|It hosts etcd|See that its member leaves|Holdfast removes the dead member once|Healthy voters|Holdfast releases the Machine once|To let it go all the same|No etcd member runs on it|It has|etcd )`), nil, nil},
+	{regexp.MustCompile(`^(Follow it|If there is no replacement yet|It hosts etcd|See that its member leaves|Holdfast removes the dead member once|Healthy voters|Holdfast releases the Machine once|To let it go all the same|After that only a restore|No etcd member runs on it|It has|etcd )`), nil, nil},
 }
 
 // letting is a Machine that is let go, and etcd at one time.
