@@ -158,5 +158,5 @@ func (l *loss) tally() string {
 	return text + "."
 }
 
-// stops reports whether etcd loses quorum with the Machine.
-func (l *loss) stops() bool { return l.known && l.remain < quorum.Size(l.voters) }
+// stops reports whether etcd loses quorum with the Machine. A learner has no vote to lose.
+func (l *loss) stops() bool { return l.known && !l.learner && l.remain < quorum.Size(l.voters) }

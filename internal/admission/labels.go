@@ -71,7 +71,7 @@ func keptUnheld(r *Request, took []string, instance string) []string {
 }
 
 func keepFinalizer(r *Request) []string {
-	letGo := "The finalizer goes by itself once the Machine may. What it waits for: kubectl holdfast explain " + r.name() + ". If it has no replacement: kubectl holdfast replace " + r.name()
+	letGo := "The finalizer goes by itself once the Machine may go. What it waits for: kubectl holdfast explain " + r.name() + ". If it has no replacement: kubectl holdfast replace " + r.name()
 	switch {
 	case !r.Old.Deleting():
 		letGo = "Where a manifest is applied, put that finalizer into its metadata.finalizers: https://github.com/holdfast-dev/holdfast/blob/main/docs/gitops.md"

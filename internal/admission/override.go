@@ -38,8 +38,8 @@ func overrideUsed(r *Request, rule quorum.Rule) []string {
 }
 
 func overrideSet(r *Request, rules []quorum.Rule, reason string) []string {
-	if r.Old.Deleting() && r.Old.Hook == quorum.EntryAbsent && slices.Contains(rules, quorum.RuleEscapeHatch) {
-		return []string{fmt.Sprintf("Holdfast (%s) takes the latch off Machine %s now, whatever etcd loses with it, and it is terminated: %s", quorum.RuleOverride, r.name(), quorum.Clip(reason, 80))}
+	if r.Old.Deleting() && r.Old.Hook == quorum.EntryAbsent && r.Old.Latch == quorum.EntryOurs && !r.Unenforced && slices.Contains(rules, quorum.RuleEscapeHatch) {
+		return []string{fmt.Sprintf("Holdfast (%s) lets Machine %s go at once, whatever etcd loses with it, because its hook is off already: %s", quorum.RuleOverride, r.name(), quorum.Clip(reason, 80))}
 	}
 	return []string{
 		fmt.Sprintf("Holdfast (%s): until %s people may pass %s for Machine %s: %s", quorum.RuleOverride, r.At.Add(quorum.OverrideLifetime).UTC().Format("15:04 MST"),

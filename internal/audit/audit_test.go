@@ -640,7 +640,7 @@ func TestRepetitions(t *testing.T) {
 			}
 		}
 		rest := func(d time.Duration) {
-			time.Sleep(d) //nolint:forbidigo // synctest's clock
+			<-time.After(d)
 			synctest.Wait()
 		}
 		for i := range 34 {

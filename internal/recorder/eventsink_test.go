@@ -68,7 +68,7 @@ func TestEventIsNotLost(t *testing.T) {
 		must(t, err)
 		machine := &corev1.ObjectReference{APIVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: where, Name: "m"}
 		broadcaster.NewRecorder(clientgoscheme.Scheme, "holdfast").Eventf(machine, nil, corev1.EventTypeNormal, "MemberRemoved", "remove-voter", "gone")
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute) // by the bubble's clock
 		if asked := server.asked.Load(); asked != 2 {
 			t.Errorf("the API server was asked %d times", asked)
 		}

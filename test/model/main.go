@@ -25,6 +25,8 @@ func main() {
 	var ok bool
 	var err error
 	switch {
+	case *trace != "" && *mode != "full" && *mode != "guard":
+		err = fmt.Errorf("-mode is %q; it is full or guard", *mode)
 	case *trace != "":
 		ok, err = allowed(*trace, *mode == "guard")
 	case *planted:

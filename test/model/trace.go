@@ -145,6 +145,9 @@ func allowed(file string, guard bool) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", file, err)
 	}
+	if len(trace) < 5 { // a replacement has more
+		return false, fmt.Errorf("%s: %d moments are no replacement", file, len(trace))
+	}
 	most, err := traced(guard).follow(trace)
 	if err != nil {
 		fmt.Println(err)
