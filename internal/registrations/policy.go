@@ -145,7 +145,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 		validation(quorum.RuleKeepFinalizer,
 			all("variables.held", finalized("oldObject"), not(finalized("object"))),
 			"finalizer "+quorum.Finalizer+" of Machine ", " stays while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. Without the finalizer a deletion removes the Machine at once, even if the hook is on. "+
-				"To release a deleting Machine by hand, remove the hook; the finalizer goes by itself."),
+				"The finalizer goes by itself once the Machine may go; what it waits for: kubectl holdfast status"),
 		validation(quorum.RuleKeepFinalizer,
 			all("!variables.held", controlPlane("oldObject"), "!variables.person", not(o.machineAPI()), hasInstance("oldObject"),
 				finalized("oldObject"), not(finalized("object"))),
@@ -173,7 +173,7 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 				"You need to do nothing: the hook is released once a replacement votes. "+down),
 		validation(quorum.RuleEscapeHatch,
 			all("variables.deleting", "variables.person", controlPlane("oldObject"), "variables.hadLatch && !variables.hasLatch", "(!variables.hadHook || !variables.hasEntry)"),
-			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. To let the Machine go, take off "+quorum.HookName+" alone. "+down),
+			"hook "+quorum.LatchName+" of Machine ", " is Holdfast's to take off, once etcd can do without what the Machine hosts. What it waits for: kubectl holdfast status. "+down),
 		validation(quorum.RuleOverride,
 			all(some(differs(annotation, quorum.OverrideAnnotation), differs(annotation, quorum.OverrideByAnnotation)), not(setsOverride()),
 				some(controlPlane("oldObject"), not(controlPlane("object")))),
