@@ -160,9 +160,12 @@ func (p *process) lead(config *rest.Config) (err error) {
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
 		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement.Enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
-		Events: p.kept(), Seen: p.seen, Metrics: p.meters, Log: p.log.WithName("reconciler"),
-		Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
-		RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
+		Log: p.log.WithName("reconciler"),
+		Reports: controller.Reports{
+			Events: p.kept(), Seen: p.seen, Metrics: p.meters,
+			Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
+			RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
+		},
 	}
 	if p.flags.clusterOperator != "" {
 		r.ClusterOperator = p.conditions()

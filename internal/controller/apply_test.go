@@ -93,7 +93,7 @@ func TestRelease(t *testing.T) {
 	ring := &fixedRing{[]quorum.Member{voter, stays}}
 	meters := NewMetrics(prometheus.NewRegistry())
 	said := events.NewFakeRecorder(2)
-	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Events: said, Metrics: meters, Observer: &observe.Observer{
+	r := &Reconciler{Client: api, Etcd: ring, Log: logr.Discard(), Reports: Reports{Events: said, Metrics: meters}, Observer: &observe.Observer{
 		API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
 	seen, err := r.readCluster(t.Context())

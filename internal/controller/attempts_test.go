@@ -106,7 +106,7 @@ func TestUndone(t *testing.T) {
 	meters, registry := newMetrics(t)
 	ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "master-0", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}, Healthy: true}}}
 	r := &Reconciler{
-		Client: strips, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
+		Client: strips, Etcd: ring, Log: logr.Discard(), Reports: Reports{Events: events.NewFakeRecorder(1000), Metrics: meters},
 		Observer: &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
 	}
 	ctx, stop := context.WithCancel(t.Context())

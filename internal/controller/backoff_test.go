@@ -119,9 +119,12 @@ func TestBackoff(t *testing.T) {
 			meters := NewMetrics(prometheus.NewRegistry())
 			ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "new", PeerURLs: []string{"https://10.0.0.2:2380"}, ClientURLs: []string{"https://10.0.0.2:2379"}, Healthy: true}}}
 			r := &Reconciler{
-				Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
-				Observer:  &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
-				Publisher: &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()},
+				Client: api, Etcd: ring, Log: logr.Discard(),
+				Observer: &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
+				Reports: Reports{
+					Events: events.NewFakeRecorder(1000), Metrics: meters,
+					Publisher: &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()},
+				},
 			}
 			before := reconcileErrors(t)
 			ctx, stop := context.WithCancel(t.Context())
@@ -199,7 +202,7 @@ func TestLockOnlyToAct(t *testing.T) {
 		limits := quorum.DefaultLimits()
 		limits.SteadyFor = test.steady
 		r := &Reconciler{
-			Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(1000), Metrics: meters,
+			Client: api, Etcd: ring, Log: logr.Discard(), Reports: Reports{Events: events.NewFakeRecorder(1000), Metrics: meters},
 			Observer: &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: limits, Clock: clock.RealClock{}},
 		}
 		var result reconcile.Result

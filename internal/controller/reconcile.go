@@ -35,30 +35,41 @@ type Reconciler struct {
 	ReportOnly bool
 	// StandDown makes full mode leave etcd's members alone while cluster-etcd-operator exists.
 	StandDown bool
-	Events    events.EventRecorder
-	Metrics   *Metrics
 	Log       logr.Logger
-	// Publisher publishes the membership to etcd's hosts and clients; nil for none.
-	Publisher *Publisher
-	// RingView publishes the ring for people and the plugin; nil for none.
-	RingView *RingView
-	// ClusterOperator publishes the conditions; nil for none.
-	ClusterOperator *ClusterOperator
-	// OperatorCondition tells OLM whether it may upgrade Holdfast; nil for none.
-	OperatorCondition *OperatorCondition
-	// Seen gets what has changed since the last round; nil for none.
-	Seen func(s *quorum.Snapshot, news []membership.News)
+	Reports
 
-	memory       observe.Memory
-	changes      membership.Changes
-	reported     map[noteKey]lastReport // the notes in force
-	writeTimeout writeTimeout
+	looked
+	tried
+	changed atomic.Bool // something that is watched has changed since the last round
+}
+
+// Reports are where a Reconciler says what it sees and does.
+type Reports struct {
+	Events            events.EventRecorder
+	Metrics           *Metrics
+	Publisher         *Publisher                                       // of the membership, to etcd's hosts and clients; nil for none
+	RingView          *RingView                                        // of the ring, to people and the plugin; nil for none
+	ClusterOperator   *ClusterOperator                                 // of the conditions; nil for none
+	OperatorCondition *OperatorCondition                               // to OLM: whether it may upgrade Holdfast; nil for none
+	Seen              func(s *quorum.Snapshot, news []membership.News) // gets what has changed since the last round; nil for none
+
+	reported map[noteKey]lastReport // the notes in force
+}
+
+// looked is what a Reconciler saw in earlier rounds.
+type looked struct {
+	memory     observe.Memory
+	changes    membership.Changes
+	machineCRD machineCRD
+	lock       quorum.Lock // who had the membership lock in the last round: it has another key each time that it is taken
+}
+
+// tried is what became of the actions of a Reconciler's earlier rounds.
+type tried struct {
+	attempts     attempts            // of the plan's actions
 	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
+	writeTimeout writeTimeout
 	etcdWait     etcdWait
-	attempts     attempts // of the plan's actions
-	machineCRD   machineCRD
-	lock         quorum.Lock // who had the membership lock in the last round: it has another key each time that it is taken
-	changed      atomic.Bool // something that is watched has changed since the last round
 }
 
 // noteKey identifies a note: one with the same key updates it.

@@ -41,7 +41,7 @@ func TestUnreadable(t *testing.T) {
 	meters, registry := newMetrics(t)
 	ring := &fixedRing{[]quorum.Member{{ID: 2, Name: "m", PeerURLs: []string{"https://10.0.0.2:2380"}, Healthy: true}}}
 	r := &Reconciler{
-		Client: api, Etcd: ring, Log: logr.Discard(), Events: events.NewFakeRecorder(10), Metrics: meters, ClusterOperator: operator,
+		Client: api, Etcd: ring, Log: logr.Discard(), Reports: Reports{Events: events.NewFakeRecorder(10), Metrics: meters, ClusterOperator: operator},
 		Observer: &observe.Observer{API: api, Etcd: ring, Namespace: "openshift-machine-api", Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{}},
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err == nil || !strings.Contains(err.Error(), "nodes is forbidden") {

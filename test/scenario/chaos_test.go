@@ -74,8 +74,7 @@ func chaos(t *testing.T, options sandbox.Options) {
 	made := map[string]int{}
 	for n, round := range schedule(uint64(seed), rounds, cuts) {
 		t.Run(fmt.Sprintf("%d: %s", n, round), func(t *testing.T) {
-			c.traced(t, cmp.Or(options.Mode, "full"))
-			c.round(t, n, round, made)
+			c.round(t, n, round, c.traced(t, cmp.Or(options.Mode, "full")), made)
 		})
 		if t.Failed() {
 			break // what comes after would only tell of the same
@@ -182,8 +181,8 @@ func schedule(seed uint64, rounds int, cuts bool) []chaosRound {
 	return out
 }
 
-// round replaces a Machine.
-func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) {
+// round replaces a Machine. look is called between its changes.
+func (c *cluster) round(t *testing.T, n int, r chaosRound, look func(), made map[string]int) {
 	t.Helper()
 	next := fmt.Sprintf("chaos-%d", n)
 	voters := c.voters(t)
@@ -198,6 +197,7 @@ func (c *cluster) round(t *testing.T, n int, r chaosRound, made map[string]int) 
 	for _, step := range steps {
 		// A member that is slow for a moment has the deletion refused, and whoever asked tries again.
 		eventually(t, quickly, "the deletion and the replacement's creation to pass", step)
+		look()
 	}
 	for _, f := range r.faults {
 		c.reaches(t, f.at, old, next)

@@ -22,21 +22,32 @@ import (
 )
 
 // traced writes what etcd and the API server show from now to the end of the test, a line for each change, and holds it against the
-// model (test/model): each step is one that the model allows. The control plane is at rest now.
-func (c *cluster) traced(t *testing.T, mode string) {
+// model (test/model): each step is one that the model allows. The control plane is at rest now. look writes what they show at once: a test
+// that makes two changes in a row looks between them, since the next look of its own may be too late.
+func (c *cluster) traced(t *testing.T, mode string) (look func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var trace bytes.Buffer
-	var work sync.WaitGroup
+	var (
+		mu    sync.Mutex
+		trace bytes.Buffer
+		last  string
+		work  sync.WaitGroup
+	)
+	named := map[string]string{} // members by peer URL: one that has not started says no name
+	look = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if now, ok := c.moment(ctx, named); ok && now != last {
+			trace.WriteString(now + "\n")
+			last = now
+		}
+	}
+	look()
 	work.Go(func() {
 		tick := time.NewTicker(glimpse)
 		defer tick.Stop()
-		named := map[string]string{} // members by peer URL: one that has not started says no name
-		for last := ""; ctx.Err() == nil; <-tick.C {
-			if now, ok := c.moment(ctx, named); ok && now != last {
-				trace.WriteString(now + "\n")
-				last = now
-			}
+		for ; ctx.Err() == nil; <-tick.C {
+			look()
 		}
 	})
 	t.Cleanup(func() {
@@ -55,6 +66,7 @@ func (c *cluster) traced(t *testing.T, mode string) {
 		}
 		t.Logf("%s", out)
 	})
+	return look
 }
 
 // moment is what each Machine and member is at one time: ok is false if a member changed while the Machines were read.
