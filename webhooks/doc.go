@@ -11,11 +11,11 @@
 // ControlPlaneMachineSets in controlplaneset.go, the namespace and the CRD of the Machines and BareMetalHosts in home.go, answers to Holdfast's own
 // call in selfcall.go.
 //
-// # Who tells what
+// # Which handler reports what
 //
-// Each finding is recorded, and told as a Warning, by one handler: the mutating handler tells what it
+// Each finding is recorded, and sent as a Warning, by one handler: the mutating handler reports what it
 // repaired and what it denied, for then the validating one no longer finds it; the validating handler
-// tells everything else, because it has the last word: what was allowed, what an override lifted, its
+// reports everything else, because it has the last word: what was allowed, what an override lifted, its
 // own denials, and all of DELETE. So nothing is counted twice when the API
 // server calls the mutating handler again (reinvocationPolicy IfNeeded) or not at all (it is down).
 //

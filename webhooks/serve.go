@@ -81,7 +81,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	review.Kind = cmp.Or(review.Kind, "AdmissionReview")
 	review.APIVersion = cmp.Or(review.APIVersion, admissionv1.SchemeGroupVersion.String())
 	w.Header().Set("Content-Type", "application/json")
-	// The API server may have hung up; there is nobody to tell.
+	// The API server may have hung up.
 	_ = json.NewEncoder(w).Encode(review)
 }
 

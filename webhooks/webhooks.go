@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// The paths that the handlers are to be served at; the registrations name them.
+// The paths that the handlers are served at; the registrations name them.
 const (
 	MutatePath          = "/mutate-machine"
 	ValidatePath        = "/validate-machine"
@@ -37,7 +37,7 @@ const (
 type Observer interface {
 	// Snapshot is the whole cluster. Where only etcd did not answer, it is a Snapshot whose Ring is
 	// not Known and says why; an error means that the rest could not be read either. Both hold. It is
-	// given to several decisions at once, and nobody changes it.
+	// given to several decisions at once, and is never changed.
 	Snapshot(ctx context.Context) (*quorum.Snapshot, error)
 	// Machines are the guarded Machines of the Machine namespace.
 	Machines(ctx context.Context) ([]quorum.Machine, error)
@@ -48,7 +48,7 @@ type Observer interface {
 	Selected(ctx context.Context, selector labels.Selector) (*quorum.Selection, error)
 }
 
-// Recorder is told of decisions; see the package's comment for which handler tells what.
+// Recorder gets decisions; see the package's comment for which handler reports what.
 type Recorder interface {
 	// Decided is called before the answer is given. Of a dry run only the answer may be left, so nothing
 	// that outlives it is to be written.
@@ -273,15 +273,15 @@ func (g *Handlers) withSets(ctx context.Context, r *admission.Request, s *quorum
 func (g *Handlers) mutate(ctx context.Context, r *review) ctrladmission.Response {
 	if denial := r.decision.Denial(); denial != nil {
 		if g.Enforcement != admission.Enforce {
-			return ctrladmission.Allowed("") // the request goes on to validate, which tells
+			return ctrladmission.Allowed("") // the request goes on to validate, which reports it
 		}
 		return g.deny(ctx, r, denial)
 	}
-	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
+	warnings := g.report(ctx, r, func(v admission.Verdict) bool { return v == admission.VerdictRepaired })
 	return ctrladmission.Patched("", machineapi.KeepOwnership(r.old, r.next, r.due())...).WithWarnings(warnings...)
 }
 
-// validate denies, also what ought to have been repaired by now, and warns of all but the repairs, which mutate has told of.
+// validate denies, also what ought to have been repaired by now, and warns of all but the repairs, which mutate has reported.
 func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Response {
 	if !r.stale() {
 		g.claim(ctx, r.Request, &r.decision, r.snapshot)
@@ -295,7 +295,7 @@ func (g *Handlers) validate(ctx context.Context, r *review) ctrladmission.Respon
 	if g.Enforcement == admission.Enforce && r.next != nil && len(r.due()) > 0 {
 		return g.undone(ctx, r)
 	}
-	warnings := g.tell(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
+	warnings := g.report(ctx, r, func(v admission.Verdict) bool { return v != admission.VerdictRepaired })
 	return ctrladmission.Allowed("").WithWarnings(warnings...)
 }
 
@@ -317,7 +317,7 @@ const claimTimeout = time.Second / 2
 // deny answers with one rule's denial. The findings of other rules are dropped, because nothing that they say happens.
 func (g *Handlers) deny(ctx context.Context, r *review, denial *admission.Finding) ctrladmission.Response {
 	r.decision = admission.Decision{Findings: []admission.Finding{*denial}}
-	g.tell(ctx, r, func(admission.Verdict) bool { return true })
+	g.report(ctx, r, func(admission.Verdict) bool { return true })
 	return denied(denial)
 }
 
@@ -352,8 +352,8 @@ func (r *review) due() []jsonpatch.Operation {
 	return machineapi.Repair(r.old, r.next, r.decision.Repairs, quorum.Stamp(r.UserInfo.Username, r.request.At))
 }
 
-// tell records the findings that are this handler's to tell, and returns their Warnings.
-func (g *Handlers) tell(ctx context.Context, r *review, mine func(admission.Verdict) bool) (warnings []string) {
+// report records the findings that are this handler's to report, and returns their Warnings.
+func (g *Handlers) report(ctx context.Context, r *review, mine func(admission.Verdict) bool) (warnings []string) {
 	d := r.decision
 	d.Findings = nil
 	for _, f := range r.decision.Findings {

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
-// clientPort is where etcd serves clients unless it is told otherwise.
+// clientPort is where etcd serves clients unless its configuration says otherwise.
 const clientPort = "2379"
 
 // searchBound is how long a search for etcd may take.

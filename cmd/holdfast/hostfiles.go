@@ -65,7 +65,7 @@ deploy/examples/etcd-host has everything around this.`,
 type hostFiles struct {
 	node, namespace, directory string
 	out                        io.Writer
-	said                       string // the problems that were told last
+	said                       string // the problems that were logged last
 }
 
 func (h *hostFiles) run(ctx context.Context, kubeconfig string) error {

@@ -55,7 +55,7 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 	f := cmd.Flags()
 	p.bind(f)
 	r.bind(f)
-	f.StringVar(&o.HoldfastNamespace, "leader-elect-namespace", "holdfast-system", "namespace in which the manager tells the ring")
+	f.StringVar(&o.HoldfastNamespace, "leader-elect-namespace", "holdfast-system", "namespace in which the manager publishes the ring")
 	f.StringVar(&o.EtcdNamespace, "etcd-namespace", "", "for full mode: namespace in which the manager publishes etcd's membership and keeps the quorum guard")
 	return cmd
 }

@@ -50,7 +50,7 @@ type process struct {
 	ring      *etcd.Client
 	mgr       ctrl.Manager
 	api       client.WithWatch // past the manager's cache
-	tell      events.EventRecorder
+	events    events.EventRecorder
 	records   *audit.Sink
 	observer  *observe.Observer
 	server    *webhookserver.Server
@@ -70,7 +70,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 		return err
 	}
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
-	p.tell = broadcaster.NewRecorder(types, "holdfast")
+	p.events = broadcaster.NewRecorder(types, "holdfast")
 	if p.api, err = uncached(p.mgr); err != nil {
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
@@ -197,7 +197,7 @@ func (p *process) setController() *setcontroller.Controller {
 
 // kept are Events that are audit records as well. Those of admission's decisions are not: the decisions are.
 func (p *process) kept() events.EventRecorder {
-	return recorder.KeptEvents{EventRecorder: p.tell, Audit: p.records, Scheme: p.mgr.GetScheme()}
+	return recorder.KeptEvents{EventRecorder: p.events, Audit: p.records, Scheme: p.mgr.GetScheme()}
 }
 
 // seen records what is new in a look of the elected replica. The first record of a look has all that was seen.
@@ -223,7 +223,7 @@ func (p *process) answer() error {
 	meters.Enforcement.WithLabelValues(enforcement.String()).Set(1)
 	handlers := webhooks.Handlers{
 		Identities: p.flags.identities, Enforcement: enforcement, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
-		Recorder: &recorder.Recorder{Enforcement: enforcement, Events: p.tell, Audit: p.records, Log: p.log.WithName("webhooks")},
+		Recorder: &recorder.Recorder{Enforcement: enforcement, Events: p.events, Audit: p.records, Log: p.log.WithName("webhooks")},
 		Claim: func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error {
 			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
 		},
@@ -259,7 +259,7 @@ func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme) (ctrl.M
 	return mgr, nil
 }
 
-// conditions are told on a ClusterOperator, which lists what an administrator would look at next.
+// conditions are published on a ClusterOperator, which lists what an administrator would look at next.
 func (p *process) conditions() *controller.ClusterOperator {
 	return &controller.ClusterOperator{
 		Name: p.flags.clusterOperator, Version: buildVersion(), API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Log: p.log.WithName("conditions"),

@@ -166,7 +166,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	types := scheme()
 	p.ring, err = o.connect(ctx, config, types, mode, log)
 	if ctx.Err() != nil {
-		return nil // told to stop while it waited
+		return nil // a signal came while it waited
 	}
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	return p.run(ctx, config, types)
 }
 
-// connect makes etcd's client, when the API server has told all that is needed before the start.
+// connect makes etcd's client, when all that is needed from the API server before the start is there.
 func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *runtime.Scheme, mode quorum.Mode, log logr.Logger) (ring *etcd.Client, err error) {
 	direct, err := client.New(config, client.Options{Scheme: types})
 	if err != nil {

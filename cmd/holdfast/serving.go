@@ -206,7 +206,7 @@ func (w *webhookFlags) newServer(source *registrations.Source, shared *registrat
 	return webhookserver.New(o)
 }
 
-// registered is what the registrations are to be like, nil where they are not kept.
+// registered is what the registrations should be, nil where they are not kept.
 func (p *process) registered() (*registrations.Options, error) {
 	f := p.flags
 	if !f.webhooks.given() {
@@ -222,13 +222,13 @@ func (p *process) registered() (*registrations.Options, error) {
 }
 
 // serve has the manager run what serves the webhooks and looks after their registrations, and ask whether this replica is ready.
-// keeper is to be told when this replica is elected.
+// keeper learns when this replica is elected.
 func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err error) {
 	options, err := p.registered()
 	if err != nil {
 		return nil, err
 	}
-	w, tell, meters := &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
+	w, recorder, meters := &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
 	keeper = &registrations.Registrar{API: p.api, Metrics: meters, Log: p.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
 	var (
 		time    = clock.RealClock{}
@@ -246,7 +246,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 		}
 		keeper.Live, keeper.Options, keeper.Annotations = &registrations.Live{}, options, w.annotations
 		keeper.Shared = registrations.NewShared(w.secrets.shared, p.api, keeper.Trust, time, p.log.WithName("shared"))
-		keeper.Events, keeper.Proof = tell, registrations.SelfCall(p.api, options.MachineNamespace)
+		keeper.Events, keeper.Proof = recorder, registrations.SelfCall(p.api, options.MachineNamespace)
 	}
 	source := registrations.NewSource(keeper.Live, hosts[0], time, meters, certLog)
 	p.server = w.newServer(source, keeper.Shared, p.log.WithName("server"))
@@ -268,7 +268,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 	var certificates manager.Runnable
 	if w.source == fromCA {
 		certificates = &registrations.SelfSigned{
-			Secret: w.secrets.ca, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: tell,
+			Secret: w.secrets.ca, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: recorder,
 			Source: source, Trust: trust, Clock: time, Log: certLog,
 		}
 	} else if certificates, err = registrations.NewFiles(w.certDir, w.files, source, trust, certLog); err != nil {

@@ -30,7 +30,7 @@ also keep a write that was never acknowledged.
 
 --dry-run checks the same and says how far the log goes. Of several hosts take the one with the highest term, and among those
 the highest index. If the hosts that you compare are a majority of etcd's voters, that one has every acknowledged write. What others
-acknowledged without this member is lost with them, and nothing tells how much that is.
+acknowledged without this member is lost with them, and nothing shows how much that is.
 
 The file is a snapshot like that of "etcdctl snapshot save". Restore from it with "etcdutl snapshot restore" and a new
 --initial-cluster-token, which gives the new ring an ID of its own.`,

@@ -17,7 +17,7 @@ import (
 // startRetry is how soon the API server is asked again at the start.
 const startRetry = 2 * time.Second
 
-// startup asks for what Holdfast needs before it can start, again and again where the API server does not tell: it may
+// startup asks for what Holdfast needs before it can start, again and again where the API server does not say: it may
 // be down because etcd is, and a process that ends would be started later and later. Meanwhile the probes are answered:
 // it is alive, and not ready for the reason that it waits.
 type startup struct {

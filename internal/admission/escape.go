@@ -57,7 +57,7 @@ type loss struct {
 	held                    bool   // etcd cannot do without, or that is not known
 }
 
-// loss tells what etcd has left without the Machine.
+// loss says what etcd has left without the Machine.
 func (d *deciding) loss() loss {
 	if d.s == nil || !d.s.Ring.Known {
 		return loss{why: d.ringWhy(), held: true}

@@ -19,7 +19,7 @@ type HealthCheckRequest struct {
 	Fresh bool
 }
 
-// AdmitHealthCheck is the rule health-check. It is only told, because the deletions that a
+// AdmitHealthCheck is the rule health-check. It only warns, because the deletions that a
 // MachineHealthCheck sends are judged like all others.
 func AdmitHealthCheck(r *HealthCheckRequest, s *quorum.Selection) Decision {
 	var d Decision

@@ -24,7 +24,7 @@ func (c Class) String() string {
 	return [...]string{ClassPerson: "person", ClassAutomation: "automation", ClassCustodian: "custodian"}[c]
 }
 
-// Identities tell custodians, automation and people apart. An entry of Automation and EscapeHatch
+// Identities distinguish custodians, automation and people. An entry of Automation and EscapeHatch
 // matches a user whose name it is (with * for any run of characters), or who is in the group of
 // exactly that name. Custodians are user names, without patterns.
 type Identities struct {

@@ -14,7 +14,7 @@
 // finds the queue full is counted in holdfast_audit_dropped_total and is in the local log all the same.
 //
 // Nothing here changes a decision, or holds it up for longer than half a second. A local log that fails, or hangs
-// for that long, is counted in holdfast_audit_errors_total, told in the process's log and by Ready,
+// for that long, is counted in holdfast_audit_errors_total, logged by the process, reported by Ready,
 // and tried again with the next record. Dry runs leave no record.
 //
 // # Repetitions

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// local is a local log. The API server's log backend would write each failure to klog, with the record, and tell nobody else.
+// local is a local log. The API server's log backend would write each failure to klog, with the record, and report it nowhere else.
 type local struct {
 	path     string
 	out      *timeLimited
@@ -37,7 +37,7 @@ func newLocal(path string, o Options, c counters) *local {
 	if path == stdoutPath {
 		l.path = "(standard output)"
 	} else {
-		_ = l.attempt([]byte("\n")) // so that a failure is told now, not at the first denial, and ends what a crash cut off
+		_ = l.attempt([]byte("\n")) // so that a failure shows now, not at the first denial, and ends what a crash cut off
 	}
 	return l
 }

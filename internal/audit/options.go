@@ -23,7 +23,7 @@ type Options struct {
 
 	Stdout     io.Writer             // for path -
 	Registerer prometheus.Registerer // required; takes the counters holdfast_audit_*
-	Log        logr.Logger           // told when a sink fails and when it recovers
+	Log        logr.Logger           // says when a sink fails and when it recovers
 }
 
 // NewOptions are the options without flags: no sink, and kube-apiserver's numbers.

@@ -90,7 +90,7 @@ const maxLine = 16 << 20
 
 // Read hands every record of ours in a log to each, in the log's order, and every line that is no
 // audit event to bad. Empty lines are nothing. A log may be compressed with gzip, which its first
-// bytes tell, and its lines may bear the prefix of kubectl logs --prefix. An error is one of reading; what was read before it
+// bytes say, and its lines may bear the prefix of kubectl logs --prefix. An error is one of reading; what was read before it
 // has been handed over.
 func Read(in io.Reader, each func(Entry), bad func(line int, err error)) (Tally, error) {
 	var tally Tally

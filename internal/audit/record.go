@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Record is a decision with everything that is to be known of it later.
+// Record is a decision with everything that somebody may ask about it later.
 type Record struct {
 	RequestUID   types.UID // the AdmissionRequest's
 	Received     time.Time // when Holdfast was asked
@@ -107,7 +107,7 @@ func evidenceOf(s *quorum.Snapshot) Evidence {
 	return e
 }
 
-// event is the record in the API server's form. What the API server knows and a webhook is not told
+// event is the record in the API server's form. What the API server knows and a webhook does not get
 // stays empty: request URI, source address, user agent, and the verb patch, which comes as an update.
 func (r *Record) event(now time.Time) *auditapi.Event {
 	var rules, verdicts, said []string

@@ -22,7 +22,7 @@ import (
 )
 
 // remote is the remote sink: a bounded queue, and a client that sends what the API server's own backend would. That one gives up
-// after some tries, does not tell what it lost, and cannot be stopped.
+// after some tries, does not say what it lost, and cannot be stopped.
 type remote struct {
 	queue    chan *auditapi.Event
 	client   rest.Interface

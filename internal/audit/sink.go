@@ -23,7 +23,7 @@ type Sink struct {
 	remote   *remote // nil without one
 }
 
-// New opens the sinks of the options, which are to be valid. A local log that cannot be written is no error: Ready tells of
+// New opens the sinks of the options, which must be valid. A local log that cannot be written is no error: Ready reports
 // it, and it is tried again with each record.
 func New(o Options) (*Sink, error) {
 	s := &Sink{repeated: promauto.With(o.Registerer).NewCounter(prometheus.CounterOpts{
@@ -119,5 +119,5 @@ func newCounters(registry prometheus.Registerer, sink string) counters {
 	}
 }
 
-// complainEvery is how often a failure that lasts is told in the process's log.
+// complainEvery is how often a failure that lasts is logged.
 const complainEvery = time.Minute

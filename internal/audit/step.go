@@ -14,7 +14,7 @@ import (
 const (
 	// StepAnnotation is the reason of a Step. A record has it or RuleAnnotation, never both.
 	StepAnnotation = "holdfast.dev/step"
-	// WarningAnnotation is "true" on a Step that went wrong, or tells of something that did.
+	// WarningAnnotation is "true" on a Step that went wrong, or reports something that did.
 	WarningAnnotation = "holdfast.dev/warning"
 	// StepUser is the user in the record of a Step: Holdfast itself.
 	StepUser = "holdfast"

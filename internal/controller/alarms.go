@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Alarms tells etcd's in the metrics and the log, on every replica: while one stands etcd refuses every write, an elected replica
-// cannot renew its Lease, and soon there is none that would tell. Make it with NewAlarms.
+// Alarms reports etcd's in the metrics and the log, on every replica: while one stands etcd refuses every write, an elected replica
+// cannot renew its Lease, and soon there is none to report it. Make it with NewAlarms.
 type Alarms struct {
 	etcd  observe.Ring
 	log   logr.Logger

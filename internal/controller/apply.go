@@ -25,7 +25,7 @@ import (
 type Etcd interface {
 	observe.Ring
 	Lock(ctx context.Context) (*etcd.Held, error)
-	// LockHolder is who has that lock now, the zero value for nobody.
+	// LockHolder is who has that lock now, the zero value if it is free.
 	LockHolder(ctx context.Context) (quorum.Lock, error)
 }
 

@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd tells
-// nobody about its own progress, so that is polled.
+// How soon to look again. Changes of Machines and Nodes wake the reconciler besides; etcd notifies
+// no watcher of its own progress, so that is polled.
 const (
 	requeueNow   = time.Millisecond       // something was just done
 	requeueAgain = 50 * time.Millisecond  // a second look is all that is missing

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// etcdWait is a time in which nothing is to be done but to wait for etcd: a learner starts, or catches up. The rounds in it ask etcd
+// etcdWait is a time in which there is nothing to do but to wait for etcd: a learner starts, or catches up. The rounds in it ask etcd
 // alone, not the API server, until the ring looks different, a Machine or Node has changed, or the time is over. The zero
 // value is none.
 type etcdWait struct {

@@ -34,8 +34,8 @@ const (
 
 var errNoAPI = errors.New("this cluster has no ClusterOperators (config.openshift.io)")
 
-// ClusterOperator tells the conditions on a ClusterOperator object, where a cluster has that API. Its
-// exported fields are to be set.
+// ClusterOperator publishes the conditions on a ClusterOperator object, where a cluster has that API. Its
+// exported fields must be set.
 type ClusterOperator struct {
 	Name    string // of the object, which no other operator may have
 	Version string // Holdfast's
@@ -61,7 +61,7 @@ func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *mem
 		o.started = s.Now
 	}
 	if o.settled == nil && !s.Ring.Known && s.Now.Before(o.started.Add(firstLook)) {
-		return nil // nothing was told before that could outlast a slow start
+		return nil // nothing was published before that could outlast a slow start
 	}
 	now := membership.Conditions(s, p)
 	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
@@ -98,7 +98,7 @@ func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *mem
 	return nil
 }
 
-// failures are the conditions that could not be told.
+// failures are the conditions that could not be published.
 func (o *ClusterOperator) failures() []quorum.Failure {
 	if o == nil {
 		return nil
@@ -155,10 +155,10 @@ func (o *ClusterOperator) write(ctx context.Context, now []membership.Condition,
 	return nil
 }
 
-// readConditions are the conditions as they were told, by this process or by one before it.
-func readConditions(told []configv1.ClusterOperatorStatusCondition) []membership.Condition {
-	out := make([]membership.Condition, 0, len(told))
-	for _, c := range told {
+// readConditions are the conditions as they were published, by this process or by one before it.
+func readConditions(published []configv1.ClusterOperatorStatusCondition) []membership.Condition {
+	out := make([]membership.Condition, 0, len(published))
+	for _, c := range published {
 		out = append(out, membership.Condition{
 			Type: membership.ConditionType(c.Type), Status: membership.Status(c.Status),
 			Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time,

@@ -1,15 +1,15 @@
 // Package controller applies the plan that membership.Decide makes of a quorum.Snapshot, which package
 // observe reads. It decides nothing itself.
 //
-// A round is: look, decide, act, look again. What a restart forgets is measured anew or told again: how
+// A round is: look, decide, act, look again. What a restart forgets is measured anew or reported again: how
 // long a member has been silent or without progress, which actions fail and since when, which notes
-// were told. A change of etcd's members is made only if a second look, under the lock in etcd, leads to
+// were reported. A change of etcd's members is made only if a second look, under the lock in etcd, leads to
 // the same action; so is a release, if its look is older than justSeen.
 //
 // Where things are:
 //
 //   - the rounds: reconcile.go; what they read, and who else drives etcd: snapshot.go; a change of etcd or of a Machine: apply.go; the ledger, written before a release: ledger.go
 //   - when the next round comes: backoff.go; rounds that only wait for a learner: catchup.go; when a failed action is tried again: attempts.go
-//   - what is told: alarms.go, conditions.go, operatorcondition.go, metrics.go, ringview.go; etcd's hosts and clients: publish.go
+//   - what is reported: alarms.go, conditions.go, operatorcondition.go, metrics.go, ringview.go; etcd's hosts and clients: publish.go
 //   - the rest: quorumguard.go (budget and pods); machinecrd.go
 package controller

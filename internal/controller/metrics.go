@@ -19,7 +19,7 @@ import (
 // name now, leaves no series behind. Before the first look, and so on replicas that are not elected,
 // there are none of these: rules take the maximum over replicas and meet no zeros.
 type Metrics struct {
-	Elected prometheus.Gauge // 1 while this replica is elected: every replica tells
+	Elected prometheus.Gauge // 1 while this replica is elected: every replica has it
 
 	actions *prometheus.CounterVec
 	refused *prometheus.CounterVec

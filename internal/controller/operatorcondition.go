@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// OperatorCondition tells OLM by condition Upgradeable whether it may change Holdfast's version now: not while a member is on its way.
+// OperatorCondition says to OLM by condition Upgradeable whether it may change Holdfast's version now: not while a member is on its way.
 // Whatever else is wrong must not hold up a version that may mend it. OLM makes the object (operators.coreos.com/v2) and gives the
-// right to write it. The exported fields are to be set.
+// right to write it. Set the exported fields.
 type OperatorCondition struct {
 	Namespace, Name string // of the object
 	Client          client.Client
 
-	settled []membership.Condition // what was told last, nil before
+	settled []membership.Condition // what was written last, nil before
 	again   time.Time              // when to write what has not changed, or could not be written
 }
 

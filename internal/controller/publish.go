@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Publisher keeps what etcd's hosts and clients are told up with etcd: the environments in ConfigMap
+// Publisher keeps what etcd's hosts and clients read up with etcd: the environments in ConfigMap
 // etcd-membership, the voters in ConfigMap etcd-endpoints and in EndpointSlices. Full mode only:
 // beside cluster-etcd-operator these are the operator's.
 //
@@ -129,7 +129,7 @@ func (p *Publisher) failures() []quorum.Failure {
 	return p.attempts.failures()
 }
 
-// due are the changes that are to be written now.
+// due are the changes to write now.
 func (p *Publisher) due(stands, wanted *published, now time.Time) []client.Object {
 	return slices.DeleteFunc(changes(stands, wanted), func(o client.Object) bool { return p.attempts.pausing(nameOf(o), now) })
 }
@@ -178,7 +178,7 @@ func sliceName(family discoveryv1.AddressType) string {
 	return hostenv.ServiceName + "-" + strings.ToLower(string(family))
 }
 
-// render returns the objects as they are to be, made from those that were read: what others added stays.
+// render returns the objects as they should be, made from those that were read: what others added stays.
 func render(stands *published, c *content) *published {
 	wanted := &published{slices: map[discoveryv1.AddressType]*discoveryv1.EndpointSlice{}}
 	stands.membership.DeepCopyInto(&wanted.membership)

@@ -38,8 +38,8 @@ type Reconciler struct {
 	Log       logr.Logger
 	Reports
 
-	looked
-	tried
+	observations
+	outcomes
 	changed atomic.Bool // something that is watched has changed since the last round
 }
 
@@ -56,16 +56,16 @@ type Reports struct {
 	reported map[noteKey]lastReport // the notes in force
 }
 
-// looked is what a Reconciler saw in earlier rounds.
-type looked struct {
+// observations are what a Reconciler saw in earlier rounds.
+type observations struct {
 	memory     observe.Memory
 	changes    membership.Changes
 	machineCRD machineCRD
 	lock       quorum.Lock // who had the membership lock in the last round: it has another key each time that it is taken
 }
 
-// tried is what became of the actions of a Reconciler's earlier rounds.
-type tried struct {
+// outcomes are what became of the actions of a Reconciler's earlier rounds.
+type outcomes struct {
 	attempts     attempts            // of the plan's actions
 	ambiguous    []membership.Action // sent, with unknown outcome: the answer was lost or timed out
 	writeTimeout writeTimeout

@@ -27,8 +27,8 @@ const (
 	ringRetry = 5 * time.Second
 )
 
-// RingView tells the ring as Holdfast reads it in ConfigMap holdfast-ring, in both modes, for people who
-// have kubectl and cannot reach etcd. Nothing is decided by it. Its exported fields are to be set.
+// RingView publishes the ring as Holdfast reads it in ConfigMap holdfast-ring, in both modes, for people who
+// have kubectl and cannot reach etcd. Nothing is decided by it. Set its exported fields.
 type RingView struct {
 	API       client.Reader // live: the object is in no cache
 	Client    client.Client
@@ -37,8 +37,8 @@ type RingView struct {
 
 	stands  *corev1.ConfigMap // as it was written last; nil if that is not known
 	at      time.Time         // when that was, zero for never
-	weighty string            // what of it is told at once
-	minor   string            // what of it is told now and then
+	weighty string            // what of it is published at once
+	minor   string            // what of it is published now and then
 	pause   time.Time         // until then nothing is tried
 }
 
@@ -98,7 +98,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 	return nil
 }
 
-// digest has what the ConfigMap tells, in two texts. A change of weighty is written at once: members, their roles and health, the leader,
+// digest has what the ConfigMap says, in two texts. A change of weighty is written at once: members, their roles and health, the leader,
 // whether they are known, and the settings. A change of minor may wait for progressEvery.
 func digest(s *quorum.Snapshot) (weighty, minor string) {
 	var now, later strings.Builder

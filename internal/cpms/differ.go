@@ -21,7 +21,7 @@ func known(platform configv1.PlatformType) bool {
 }
 
 // differences says how a provider spec differs from another, a line for each field; nil if it does not. Of a platform that it does not know,
-// the library tells which bytes differ: the fields are told instead.
+// the library says which bytes differ: here the fields are named instead.
 func differences(is, want providerconfig.ProviderConfig) ([]string, error) {
 	differs, err := is.Diff(want)
 	if err != nil || len(differs) == 0 || known(is.Type()) {
@@ -48,7 +48,7 @@ func differingFields(path []string, is, want any) []string {
 		if reflect.DeepEqual(is, want) {
 			return nil
 		}
-		return []string{fmt.Sprintf("%s: %s != %s", strings.Join(path, "."), told(is), told(want))}
+		return []string{fmt.Sprintf("%s: %s != %s", strings.Join(path, "."), shown(is), shown(want))}
 	}
 	var out []string
 	keys := maps.Clone(a)
@@ -59,8 +59,8 @@ func differingFields(path []string, is, want any) []string {
 	return out
 }
 
-// told is a JSON value for people: a text as it is, "none" where there is no value.
-func told(value any) string {
+// shown is a JSON value for people: a text as it is, "none" where there is no value.
+func shown(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return "none"

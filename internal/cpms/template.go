@@ -102,7 +102,7 @@ func normal(raw []byte) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// rescue makes an error of a panic: the library expects parts of a provider spec that nobody has to fill in.
+// rescue makes an error of a panic: the library expects parts of a provider spec that are optional.
 func rescue(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the platform's library cannot read it: %v", p)

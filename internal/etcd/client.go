@@ -35,7 +35,7 @@ type Config struct {
 	Cert   string // file, PEM: the client certificate. Read again at each handshake
 	Key    string // file, PEM: its key
 
-	// Identity is what others are told of who holds the lock, such as the pod's name.
+	// Identity says who holds the lock, such as the pod's name.
 	Identity string
 
 	ReadTimeout   time.Duration // for a whole Read; 0 is 1 s
@@ -44,7 +44,7 @@ type Config struct {
 	// Limits has Read ask the members for their own limits while there is a learner (Member.MaxLearners).
 	Limits bool
 
-	// Logger gets what nobody else is told: changed endpoints, certificate files that went bad.
+	// Logger gets what is logged nowhere else: changed endpoints, certificate files that went bad.
 	Logger logr.Logger
 }
 
@@ -337,7 +337,7 @@ func ask[T any](ctx context.Context, c *Client, urls []string, call func(context
 	if by, ok := ctx.Deadline(); ok { // every one gets its turn
 		wait = min(wait, time.Until(by)/time.Duration(len(urls)+1))
 	}
-	answers := make(chan answer, len(urls)) // nobody is left behind writing
+	answers := make(chan answer, len(urls)) // so that no goroutine blocks for ever
 	var failed failures
 	open := map[string]bool{} // without an answer so far, asked or not
 	for _, u := range urls {

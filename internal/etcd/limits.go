@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// limit is how many learners the member takes that answers at one of its client URLs, 0 if it does not tell. etcd has no call for that, but
-// tells its command line.
+// limit is how many learners the member takes that answers at one of its client URLs, 0 if it does not say. etcd has no call for that, but
+// shows its command line.
 func (c *Client) limit(ctx context.Context, urls []string) int {
 	for _, u := range urls {
 		at, err := target(u)
@@ -68,8 +68,8 @@ func (c *Client) vars(ctx context.Context, at string) (out vars, err error) {
 func (v *vars) account(ring *quorum.Ring, version string) {
 	for i := range ring.Members {
 		m := &ring.Members[i]
-		p, told := v.Raft.Progress[strconv.FormatUint(uint64(m.ID), 16)]
-		if !told {
+		p, known := v.Raft.Progress[strconv.FormatUint(uint64(m.ID), 16)]
+		if !known {
 			continue
 		}
 		m.InRaft, m.Match, m.Receiving = !quorum.RaftFollowsList(version), p.Match, p.State == "StateSnapshot"

@@ -123,7 +123,7 @@ func (h *Held) acquire(ctx context.Context) error {
 	return nil
 }
 
-// wait returns when nobody holds the lock, or with the holder's name at the end of ctx.
+// wait returns when the lock is free, or with the holder's name at the end of ctx.
 func (h *Held) wait(ctx context.Context) error {
 	holder := "another replica"
 	tick := time.NewTicker(lockPoll)
@@ -146,7 +146,7 @@ func (h *Held) wait(ctx context.Context) error {
 	}
 }
 
-// LockHolder is who has the membership lock now, whoever that is; since when is not known. It is for people to be told:
+// LockHolder is who has the membership lock now, whoever that is; since when is not known. It is for people:
 // the lock itself is what counts.
 func (c *Client) LockHolder(ctx context.Context) (quorum.Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)

@@ -21,7 +21,7 @@ import (
 // one that hangs cannot make the others look ill.
 //
 // Since, ProgressAt and LostSince of the members are left zero: they are about more than one read. Index is the
-// highest committed index that any member told, Leader is 0 while an election is under way.
+// highest committed index that any member reports, Leader is 0 while an election is under way.
 func (c *Client) Read(ctx context.Context) quorum.Ring {
 	budget := c.cfg.ReadTimeout
 	if by, ok := ctx.Deadline(); ok {
@@ -80,7 +80,7 @@ func tooOld(version string) (why string) {
 // alarms writes those that stand into the ring. A member whose data are corrupt answers, and is no healthy one. An alarm that could
 // not be read, or that names no member although one is corrupt, makes the ring unknown, and says why: any member may be that one.
 func alarms(ring *quorum.Ring, answers []answer) (why string) {
-	told := false // each has them all
+	listed := false // each has them all
 	for _, a := range answers {
 		if a.alarmsErr != nil {
 			why = fmt.Sprintf("etcd has raised an alarm that cannot be read: %v", a.alarmsErr)
@@ -88,7 +88,7 @@ func alarms(ring *quorum.Ring, answers []answer) (why string) {
 		if a.alarms == nil {
 			continue
 		}
-		told = true
+		listed = true
 		for _, raised := range a.alarms.Alarms {
 			one := quorum.Alarm{Kind: raised.GetAlarm().String(), Member: quorum.MemberID(raised.GetMemberID())}
 			if !slices.Contains(ring.Alarms, one) {
@@ -96,7 +96,7 @@ func alarms(ring *quorum.Ring, answers []answer) (why string) {
 			}
 		}
 	}
-	if told {
+	if listed {
 		why = ""
 	}
 	for _, a := range ring.Alarms {

@@ -34,7 +34,7 @@ const (
 //   - the same held at a call in the last minute, at an earlier revision;
 //   - no read was good meanwhile.
 //
-// The error says why it does not, nil if nobody of another cluster answers. Call it while no read is good.
+// The error says why it does not, nil if no member of another cluster answers. Call it while no read is good.
 func (c *Client) Restored(ctx context.Context, stored func(context.Context) (revision int64, err error)) (cluster uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()

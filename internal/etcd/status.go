@@ -52,9 +52,9 @@ func (c *Client) Linearizable(ctx context.Context, at string) error {
 }
 
 // Past is a key as it was at a revision, by the data of the member at a client URL alone; nil if there
-// was none. told is false if that member does not say, because it compacted the revision or does not
+// was none. known is false if that member does not say, because it compacted the revision or does not
 // let this client read.
-func (c *Client) Past(ctx context.Context, at string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error) {
+func (c *Client) Past(ctx context.Context, at string, key []byte, revision int64) (value *mvccpb.KeyValue, known bool, err error) {
 	conn, err := c.conn(at)
 	if err != nil {
 		return nil, false, err

@@ -22,7 +22,7 @@ type Endpoint struct {
 	Zone    string
 }
 
-// defaultClientPort is where a voter serves clients that has never told.
+// defaultClientPort is where a voter serves clients whose URL etcd does not know yet.
 const defaultClientPort = 2379
 
 // Endpoints are the voters of a Snapshot, in the order of their IDs, healthy or not. A learner is
@@ -61,7 +61,7 @@ func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
 }
 
 // dial is where a member serves clients: at its first client URL that is no loopback address, where another host would reach its own
-// etcd; and before it has told one, at the address of its first peer URL. Where its peers reach it by loopback, so do its clients.
+// etcd; and before it has published one, at the address of its first peer URL. Where its peers reach it by loopback, so do its clients.
 func dial(m *quorum.Member) (host string, port int) {
 	peers := m.PeerAddresses()
 	for _, raw := range m.ClientURLs {

@@ -193,7 +193,7 @@ func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []core
 			}
 			pod.Address, _ = netip.ParseAddr(p.Annotations[guardAddress])
 			want := f.Pod(p.Spec.NodeName, pod.Address, budget)
-			// Of a pod that runs, nobody can change more than its image.
+			// Of a pod that runs, only the image can be changed.
 			pod.Outdated = ended || p.Annotations[guardForm] != want.Annotations[guardForm] || len(p.Spec.Containers) != 1 || p.Spec.Containers[0].Image != f.Image
 		}
 		if ended && (f.Platform || pod.Owner == quorum.PodOwnerOther) {

@@ -251,7 +251,7 @@ func (p *patch) inHooks() {
 	}
 }
 
-// annotation repairs one annotation; written is its value where it is to be as Holdfast writes it.
+// annotation repairs one annotation; written is the value that Holdfast writes, if it should be there.
 func (p *patch) annotation(key string, fix admission.Fix, written string) {
 	want, put := "", false
 	switch fix {

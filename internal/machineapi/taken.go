@@ -9,7 +9,7 @@ import (
 
 // TakenByWebhook reports whether the hook, or instead the latch, which the new object lacks, was taken off by a mutating webhook and not by
 // who sent the request. The API server notes in metadata.managedFields who claims what before admission: what the requester took off nobody
-// claims any more, and what is claimed and not there went later. Of an entry that nobody claimed before it cannot tell, and says no.
+// claims any more, and what is claimed and not there went later. Of an entry without a claim before it this is not known, and it says no.
 func TakenByWebhook(next *Object, theLatch bool) bool {
 	k := kindHook
 	if theLatch {

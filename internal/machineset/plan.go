@@ -192,7 +192,7 @@ func (p *planner) votes(m *quorum.Machine) bool {
 	return v != nil && v.Healthy && p.join.Host(v).Machine() == m
 }
 
-// outdated is why a Machine is to be replaced, "" if it is as the set says, or where that is not known.
+// outdated is why a Machine must be replaced, "" if it is as the set says, or where that is not known.
 func (p *planner) outdated(m *quorum.Machine) string {
 	place := p.set.place(m)
 	if place.Unclear != "" {

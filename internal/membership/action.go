@@ -227,7 +227,7 @@ func (c AddLearner) describe(machine string) string {
 	return fmt.Sprintf("add a learner for Machine %s at %s", machine, c.PeerURL)
 }
 
-// Shows reports whether the Snapshot shows the result of the action. If the answer to a change was lost, this tells whether it was made.
+// Shows reports whether the Snapshot shows the result of the action. If the answer to a change was lost, this shows whether it was made.
 // False can also mean that a Snapshot cannot show it.
 func Shows(s *quorum.Snapshot, a Action) bool {
 	if a.Kind().Membership() && !s.Ring.Known {

@@ -39,7 +39,7 @@ func (p *planner) addLearner() []Action {
 	}}
 }
 
-// addRefused is etcd's refusal to add the member that is to be added next, nil if it has not refused.
+// addRefused is etcd's refusal to add the next member, nil if it has not refused.
 func (p *planner) addRefused() *quorum.Failure {
 	for _, a := range p.addLearner() {
 		if f := Failing(p.s, a); f != nil && f.Refused {

@@ -10,14 +10,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// explainWaiting says what every deletion that is not finished waits for, where nothing is to be done now.
+// explainWaiting says what every deletion that is not finished waits for, where there is nothing to do now.
 func (p *planner) explainWaiting() {
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
 		if m.Deleting() && m.DeletingUnheld() && len(m.OtherHooks) > 0 {
 			p.note(ReasonReplacementWaits, m.Name, "Machine %s is let go by Holdfast, and held by another lifecycle hook, %s: its owner takes that off", m.Name, strings.Join(m.OtherHooks, " and "))
 		}
-		if !m.Deleting() || m.Mirrored || m.Hook == quorum.EntryAbsent { // without a hook: finalRelease tells
+		if !m.Deleting() || m.Mirrored || m.Hook == quorum.EntryAbsent { // without a hook: finalRelease notes it
 			continue
 		}
 		voter := p.join.Voter(m)

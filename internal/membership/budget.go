@@ -100,12 +100,12 @@ func (p *planner) onTheWay() bool {
 	return false
 }
 
-// nodeNeedsPod reports whether a Node is to have a guard pod.
+// nodeNeedsPod reports whether a Node should have a guard pod.
 func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 	return p.join.NeedsGuardPod(n) && !p.machineReleasing(n)
 }
 
-// GuardNodes are the Nodes that are to have a guard pod: each that needs one, without cordoned Nodes whose pod a drain has taken. In
+// GuardNodes are the Nodes that get a guard pod: each that needs one, without cordoned Nodes whose pod a drain has taken. In
 // guard mode a Node without a member may wait for its pod.
 func GuardNodes(s *quorum.Snapshot) (names []string) {
 	p := planner{s: s, join: quorum.NewJoin(s)}
@@ -123,7 +123,7 @@ func (p *planner) nodeLacksPod(n *quorum.Node) bool {
 	return p.nodeNeedsPod(n) && !n.Cordoned && p.s.QuorumGuard.Pod(n.Name) == nil && (p.s.Mode == quorum.ModeFull || len(p.join.MembersOn(n)) > 0)
 }
 
-// podWanted reports whether a pod of the guard is to be there: it is one for a Node that needs one.
+// podWanted reports whether a pod of the guard belongs there: its Node needs one.
 func (p *planner) podWanted(pod *quorum.GuardPod) bool {
 	node := p.s.Node(pod.Node)
 	return pod.Owner == quorum.PodOwnerGuard && node != nil && p.nodeNeedsPod(node)
@@ -196,7 +196,7 @@ func (p *planner) releasePod(m *quorum.Machine) (pod *quorum.GuardPod, ok bool) 
 	return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.AtLeast(p.minAvailable())
 }
 
-// outdated reports whether a guard pod is to be recreated now. A ready pod is recreated only while no Node lacks its ready guard pod,
+// outdated reports whether a guard pod should be recreated now. A ready pod is recreated only while no Node lacks its ready guard pod,
 // so that a drain waits for at most one pod.
 func (p *planner) outdated(pod *quorum.GuardPod) bool {
 	node := p.s.Node(pod.Node)

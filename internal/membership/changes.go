@@ -82,7 +82,7 @@ func (c *Changes) ofEtcd(s *quorum.Snapshot) {
 	c.known, c.members, c.leader = true, now, s.Ring.Leader
 }
 
-// ofMember tells what is new of one member.
+// ofMember is what is new of one member.
 func (c *Changes) ofMember(was, is hosted, listed bool) {
 	add := func(said string, args ...any) {
 		c.add(is.machine, is.uid, said, append([]any{&is.Member}, args...)...)

@@ -180,7 +180,7 @@ func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	}
 	for _, n := range p.Notes {
 		switch n.Reason {
-		case ReasonEtcdUnknown, ReasonEtcdNoLeader, ReasonEtcdMembersUnhealthy: // told above, by member
+		case ReasonEtcdUnknown, ReasonEtcdNoLeader, ReasonEtcdMembersUnhealthy: // reported above, by member
 		case ReasonMachineAPINotFunctional: // a control plane without the Machine API is in order as it is
 		case ReasonInvariantViolated:
 			out = append(out, cause{n.Reason, n.Message + "; this is a defect of Holdfast, please report it", 0})

@@ -17,5 +17,5 @@
 // (step 4), and where it can before the learner is added (step 7).
 //
 // Every plan is checked against the invariants (invariant.go) before it is returned. condition.go, note.go and replacementphase.go
-// say what people are told.
+// make the texts for people.
 package membership

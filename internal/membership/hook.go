@@ -10,7 +10,7 @@ import (
 
 // putHooks is step 1: hook, latch and evidence on every live Machine that hosts a member, and in full mode
 // hook and latch on one that is about to: a Machine that went while its learner was being added would
-// leave a learner that is nobody's.
+// leave a learner without a host.
 func (p *planner) putHooks() []Action {
 	var out []Action
 	for i := range p.s.Machines {

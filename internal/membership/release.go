@@ -5,7 +5,7 @@ import (
 )
 
 // releaseIdle is step 2: hook and latch go from a deleting Machine that hosts nothing. In guard mode the hook is left to its
-// custodian, which is told that the member has left. For a latch whose hook a person took off, see finalRelease.
+// custodian, which learns that the member has left. For a latch whose hook a person took off, see finalRelease.
 func (p *planner) releaseIdle() []Action {
 	var out []Action
 	for i := range p.s.Machines {

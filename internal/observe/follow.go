@@ -19,8 +19,8 @@ func Wake(channel chan<- struct{}) {
 	}
 }
 
-// Follow calls changed for each change, and when a watch begins, until the context ends: a new watch tells nothing of an object
-// that was deleted before it. Why there is no watch is told once to the context's log.
+// Follow calls changed for each change, and when a watch begins, until the context ends: a new watch says nothing of an object
+// that was deleted before it. Why there is no watch is logged once, to the context's log.
 func Follow(ctx context.Context, api client.WithWatch, kind schema.GroupVersionKind, changed func(), which ...client.ListOption) {
 	again := time.NewTicker(2 * time.Second)
 	defer again.Stop()

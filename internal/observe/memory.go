@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Memory knows, for each member, since when its state has not changed. Only an observer that looks all the time can tell: the
+// Memory knows, for each member, since when its state has not changed. Only an observer that looks all the time can know that: the
 // elected reconciler, or a plugin that a person keeps running. For a member seen for the first time that is now. So an empty
 // memory can only make Holdfast wait longer. The zero value is empty.
 type Memory struct {
@@ -60,7 +60,7 @@ func (r *Memory) Recall(s *quorum.Snapshot) {
 		return
 	}
 	if s.Now.Sub(r.at) > longestGap {
-		r.seen = nil // nobody knows what the members did meanwhile
+		r.seen = nil // what the members did meanwhile is not known
 	}
 	r.at = s.Now
 	seen := make(map[quorum.MemberID]sighting, len(s.Ring.Members))

@@ -47,7 +47,7 @@ type Observer struct {
 	Mode      quorum.Mode
 	Desired   int // voters wanted; 0 to read the install-config
 
-	// Claims are what Watch found; nil where nobody watches.
+	// Claims are what Watch found; nil without a watch.
 	Claims *Claims
 
 	// EtcdNamespace is where the endpoints object may be marked with the address of the installer's
@@ -65,7 +65,7 @@ const (
 )
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
-// did not tell; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
+// did not say; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
 // cannot tell: see Memory.
 func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)

@@ -72,15 +72,15 @@ func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	rounds, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var found checks
-	told, after := "", ""
+	printed, after := "", ""
 	if err := wait.PollUntilContextTimeout(ctx, 2*time.Second, o.timeout, true, func(context.Context) (bool, error) {
 		found = c.tried(rounds)
 		verdict := found.verdict()
 		if !o.wait || verdict == "" {
 			return true, nil
 		}
-		if verdict != told {
-			told = verdict
+		if verdict != printed {
+			printed = verdict
 			fmt.Fprintf(t.out, "%s  %s\n", t.now().UTC().Format("15:04:05"), plain(verdict))
 		}
 		return false, nil

@@ -112,7 +112,7 @@ type cluster struct {
 	*clusterFlags
 	namespace string // of the Machines
 	user      admission.User
-	ring      observe.Ring // etcd, nil where the command was not told how to reach it
+	ring      observe.Ring // etcd, nil where the command has no endpoints of it
 	clock     passive
 	observer  *observe.Observer
 	memory    observe.Memory
@@ -200,7 +200,7 @@ func unanswered(err error) error {
 	return fmt.Errorf("%w; if etcd has no quorum: %s", err, runbook)
 }
 
-// modeOf is Holdfast's mode: the one by flag, or that Holdfast told. Else only full mode publishes what etcd starts with.
+// modeOf is Holdfast's mode: the one by flag, or that Holdfast published. Else only full mode publishes what etcd starts with.
 func (c *cluster) modeOf(ctx context.Context, heard ringReport) (quorum.Mode, error) {
 	switch {
 	case c.mode != 0:
@@ -235,7 +235,7 @@ func (p passive) Now() time.Time { return p.now().Add(p.offset) }
 // Since is how long ago that was.
 func (p passive) Since(t time.Time) time.Duration { return p.Now().Sub(t) }
 
-// set puts a clock right that is off by more than a request takes. A zero time tells nothing.
+// set puts a clock right that is off by more than a request takes. A zero time changes nothing.
 func (p *passive) set(at time.Time) {
 	if off := at.Sub(p.now()); !at.IsZero() && off.Abs() > 5*time.Second {
 		p.offset = off

@@ -232,7 +232,7 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 	}
 }
 
-// alone reports whether a Machine that is being deleted waits for a replacement that nobody has created: no live Machine is without a Node.
+// alone reports whether a Machine that is being deleted waits for a replacement that does not exist yet: no live Machine is without a Node.
 func (v *view) alone(m *quorum.Machine) bool {
 	for i := range v.Machines {
 		if other := &v.Machines[i]; !other.Deleting() && v.join.Node(other) == nil {

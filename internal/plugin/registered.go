@@ -50,7 +50,7 @@ func narrowed(w, want *admissionregistrationv1.ValidatingWebhook) string {
 	return ""
 }
 
-// weakened reports whether a policy or its binding refuses less than is wanted, as far as that can be told: what a policy's expressions say depends
+// weakened reports whether a policy or its binding refuses less than is wanted, as far as that can be known: what a policy's expressions say depends
 // on Holdfast's flags.
 func weakened(got, want client.Object) bool {
 	if want, ok := want.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok {

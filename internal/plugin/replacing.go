@@ -26,13 +26,13 @@ type replacing struct {
 	*cluster
 	t   terminal
 	old *machinev1beta1.Machine
-	yes bool // nobody is asked
+	yes bool // without a question
 
-	line   string    // what was told last
+	line   string    // what was printed last
 	unseen time.Time // since when the old Machine is gone and etcd's part is not known
 }
 
-// say tells how it goes, where that is new.
+// say prints how it goes, where that is new.
 func (r *replacing) say(format string, args ...any) {
 	line := plain(fmt.Sprintf(format, args...))
 	if ageless(line) != ageless(r.line) {
@@ -71,7 +71,7 @@ func (r *replacing) trial(ctx context.Context) error {
 	return nil
 }
 
-// agreed asks the server, by a trial, and then the person whether the old Machine may be deleted. what happens is told first.
+// agreed asks the server, by a trial, and then the person whether the old Machine may be deleted. what happens is printed first.
 func (r *replacing) agreed(ctx context.Context, what string) error {
 	asks := !r.yes && r.old.DeletionTimestamp == nil
 	if asks {
@@ -140,7 +140,7 @@ func (v *view) spare() (name string, enough bool) {
 }
 
 // elsewhere reports whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
-// Without the number of voters that is wanted nobody can tell, and it is taken for the Machine's own.
+// Without the number of voters that is wanted this is not known, and it is taken for the Machine's own.
 func (v *view) elsewhere(old, copied string) bool {
 	m := v.Machine(copied)
 	return v.Desired > 0 && m != nil && v.join.Voter(m) != nil && v.phase(old) == membership.PhaseAwaitNode
@@ -205,14 +205,14 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 		if by := next(); by != "" && !keeps(metav1.GetControllerOf(r.old)) && v.elsewhere(r.old.Name, by) { // a set creates one more by itself
 			return false, fmt.Errorf("Machine %s votes, and Machine %s is still held: it took the place of another voter that has gone or is to go; the same command creates one more", by, r.old.Name)
 		}
-		if seen := v.Machine(r.old.Name); seen != nil { // else it went in between, which the next look tells
+		if seen := v.Machine(r.old.Name); seen != nil { // else it went in between, as the next look shows
 			r.held(v, seen)
 		}
 		return false, nil
 	})
 }
 
-// held tells what the old Machine waits for.
+// held prints what the old Machine waits for.
 func (r *replacing) held(v *view, old *quorum.Machine) {
 	switch {
 	case old.DeletingUnheld() && len(old.OtherHooks) > 0:

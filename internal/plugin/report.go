@@ -71,7 +71,7 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	if err := cmp.Or(err, oneOf("output", []string{"table", "html", "json"}, o.output)); err != nil {
 		return err
 	}
-	// All records, since a look before --since tells how things stood then.
+	// All records, since a look before --since shows how things stood then.
 	all := auditOptions{cluster: o.cluster, steps: true}
 	entries, err := all.read(ctx, t, args)
 	if err != nil && len(entries) == 0 {

@@ -20,7 +20,7 @@ import (
 const (
 	// holdfastNamespace is where deploy/base installs Holdfast.
 	holdfastNamespace = "holdfast-system"
-	// oldest is how old what Holdfast told may be: it tells every 30 s, and after each change.
+	// oldest is how old what Holdfast published may be: it does so every 30 s, and after each change.
 	oldest = time.Minute
 	// bound is how long one read of a ConfigMap may take.
 	bound = 10 * time.Second
@@ -33,11 +33,11 @@ func (g given) Read(context.Context) quorum.Ring { return quorum.Ring(g) }
 
 // ringReport is what Holdfast says of the ring in ConfigMap holdfast-ring, and how far that can be trusted.
 type ringReport struct {
-	// ring is nil where nothing was told that can be read. Its mode and limits hold however old it is.
+	// ring is nil where nothing was published that can be read. Its mode and limits hold however old it is.
 	ring *snapshotfile.Ring
 	// why the ring cannot be trusted; "" if it can.
 	why string
-	// quiet: nothing was told, or it is older than what a running Holdfast tells. What could not be read is not quiet.
+	// quiet: nothing was published, or it is older than what a running Holdfast publishes. What could not be read is not quiet.
 	quiet bool
 	// mend is what to do about that, a sentence without its full stop.
 	mend string
@@ -79,11 +79,11 @@ func oneLine(err error) string {
 // ago is an age in words.
 func ago(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
-// look takes a Snapshot of the cluster. etcd is asked, if the command was told how to; else it is as
-// Holdfast saw it. Holdfast's flags are what it told, unless this command's flags say otherwise.
+// look takes a Snapshot of the cluster. etcd is asked, if the command has its endpoints; else it is as
+// Holdfast saw it. Holdfast's flags are as it published them, unless this command's flags say otherwise.
 func (c *cluster) look(ctx context.Context) (*view, error) {
 	v, err := c.lookOnce(ctx)
-	// What Holdfast told last may be older than its records: a promotion in between is no contradiction, and it tells within a second.
+	// What Holdfast published last may be older than its records: a promotion in between is no contradiction, and it publishes within a second.
 	for range 3 {
 		if err != nil || c.ring != nil || v.Mislisted() == nil {
 			break
@@ -109,12 +109,12 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 	if heard.ring != nil {
 		o.Limits = heard.ring.Snapshot.Limits
 	}
-	told := &quorum.Snapshot{Ring: quorum.Ring{Why: heard.why}}
+	published := &quorum.Snapshot{Ring: quorum.Ring{Why: heard.why}}
 	fresh := heard.why == ""
 	if fresh {
-		told = heard.ring.Snapshot
+		published = heard.ring.Snapshot
 	}
-	o.Mode, o.Desired, o.Etcd = mode, cmp.Or(c.desired, told.Desired), given(told.Ring)
+	o.Mode, o.Desired, o.Etcd = mode, cmp.Or(c.desired, published.Desired), given(published.Ring)
 	v := &view{namespace: c.namespace, user: c.user}
 	switch {
 	case c.ring != nil:
@@ -124,7 +124,7 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 			v.idle = heard.why + ". " + heard.mend
 		}
 	case fresh:
-		v.source = fmt.Sprintf("Etcd is as Holdfast saw it %s ago (%s).", ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
+		v.source = fmt.Sprintf("Etcd is as Holdfast saw it %s ago (%s).", ago(c.clock.Since(published.Now)), orNobody(heard.ring.By))
 	default:
 		v.silent = true
 		v.source = heard.mend + ". To ask etcd without Holdfast: --endpoints, --cacert, --cert and --key, as for etcdctl."
@@ -134,19 +134,19 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	switch {
-	case c.ring != nil && fresh && !s.Ring.Known && told.Ring.Known:
-		v.source = fmt.Sprintf("Etcd did not answer at %s (--endpoints, or ETCDCTL_ENDPOINTS). It is as Holdfast saw it %s ago (%s).", strings.Join(c.etcd.Endpoints, ", "), ago(c.clock.Since(told.Now)), orNobody(heard.ring.By))
-		s.Ring = told.Ring
+	case c.ring != nil && fresh && !s.Ring.Known && published.Ring.Known:
+		v.source = fmt.Sprintf("Etcd did not answer at %s (--endpoints, or ETCDCTL_ENDPOINTS). It is as Holdfast saw it %s ago (%s).", strings.Join(c.etcd.Endpoints, ", "), ago(c.clock.Since(published.Now)), orNobody(heard.ring.By))
+		s.Ring = published.Ring
 	case c.ring != nil:
 		c.memory.Recall(s)
-	case fresh: // Holdfast told since when each member is as it is
-		s.Ring = told.Ring
+	case fresh: // Holdfast published since when each member is as it is
+		s.Ring = published.Ring
 	}
 	if fresh {
-		s.OtherDriver, s.Lock, s.Failures = told.OtherDriver, told.Lock, told.Failures
+		s.OtherDriver, s.Lock, s.Failures = published.OtherDriver, published.Lock, published.Failures
 	}
 	if fresh && c.desired == 0 {
-		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = told.Desired, told.DesiredWhy, told.Replicas, told.Surge
+		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = published.Desired, published.DesiredWhy, published.Replicas, published.Surge
 	}
 	v.decide(s)
 	v.guard = cmp.Or(c.seen(ctx).verdict(), "webhooks and policies are registered; kubectl holdfast check tries them")

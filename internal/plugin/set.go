@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// read reads the Snapshot, and the ControlPlaneMachineSet where that can be read. Who may not read the set is told of the rest.
+// read reads the Snapshot, and the ControlPlaneMachineSet where that can be read. Who may not read the set is shown the rest.
 func (v *view) read(ctx context.Context, o *observe.Observer) (*quorum.Snapshot, error) {
 	s, set, err := o.SnapshotWithSet(ctx)
 	if set != nil {

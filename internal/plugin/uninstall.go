@@ -201,7 +201,7 @@ func (u *uninstalling) ready(ctx context.Context, name string) bool {
 	return machineapi.Node(&n).Ready
 }
 
-// silent refuses where there is no Deployment to stop and Holdfast may run elsewhere: it would put back what is taken off. It tells of
+// silent refuses where there is no Deployment to stop and Holdfast may run elsewhere: it would put back what is taken off. It prints
 // itself every 30 s.
 func (u *uninstalling) silent(ctx context.Context) error {
 	heard := u.readRingReport(ctx)

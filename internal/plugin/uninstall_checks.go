@@ -98,7 +98,7 @@ func unhooked(m *machinev1beta1.Machine) string {
 	return ""
 }
 
-// nobodysHooks refuses to leave etcd's hook where nobody takes it off any more. A mode by flag is somebody's word.
+// nobodysHooks refuses to leave etcd's hook where nothing takes it off any more. A mode by flag is believed.
 func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	if u.full || u.mode != 0 {
 		return nil

@@ -39,8 +39,8 @@ type view struct {
 	operator string                // what is wrong with cluster-etcd-operator, by its own account; "" where nothing is, or that is not known
 
 	source string // where etcd's part comes from, or what to do for it; "" of a file
-	silent bool   // nobody told of etcd: neither it nor Holdfast
-	idle   string // why Holdfast seems not to run, and what to do, without a full stop; "" where it told of etcd lately, and of a file
+	silent bool   // nothing is known of etcd, neither from it nor from Holdfast
+	idle   string // why Holdfast seems not to run, and what to do, without a full stop; "" where it published the ring lately, and for a file
 }
 
 // unguarded reports whether the guard is seen not to be in force.
@@ -228,7 +228,7 @@ func (v *view) phaseWords(p membership.Phase) string {
 	return p.String()
 }
 
-// next prints what is to be done and what a person should know.
+// next prints what to do and what to know.
 func (v *view) next(out io.Writer) {
 	if v.silent {
 		fmt.Fprintln(out, "What Holdfast does next is not known here, because etcd's members are not.")
@@ -289,7 +289,7 @@ func (v *view) loose() (names []string) {
 	return names
 }
 
-// verdict prints what Holdfast would answer to a request. Where nobody told of etcd, which Holdfast asks,
+// verdict prints what Holdfast would answer to a request. Where nothing is known of etcd, which Holdfast asks,
 // that is what it would answer if etcd did not.
 func (v *view) verdict(out io.Writer, m *quorum.Machine, what string, d *admission.Decision) {
 	who := "you"

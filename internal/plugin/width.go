@@ -81,7 +81,7 @@ func folded(text string, width int, indent string) string {
 	return strings.Join(append(lines, line), "\n")
 }
 
-// fold has a command and those below it tell their help in lines of that width.
+// fold has a command and those below it print their help in lines of that width.
 func fold(cmd *cobra.Command, width int) {
 	if width == 0 {
 		return

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Host is where a listed member runs, as far as identity tells: addresses, host names and evidence;
+// Host is where a listed member runs, as far as it can be identified: by addresses, host names and evidence;
 // never an index, never the tail of a name.
 type Host struct {
 	// Machines are those that the member is joined to, by evidence or by address; pointers into the Snapshot. If several Machines have the

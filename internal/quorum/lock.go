@@ -9,7 +9,7 @@ import (
 // LockName is the membership lock in etcd: a change of etcd's members is made by who has the oldest key below it.
 const LockName = "/holdfast/membership"
 
-// Lock is who has the membership lock. The zero value is nobody.
+// Lock is who has the membership lock. The zero value means that it is free.
 type Lock struct {
 	Key    string    `json:"key"`             // in etcd
 	Holder string    `json:"holder,omitzero"` // as the holder signed it, for people
@@ -25,7 +25,7 @@ func (s *Snapshot) ForeignLock() bool {
 	return s.Lock.Key != "" && (!s.Lock.Leased || !s.Lock.Since.IsZero() && s.Now.Sub(s.Lock.Since) > heldAtMost)
 }
 
-// ForeignLockText tells of it, with what to type.
+// ForeignLockText says who holds it, and what to type.
 func (s *Snapshot) ForeignLockText() string {
 	l := &s.Lock
 	held, take := "it has no lease, so it is not Holdfast's, and stays until it is deleted", "etcdctl del "+l.Key

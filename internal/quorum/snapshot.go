@@ -149,7 +149,7 @@ func (s *Snapshot) WhyNotFunctional() string {
 }
 
 // Mislisted is a member that voted, by the records, and that etcd lists as a learner; nil without one. etcd never takes a vote away: the
-// list is wrong, and nobody knows who votes.
+// list is wrong, and it is not known who votes.
 func (s *Snapshot) Mislisted() *Member {
 	for k := range s.Ring.Members {
 		if m := &s.Ring.Members[k]; m.Learner && slices.ContainsFunc(s.Records, func(r Evidence) bool { return r.Voted && r.Names(m.ID) }) {

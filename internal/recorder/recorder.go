@@ -26,7 +26,7 @@ import (
 // Recorder makes admission's decisions audit records, Events on their Machines and lines in the log.
 //
 // A fight, the same user's requests about the same Machine with the same outcome, is one Event with a
-// series. What it is told by is client-go's key: regarding, related, reason, action, type and reporter,
+// series. Its key is client-go's: regarding, related, reason, action, type and reporter,
 // and not the note. So the user is the related object; the note is the first request's. client-go writes
 // the second occurrence at once, then the count every 30 minutes and when the fight has rested for 6;
 // what comes after that is another Event. The reporter is part of the key, so each replica that is asked

@@ -21,7 +21,7 @@ const settle = 10 * time.Second
 // served only when the live registrations vouch for the new one too, so that no call fails while CA and
 // certificate change. Make it with NewSource.
 type Source struct {
-	live    *Live // nil where nobody keeps the registrations: a new certificate is served at once
+	live    *Live // nil where the registrations are not kept: a new certificate is served at once
 	host    string
 	settle  time.Duration
 	clock   clock.PassiveClock
@@ -78,7 +78,7 @@ func (s *Source) review() {
 	s.log.Info("serving a new certificate", "serial", s.serving.Leaf.SerialNumber, "issuer", s.serving.Leaf.Issuer.String(), "expires", s.serving.Leaf.NotAfter)
 }
 
-// due reports whether the next certificate is to be served now.
+// due reports whether it is time to serve the next certificate.
 func (s *Source) due() bool {
 	now := s.clock.Now()
 	if s.serving == nil || s.live == nil || s.live.uncalled() || now.After(s.serving.Leaf.NotAfter) {

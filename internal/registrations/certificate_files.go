@@ -27,7 +27,7 @@ type Files struct {
 	caTrouble, pairTrouble trouble
 }
 
-// NewFiles reads the files. Without a CA file trust is not told of any.
+// NewFiles reads the files. Without a CA file trust gets none.
 func NewFiles(dir, ca string, source *Source, trust *Trust, log logr.Logger) (*Files, error) {
 	f := &Files{dir: dir, source: source, ca: ca, trust: trust, log: log}
 	if err := errors.Join(f.readCA(), f.readPair()); err != nil {

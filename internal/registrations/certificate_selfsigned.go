@@ -27,7 +27,7 @@ import (
 
 // SelfSigned has a CA in a Secret that all replicas share, and issues this replica's certificate from it,
 // in memory. The authority makes the CA when it is missing and a new one two thirds through its life. It
-// keeps one CA and tells of a new one at once: going over to it is Source's and Trust's.
+// keeps one CA and announces a new one at once: going over to it is Source's and Trust's.
 //
 // Every replica runs it; two that make a CA at the same time are told apart by the Secret's
 // resourceVersion.
@@ -106,7 +106,7 @@ func (s *SelfSigned) Start(ctx context.Context) error {
 func (s *SelfSigned) issue(ctx context.Context, ca *authority.DynamicAuthority) (*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, readBound)
 	defer cancel()
-	// The authority does not tell its CA's certificate. Read first, it costs no key where there is no answer.
+	// The authority does not return its CA's certificate. Read first, it costs no key where there is no answer.
 	var secret corev1.Secret
 	if err := s.API.Get(ctx, s.Secret, &secret); apierrors.IsNotFound(err) {
 		return nil, authority.ErrCertificateNotAvailable // the authority is about to make it

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics tell of the registrations and of the certificate. Make them with NewMetrics.
+// Metrics are of the registrations and the certificate. Make them with NewMetrics.
 type Metrics struct {
 	present  *prometheus.GaugeVec
 	restored *prometheus.CounterVec

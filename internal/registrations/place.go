@@ -35,7 +35,7 @@ func ParseService(text string) (*Service, error) {
 	return s, nil
 }
 
-// Hosts are what a certificate of the webhook server is to be good for: DNS names or IP addresses. The
+// Hosts are what a certificate of the webhook server must be valid for: DNS names or IP addresses. The
 // first is the one that the API server verifies it for.
 func (o *Options) Hosts() ([]string, error) {
 	if s := o.Service; s != nil {

@@ -35,7 +35,7 @@ func PolicyNames() []string {
 	return []string{MachinePolicy, StatusPolicy, InstancePolicy, RecordsPolicy}
 }
 
-// Policies are the policies and their bindings, in the order in which they are to be applied. They
+// Policies are the policies and their bindings, in the order to apply them in. They
 // hold of Options the Machine namespace and the identities; the webhooks' place is nothing to them.
 func Policies(o Options) []any {
 	var out []any
@@ -55,7 +55,7 @@ func (o *Options) policies() []*admissionregistrationv1.ValidatingAdmissionPolic
 }
 
 // recordsPolicy is the rule own-records: what Holdfast wrote down of members and of released Machines counts when it decides,
-// people read the ring that it tells, hosts start etcd from what it publishes, and the quorum guard's budget counts every pod
+// people read the ring that it publishes, hosts start etcd from what it publishes, and the quorum guard's budget counts every pod
 // with the guard's label. So nobody else writes these. A person may delete a ConfigMap, as may what ends a namespace: Holdfast
 // makes it anew from what it sees. Anybody may write one as it is, as the migration to another storage version or encryption key does. Anybody
 // may delete or evict a pod.
@@ -203,7 +203,7 @@ func setsOverride() string {
 
 // instancePolicy is the rule claim as the API server has it alone: admission.Identities' admitInstance, and admitNamed for who is no person. A
 // worker Machine that named a control-plane Machine's instance would take that one along when it is deleted. A person who lifted the rule takes a name off
-// a hooked Machine; how old the override is, and whether another Machine has that instance, Holdfast alone can tell: ClosedWebhook fails for it.
+// a hooked Machine; how old the override is, and whether another Machine has that instance, only Holdfast knows: ClosedWebhook fails for it.
 func (o *Options) instancePolicy() *admissionregistrationv1.ValidatingAdmissionPolicy {
 	held := all("(request.operation == 'UPDATE')", ours, some(hooked("oldObject"), latched("oldObject")))
 	changes := func(of field) string {

@@ -58,7 +58,7 @@ const readinessGrace = 15 * time.Second
 
 // Vouched makes a check: the live registrations vouch for the certificate that is served, or did so when
 // they could be read last. A replica that was vouched for once stays ready where nothing is registered:
-// nobody calls it then, and the metrics tell.
+// it is not called then, and the metrics show it.
 func (s *Source) Vouched() healthz.Checker {
 	var (
 		mu   sync.Mutex
@@ -98,7 +98,7 @@ type FirstRead struct {
 	Metrics *Metrics
 	Log     logr.Logger
 
-	told atomic.Bool
+	tried atomic.Bool
 }
 
 // Start tries until etcd answers or the context ends.
@@ -110,18 +110,18 @@ func (f *FirstRead) Start(ctx context.Context) error {
 		if ring.Known {
 			f.Metrics.answered.Set(1)
 			f.Log.Info("etcd was read", "members", len(ring.Members), "version", ring.Version)
-		} else if !f.told.Load() && ctx.Err() == nil {
+		} else if !f.tried.Load() && ctx.Err() == nil {
 			f.Log.Error(errors.New(ring.Why), "etcd cannot be read: rules that need it hold what they guard until it can")
 		}
-		f.told.Store(true)
+		f.tried.Store(true)
 		return ring.Known, nil
 	})
 	return nil
 }
 
-// Check is nil once etcd was read, or it was told that it cannot be.
+// Check is nil once etcd was read, or the log says why it cannot be.
 func (f *FirstRead) Check(*http.Request) error {
-	if !f.told.Load() {
+	if !f.tried.Load() {
 		return errors.New("etcd has not been read yet")
 	}
 	return nil

@@ -64,7 +64,7 @@ type Options struct {
 	Identities       admission.Identities
 	Enforcement      admission.Enforcement
 
-	HoldfastNamespace string // where Holdfast tells the ring, "" if nowhere
+	HoldfastNamespace string // where Holdfast publishes the ring, "" if nowhere
 	EtcdNamespace     string // full mode: where Holdfast publishes etcd's membership; "" in guard mode
 	QuorumGuard       bool   // Holdfast keeps the quorum guard in EtcdNamespace
 }

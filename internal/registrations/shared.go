@@ -219,7 +219,7 @@ func (s *Shared) forget(uid types.UID) {
 	s.uid = uid
 }
 
-// keep is the elected replica's, or of whoever finds no Secret: it has the Secret hold what is to be registered, before it is.
+// keep is the elected replica's, or of whoever finds no Secret: it puts into the Secret what it registers next.
 func (s *Shared) keep(ctx context.Context) error {
 	s.using.Lock()
 	defer s.using.Unlock()

@@ -41,7 +41,7 @@ type pastCA struct {
 	until time.Time
 }
 
-// NewTrust trusts nobody yet.
+// NewTrust has no CA yet.
 func NewTrust(c clock.PassiveClock) *Trust { return &Trust{clock: c} }
 
 // OnChange has a function called, which must not block, whenever the bundle may be another one.

@@ -32,7 +32,7 @@ type Lane struct {
 	Deleting []Span `json:"deleting,omitempty"`
 }
 
-// Replacement is a Machine that was deleted, and the one whose member votes, or is about to, in its place: "" where that is nobody, or not
+// Replacement is a Machine that was deleted, and the one whose member votes, or is about to, in its place: "" where there is none, or not
 // known. Times are zero where that was not seen.
 type Replacement struct {
 	Machine string    `json:"machine"`
@@ -66,7 +66,7 @@ func state(m *audit.Member) State {
 	return StateVoter
 }
 
-// sights are the looks at etcd that the records tell of, in order.
+// sights are the observations of etcd in the records, in order.
 func sights(entries []audit.Entry) (out []sight) {
 	for i := range entries {
 		if e := entries[i].Evidence(); e != nil && len(e.Members) > 0 {
@@ -128,7 +128,7 @@ type stay struct {
 // stays are those of all members that were seen, in the order in which they came. A new voter took the place of the one that goes, or went,
 // while no other one did and no other voter was new. Where there are several, nothing says which came for which.
 func stays(all []sight) (out []*stay) {
-	var open, spare []*stay // places that nobody has taken yet, and new voters that have taken none
+	var open, spare []*stay // places that are not taken yet, and new voters that have taken none
 	byID := map[string]*stay{}
 	for k := range all {
 		s, live := &all[k], 0
@@ -175,10 +175,10 @@ func stays(all []sight) (out []*stay) {
 			open[0].by = spare[0]
 		}
 		same := len(open) == len(spare)
-		if same || s.desired > 0 && live >= s.desired { // nobody is wanted any more in a place that is left
+		if same || s.desired > 0 && live >= s.desired { // a place that is left is not filled any more
 			open = nil
 		}
-		if same || live <= s.desired || s.desired == 0 { // it came for nobody who is still there
+		if same || live <= s.desired || s.desired == 0 { // it came for none that is still there
 			spare = nil
 		}
 	}

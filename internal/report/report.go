@@ -54,7 +54,7 @@ func (i *Item) Class() string {
 	return string(i.Source)
 }
 
-// order is when it comes in the timeline. Most Events have whole seconds, and tell of what a record of that second caused.
+// order is when it comes in the timeline. Most Events have whole seconds, and follow from a record of that second.
 func (i *Item) order() time.Time {
 	if i.Source == SourceEvent && i.At.Nanosecond() == 0 {
 		return i.At.Add(time.Second - 1)
@@ -139,7 +139,7 @@ func fromEntry(e *audit.Entry) Item {
 	return i
 }
 
-// others are the Events that no item tells of already. Another controller's never is: only Holdfast's own have records.
+// others are the Events that no item has already. Another controller's never is: only Holdfast's own have records.
 func others(items []Item, events []corev1.Event) (out []Item) {
 	oneLine := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	said := map[string][]string{} // by Machine

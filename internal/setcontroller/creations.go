@@ -31,7 +31,7 @@ func (c *creations) created(name string, at time.Time) {
 	c.last, c.at, c.judged, c.why = name, at, false, ""
 }
 
-// recall counts the Machines that came to nothing, and tells the set's facts until when there is a pause. Any change of the set's spec ends it.
+// recall counts the Machines that came to nothing, and sets in the set's facts until when there is a pause. Any change of the set's spec ends it.
 func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation int64) {
 	if generation != c.generation {
 		*c = creations{generation: generation}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// RingName is the ConfigMap, in Holdfast's own namespace, in which it tells the ring as it reads it, for
+// RingName is the ConfigMap, in Holdfast's own namespace, in which it publishes the ring as it reads it, for
 // those who cannot reach etcd.
 const RingName = "holdfast-ring"
 
@@ -32,7 +32,7 @@ type Ring struct {
 // RingData is what the ConfigMap holds after a look at the cluster by a process. stands is what it held before, or nil:
 // while the ring is unknown its endpoints stay.
 func RingData(s *quorum.Snapshot, by string, stands map[string]string) (map[string]string, error) {
-	raw, err := yaml.Marshal(Of(told(s), ""))
+	raw, err := yaml.Marshal(Of(published(s), ""))
 	if err != nil {
 		return nil, fmt.Errorf("write the ring down: %w", err)
 	}
@@ -66,7 +66,7 @@ func ParseRing(data map[string]string) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ringKey, err)
 	}
-	s := told(&f.Snapshot)
+	s := published(&f.Snapshot)
 	if voters, _ := s.Ring.Voters(); s.Ring.Known && voters == 0 {
 		// It would say of every Machine that it hosts nothing.
 		return nil, fmt.Errorf("%s: etcd.members: etcd is known, and there is no voter among its members", ringKey)
@@ -80,8 +80,8 @@ func ParseRing(data map[string]string) (*Ring, error) {
 	return &Ring{By: data[byKey], Snapshot: s}, nil
 }
 
-// told is what of a Snapshot Holdfast tells.
-func told(s *quorum.Snapshot) *quorum.Snapshot {
+// published is what of a Snapshot Holdfast publishes.
+func published(s *quorum.Snapshot) *quorum.Snapshot {
 	return &quorum.Snapshot{
 		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}

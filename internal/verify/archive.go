@@ -23,7 +23,7 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Reason + "\n" + r.Advice }
 
 // archive puts a data directory that is locked aside as a sibling and leaves an empty one in its place.
-// It may end between any two steps and be run again. step is told of each one that is done, for tests.
+// It may end between any two steps and be run again. step is called after each, for tests.
 func archive(dir string, now time.Time, step func(done string)) (aside string, err error) {
 	info, err := os.Lstat(dir)
 	if err != nil {

@@ -251,7 +251,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 		}
 	}
 	here := here(f.Disk)
-	// A member tells its client URLs when it has started; one of the ring's first has its name before.
+	// A member publishes its client URLs when it has started; one of the ring's first has its name before.
 	if len(me.ClientURLs) > 0 {
 		return refuse(fmt.Sprintf("Put its data back in place. If they are lost, delete the Machine, or remove the member, and a new one is added in its place: %s", f.Ring.RemoveCommand(me)),
 			"etcd lists %s at %s, which has started before, but %s. Without its own data it would vote against what it promised.", me, f.PeerURL, here)

@@ -25,7 +25,7 @@ type Etcd interface {
 	Read(ctx context.Context) quorum.Ring
 	Status(ctx context.Context, clientURL string) (etcd.Status, error)
 	Contacts(ctx context.Context) []etcd.Contact
-	Past(ctx context.Context, clientURL string, key []byte, revision int64) (value *mvccpb.KeyValue, told bool, err error)
+	Past(ctx context.Context, clientURL string, key []byte, revision int64) (value *mvccpb.KeyValue, known bool, err error)
 	Linearizable(ctx context.Context, clientURL string) error
 }
 
@@ -45,7 +45,7 @@ type Membership struct {
 	QuorumWait time.Duration
 	Out        io.Writer // progress, for people
 
-	step func(done string) // told of the steps of an archive; nil for nobody
+	step func(done string) // called after each step of an archive; may be nil
 }
 
 const (
@@ -71,7 +71,7 @@ func (m *Membership) Run(ctx context.Context) error {
 	defer cancel()
 	over := time.NewTimer(m.Timeout)
 	defer over.Stop()
-	done := make(chan error, 1) // nobody is left behind writing
+	done := make(chan error, 1) // so that no goroutine blocks for ever
 	go func() { done <- r.loop(ctx) }()
 	select {
 	case err := <-done:
@@ -98,7 +98,7 @@ func (m *run) now(doing string) { m.doing.Store(&doing) }
 
 func (m *run) loop(ctx context.Context) error {
 	defer func() { m.disconnect() }()
-	var told time.Time
+	var at time.Time
 	said := ""
 	for {
 		d, err := m.act(ctx)
@@ -121,8 +121,8 @@ func (m *run) loop(ctx context.Context) error {
 			return &Refusal{d.Why, d.Advice}
 		case VerdictWait, VerdictCompare:
 		}
-		if d.Why != said || time.Since(told) >= sayAgain {
-			said, told = d.Why, time.Now()
+		if d.Why != said || time.Since(at) >= sayAgain {
+			said, at = d.Why, time.Now()
 			m.say("Waiting (%d s of %d s): %s", int(time.Since(m.began).Seconds()), int(m.Timeout.Seconds()), d.Why)
 		}
 		pause := look
@@ -289,11 +289,11 @@ func (m *run) differs(ctx context.Context, r *Running, written []*mvccpb.KeyValu
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
 	for _, kv := range written {
-		there, told, err := m.Etcd.Past(ctx, r.At, kv.GetKey(), kv.GetModRevision())
+		there, known, err := m.Etcd.Past(ctx, r.At, kv.GetKey(), kv.GetModRevision())
 		if err != nil {
 			return "", err
 		}
-		if told && !proto.Equal(there, kv) {
+		if known && !proto.Equal(there, kv) {
 			return fmt.Sprintf("what they hold of revision %d is not what member %x holds of it", kv.GetModRevision(), r.Member), nil
 		}
 	}
@@ -321,7 +321,7 @@ func (m *run) checkRoom(ctx context.Context, ring *quorum.Ring, d Decision) Deci
 
 func (m *run) data() data { return dataIn(m.DataDir, m.WALDir) }
 
-// archive puts the data here aside, if that is still what is to be done once nobody else can use them.
+// archive puts the data here aside, if that is still right once nothing else can use them.
 func (m *run) archive(ctx context.Context, d Decision) (Decision, error) {
 	if inside, err := filepath.Rel(m.DataDir, m.data().wal); err != nil || !filepath.IsLocal(inside) { // the log that stays would start in the name of the old member
 		return refuse(fmt.Sprintf("Move %s and %s aside by hand.", m.DataDir, m.WALDir), "Older data have to go, and their log is in %s.", m.WALDir), nil

@@ -29,7 +29,7 @@ const (
 	slowFsync = 10 * time.Millisecond
 )
 
-// Run looks at the disk and tells what it found. It fails with a Refusal that names all that is wrong. A member that has data here is
+// Run looks at the disk and prints what it found. It fails with a Refusal that names all that is wrong. A member that has data here is
 // only warned: else a full disk would keep every host down after a power cut.
 func (s *Storage) Run() error {
 	var wrong []string
@@ -119,7 +119,7 @@ func (s *Storage) latency(latencies []time.Duration, bad func(string, ...any)) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// fsyncs appends to a file that nobody else sees, and says how long each append took to last.
+// fsyncs appends to a file of its own, and says how long each append took to be on disk.
 func fsyncs(dir string) (latencies []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".holdfast-verify-")
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package webhookserver serves the webhooks over TLS: to whoever knows the path, and with bounds on what
-// anybody else can take. Its answers have consequences (records, Events, metrics, and what they tell of
+// anybody else can take. Its answers have consequences (records, Events, metrics, and what they say about
 // etcd), and its port is open to the whole cluster.
 package webhookserver
 
