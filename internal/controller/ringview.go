@@ -103,7 +103,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 func digest(s *quorum.Snapshot) (weighty, minor string) {
 	var now, later strings.Builder
 	fmt.Fprintln(&now, s.Mode, s.Desired, s.DesiredWhy, s.Replicas, s.Surge, s.Limits, s.ForeignLock(), s.Ring.Known, s.Ring.Leader, s.Ring.Version, s.Ring.Alarms)
-	fmt.Fprintln(&later, s.Ring.Why)
+	fmt.Fprintln(&later, s.Ring.Why, s.BootstrapWaits, s.APIServersWait)
 	for i := range s.Failures {
 		f := &s.Failures[i]
 		fmt.Fprintf(&now, "%q %s\n", f.What, f.Since)

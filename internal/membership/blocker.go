@@ -94,8 +94,13 @@ func (p *planner) blocker() string {
 		return fmt.Sprintf("Machine %s waits for a member: %s", m.Name, cmp.Or(why, "it is added next"))
 	}
 	for k := range p.s.Ring.Members {
-		if member := &p.s.Ring.Members[k]; p.bootstrapWaits(member) && voters > p.s.Desired {
-			return fmt.Sprintf("the installer's bootstrap member %s has its place until the installation is over: %s", member, p.s.BootstrapWaits)
+		member := &p.s.Ring.Members[k]
+		switch why := p.neededFor(member); {
+		case why == "" || voters <= p.s.Desired || !p.isLeaving(member):
+		case p.join.Host(member).Bootstrap:
+			return fmt.Sprintf("the installer's bootstrap member %s has its place until the installation is over: %s", member, why)
+		case p.join.Serving(member, 0) >= p.s.Desired:
+			return fmt.Sprintf("it is removed once the API servers can do without it: %s; if they can already: %s", why, p.s.Ring.RemoveCommand(member))
 		}
 	}
 	if p.join.Serving(nil, 0) > p.s.Desired && p.join.Serving(nil, p.s.Limits.StableFor) <= p.s.Desired {

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -37,10 +38,19 @@ func (p *planner) whyLeaving(m *quorum.Member) string {
 	return "its Machine is gone"
 }
 
-// bootstrapWaits reports whether a member is the installer's and is still needed: until the installation is over, an API server
-// may know of no other. One that has been dead for longer than a restart takes is not needed.
-func (p *planner) bootstrapWaits(m *quorum.Member) bool {
-	return p.join.Host(m).Bootstrap && p.s.BootstrapWaits != "" && (!p.s.Dead(m) || p.s.Now.Sub(m.Since) < p.s.Limits.GoneAfter)
+// neededFor says what a voter that is to go is still needed for, "" for nothing: an API server may know of no other, as may an installation that
+// lasts. A voter that does not answer is needed for nothing, the installer's once it has been dead for longer than a restart takes.
+func (p *planner) neededFor(m *quorum.Member) string {
+	if !p.join.Host(m).Bootstrap {
+		if !m.Healthy {
+			return ""
+		}
+		return p.s.APIServersWait
+	}
+	if p.s.Dead(m) && p.s.Now.Sub(m.Since) >= p.s.Limits.GoneAfter {
+		return ""
+	}
+	return cmp.Or(p.s.BootstrapWaits, p.s.APIServersWait)
 }
 
 // zone is the failure domain of a member, "" if it is not known.

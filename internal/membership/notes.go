@@ -85,8 +85,8 @@ func (p *planner) observe() {
 		if at, has := p.moved(member); has != "" {
 			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member), has, p.afterMove(member))
 		}
-		if p.bootstrapWaits(member) && p.join.Serving(member, 0) >= p.s.Desired {
-			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, p.s.BootstrapWaits)
+		if why := p.neededFor(member); host.Bootstrap && why != "" && p.join.Serving(member, 0) >= p.s.Desired {
+			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, why)
 		}
 		switch {
 		case member.Learner && len(host.Machines)+len(host.Nodes) == 0 && (!host.Known() || p.s.Mode == quorum.ModeGuard):

@@ -16,7 +16,7 @@ func (p *planner) removeVoter() []Action {
 	var best *quorum.Member
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
-		if _, _, ok := p.leavingFrom(member); !ok || member.Learner || p.bootstrapWaits(member) {
+		if _, _, ok := p.leavingFrom(member); !ok || member.Learner || p.neededFor(member) != "" {
 			continue
 		}
 		left, remain := healthy, voters-1

@@ -28,19 +28,31 @@ func installerDone() client.ObjectKey {
 	return client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
 }
 
-// installation reads the facts about the installer's bootstrap member, if a member runs on neither Machine nor Node: no other
-// member can be it.
-func (o *Observer) installation(ctx context.Context, s *quorum.Snapshot) (err error) {
-	if !hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) {
+// needed reads which voters are needed that are to go, where there are more than wanted: the installer's bootstrap member, while the installation
+// lasts, and whose place the API servers do not know another for. No member that runs on a Machine or Node is the bootstrap member.
+func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
+	if hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) {
+		if s.Bootstrap, err = o.bootstrap(ctx); err != nil {
+			return err
+		}
+	}
+	if o.Mode != quorum.ModeFull {
 		return nil
 	}
-	if s.Bootstrap, err = o.bootstrap(ctx); err != nil {
-		return err
+	bootstrap := hosted(s, func(h *quorum.Host) bool { return h.Bootstrap })
+	if bootstrap {
+		s.BootstrapWaits = o.bootstrapWaits(ctx)
 	}
-	if o.Mode == quorum.ModeFull && hosted(s, func(h *quorum.Host) bool { return h.Bootstrap }) {
-		s.BootstrapWaits = o.bootstrapWaits(ctx, s)
+	if voters, _ := s.Ring.Voters(); bootstrap || voters > s.Desired && hosted(s, func(h *quorum.Host) bool { return leaves(h) }) {
+		s.APIServersWait = o.apiServersWait(ctx, s)
 	}
 	return nil
+}
+
+// leaves reports whether a member is to go from its host.
+func leaves(h *quorum.Host) bool {
+	m := h.Machine()
+	return h.Bootstrap || h.Departed != nil || m != nil && m.Deleting()
 }
 
 // hosted reports whether a member has such a host.
@@ -72,7 +84,7 @@ func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
 }
 
 // bootstrapWaits says what the bootstrap member has to wait for, "" for nothing. If a fact cannot be read, the member waits.
-func (o *Observer) bootstrapWaits(ctx context.Context, s *quorum.Snapshot) string {
+func (o *Observer) bootstrapWaits(ctx context.Context) string {
 	key := installerDone()
 	var cm corev1.ConfigMap
 	err := o.API.Get(ctx, key, &cm)
@@ -84,7 +96,7 @@ func (o *Observer) bootstrapWaits(ctx context.Context, s *quorum.Snapshot) strin
 	case status != "complete":
 		return fmt.Sprintf("the installer has not finished: ConfigMap %s has status %q, not \"complete\"", key, status)
 	}
-	return o.apiServersWait(ctx, s)
+	return ""
 }
 
 // apiServersWait says which voter the platform's API servers do not know of yet, "" for none. Without a
@@ -112,8 +124,7 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 	join := quorum.NewJoin(s)
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
-		host := join.Host(m)
-		if machine := host.Machine(); m.Learner || host.Bootstrap || machine != nil && machine.Deleting() {
+		if m.Learner || leaves(join.Host(m)) {
 			continue
 		}
 		if !slices.ContainsFunc(m.ClientURLs, func(raw string) bool {

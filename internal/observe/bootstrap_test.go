@@ -1,8 +1,11 @@
 package observe
 
 import (
+	"cmp"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,8 +17,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// TestInstallation: the installer's bootstrap member waits until the installer has finished and every API server knows of the others.
-func TestInstallation(t *testing.T) {
+// TestNeeded: the installer's bootstrap member waits until the installer has finished and every API server knows of the others. So does a
+// voter of a Machine that is being deleted, where there is one more than wanted.
+func TestNeeded(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must(t, corev1.AddToScheme(scheme))
 	done := func(status string) client.Object {
@@ -41,6 +45,11 @@ func TestInstallation(t *testing.T) {
 		have []client.Object
 		want string // part of why it waits, "" for nothing
 	}{
+		{"a deletion, and they know of the old member alone", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, "are not told of master-0 (a0)"},
+		{"a deletion, and one runs what was before", quorum.ModeFull, []client.Object{servers(7, []int64{6}, "https://10.0.0.10:2379")}, "runs revision 6"},
+		{"a deletion, and all know", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.10:2379")}, ""},
+		{"a deletion, without the platform's API", quorum.ModeFull, nil, ""},
+		{"a deletion beside cluster-etcd-operator", quorum.ModeGuard, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, ""},
 		{"the installer has not begun", quorum.ModeFull, nil, "kubectl -n kube-system create configmap bootstrap --from-literal=status=complete"},
 		{"it works", quorum.ModeFull, []client.Object{done("in progress")}, `status "in progress"`},
 		{"it has finished, and nobody tells of the API servers", quorum.ModeFull, []client.Object{done("complete")}, ""},
@@ -54,10 +63,17 @@ func TestInstallation(t *testing.T) {
 				{ID: 0xab, Name: quorum.BootstrapName, PeerURLs: []string{"https://10.0.1.1:2380"}, ClientURLs: []string{"https://10.0.1.1:2379"}},
 				{ID: 0xa0, Name: "master-0", PeerURLs: []string{"https://10.0.0.10:2380"}, ClientURLs: []string{"https://10.0.0.10:2379"}},
 			}}}
+			if strings.HasPrefix(c.name, "a deletion") {
+				s.Ring.Members[0] = quorum.Member{ID: 0xa1, Name: "master-1", PeerURLs: []string{"https://10.0.0.11:2380"}, ClientURLs: []string{"https://10.0.0.11:2379"}}
+				s.Desired, s.Machines = 1, []quorum.Machine{
+					{Name: "master-0", UID: "0", Role: "master", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.10")}},
+					{Name: "master-1", UID: "1", Role: "master", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, DeletedAt: time.Unix(1, 0)},
+				}
+			}
 			o := &Observer{API: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.have...).Build(), Mode: c.mode}
-			must(t, o.installation(t.Context(), s))
-			if c.want == "" && s.BootstrapWaits != "" || !strings.Contains(s.BootstrapWaits, c.want) {
-				t.Errorf("it waits for %q, want %q", s.BootstrapWaits, c.want)
+			must(t, o.needed(t.Context(), s))
+			if waits := cmp.Or(s.BootstrapWaits, s.APIServersWait); c.want == "" && waits != "" || !strings.Contains(waits, c.want) {
+				t.Errorf("it waits for %q, want %q", waits, c.want)
 			}
 		})
 	}

@@ -107,7 +107,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 	}
 	s.Machines = found.machines
 	o.want(s)
-	if err := o.installation(ctx, s); err != nil {
+	if err := o.needed(ctx, s); err != nil {
 		return nil, nil, err
 	}
 	if o.Mode == quorum.ModeFull {

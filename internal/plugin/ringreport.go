@@ -144,6 +144,7 @@ func (c *cluster) lookOnce(ctx context.Context) (*view, error) {
 	}
 	if fresh {
 		s.OtherDriver, s.Lock, s.Failures = published.OtherDriver, published.Lock, published.Failures
+		s.BootstrapWaits, s.APIServersWait = published.BootstrapWaits, published.APIServersWait
 	}
 	if fresh && c.desired == 0 {
 		s.Desired, s.DesiredWhy, s.Replicas, s.Surge = published.Desired, published.DesiredWhy, published.Replicas, published.Surge

@@ -54,6 +54,8 @@ type Snapshot struct {
 	Bootstrap netip.Addr `json:"bootstrap,omitzero"`
 	// BootstrapWaits is what has to happen before that member may go, "" if nothing has (full mode).
 	BootstrapWaits string `json:"bootstrapWaits,omitzero"`
+	// APIServersWait is what has to happen before the API servers can do without a voter that is to go, "" if nothing has (full mode).
+	APIServersWait string `json:"apiServersWait,omitzero"`
 
 	// Configured is how many voters the install-config asks for, 0 when unknown; Installed is the greatest number that it asked for, as
 	// the records have it. Many may write the install-config, so the greater one counts.

@@ -83,6 +83,7 @@ func ParseRing(data map[string]string) (*Ring, error) {
 // published is what of a Snapshot Holdfast publishes.
 func published(s *quorum.Snapshot) *quorum.Snapshot {
 	return &quorum.Snapshot{
-		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
+		Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver,
+		BootstrapWaits: s.BootstrapWaits, APIServersWait: s.APIServersWait, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 	}
 }

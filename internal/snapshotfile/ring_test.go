@@ -34,7 +34,8 @@ func TestRingRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := &snapshotfile.Ring{By: "holdfast-0/1", Snapshot: &q.Snapshot{
-			Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
+			Mode: s.Mode, Now: s.Now, Desired: s.Desired, DesiredWhy: s.DesiredWhy, Replicas: s.Replicas, Surge: s.Surge, OtherDriver: s.OtherDriver,
+			BootstrapWaits: s.BootstrapWaits, APIServersWait: s.APIServersWait, Lock: s.Lock, Failures: s.Failures, Ring: s.Ring, Limits: s.Limits,
 		}}
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Fatalf("(-written +read):\n%s", diff)

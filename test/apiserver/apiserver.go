@@ -97,6 +97,12 @@ func ClusterOperatorCRD(t testing.TB) []string {
 	return openshift(t, "config/v1", "0000_00_cluster-version-operator_01_clusteroperators")
 }
 
+// KubeAPIServerCRD is that of the object by which OpenShift configures its API servers.
+func KubeAPIServerCRD(t testing.TB) []string {
+	t.Helper()
+	return openshift(t, "operator/v1", "0000_20_kube-apiserver_01_kubeapiservers-Default")
+}
+
 // openshift are the real ones, out of the module that their types come from.
 func openshift(t testing.TB, group string, names ...string) (paths []string) {
 	t.Helper()

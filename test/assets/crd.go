@@ -12,14 +12,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// CRD is a CustomResourceDefinition of openshift/api (YAML or JSON), in JSON. An API server before Kubernetes 1.31 does not know the functions
-// in some of its rules, and gets it without these rules.
+// CRD is a CustomResourceDefinition of openshift/api (YAML or JSON), in JSON. An API server before Kubernetes 1.32 refuses the functions
+// in some of its rules, and gets it without these rules: a new CRD may use a function one version after the first that has it.
 func CRD(crd []byte) ([]byte, error) {
 	var tree map[string]any
 	if err := yaml.Unmarshal(crd, &tree); err != nil {
 		return nil, fmt.Errorf("a CRD: %w", err)
 	}
-	old, err := Before("kube-apiserver", "1.31")
+	old, err := Before("kube-apiserver", "1.32")
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func CRD(crd []byte) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// withoutRules removes the validation rules that an API server of Kubernetes 1.30 cannot compile.
+// withoutRules removes the validation rules that an older API server refuses.
 func withoutRules(node any) {
 	switch node := node.(type) {
 	case map[string]any:
@@ -48,7 +48,7 @@ func withoutRules(node any) {
 
 const validations = "x-kubernetes-validations"
 
-// newer are the functions that came later: of names' formats and of addresses.
+// newer are the functions that came with Kubernetes 1.30 (of addresses) and 1.31 (of names' formats).
 var newer = regexp.MustCompile(`\b(format\.|isIP\(|ip\(|isCIDR\(|cidr\()`)
 
 // ScalableSet is the CRD of ControlPlaneMachineSets (YAML or JSON), in JSON, with the patch of deploy/components/scalable-set.

@@ -93,10 +93,16 @@ func violates(s *q.Snapshot, a membership.Action) string {
 	return ""
 }
 
-// hasty says what is wrong with the removal of a healthy voter whose replacement has only just become healthy.
+// hasty says what is wrong with the removal of a healthy voter whose replacement has only just become healthy, or is not known to API servers.
 func hasty(s *q.Snapshot, a membership.Action) string {
 	old := s.Ring.Member(a.MemberID())
-	if a.Kind() != membership.KindRemoveVoter || !old.Healthy || dumbReleased(s, old) {
+	if a.Kind() != membership.KindRemoveVoter || !old.Healthy {
+		return ""
+	}
+	if s.APIServersWait != "" {
+		return "API servers may know of no other"
+	}
+	if dumbReleased(s, old) {
 		return ""
 	}
 	stable := 0

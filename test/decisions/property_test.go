@@ -44,6 +44,9 @@ func drawSnapshot(t *rapid.T) *q.Snapshot {
 	if chance(t, 10, "bootstrap") {
 		s.Bootstrap = address(rapid.IntRange(0, 6).Draw(t, "bootstrap at"))
 	}
+	if chance(t, 5, "API servers wait") {
+		s.APIServersWait = "one does not know of all voters"
+	}
 	if chance(t, 5, "alarm") {
 		s.Ring.Alarms = []q.Alarm{{Kind: one(t, "alarm kind", q.AlarmNoSpace, q.AlarmCorrupt), Member: one(t, "alarm member", q.MemberID(0), 0xa0, 0xdead)}}
 	}

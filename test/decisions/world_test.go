@@ -580,9 +580,10 @@ func (w *world) set(line string) error {
 		w.s.Surge = true
 	case "bootstrap":
 		w.s.Bootstrap = netip.MustParseAddr(f[1])
-	case "bootstrap-waits": // none, or for what
-		if w.s.BootstrapWaits = strings.Join(f[1:], " "); f[1] == "none" {
-			w.s.BootstrapWaits = ""
+	case "bootstrap-waits", "api-servers-wait": // none, or for what
+		waits := map[string]*string{"bootstrap-waits": &w.s.BootstrapWaits, "api-servers-wait": &w.s.APIServersWait}[f[0]]
+		if *waits = strings.Join(f[1:], " "); f[1] == "none" {
+			*waits = ""
 		}
 	case "records-garbled":
 		w.s.RecordsWhy = rest

@@ -380,7 +380,7 @@ func spareFull() map[string]string {
 		"delete pods in openshift-etcd":                                                                   "the guard pod of a cordoned Node, when several Machines are deleted",
 		"delete configmaps/etcd-membership in openshift-etcd":                                             "one that was made immutable",
 		"delete configmaps/etcd-endpoints in openshift-etcd":                                              "one that was made immutable",
-		"get kubeapiservers.operator.openshift.io/cluster":                                                "there is no such API here; TestInstallation of internal/observe has one",
+		"get kubeapiservers.operator.openshift.io/cluster":                                                "there is no such API here; TestNeeded of internal/observe has one",
 		"patch controlplanemachinesets.machine.openshift.io in openshift-machine-api":                     set,
 		"patch controlplanemachinesets/status.machine.openshift.io in openshift-machine-api":              set,
 		"update controlplanemachinesets/finalizers.machine.openshift.io in openshift-machine-api":         set,

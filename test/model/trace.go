@@ -46,6 +46,22 @@ func (m moment) String() string {
 
 func (m *moment) sort() { slices.SortFunc(m[:], func(a, b shown) int { return cmp.Compare(b, a) }) }
 
+// away is at how many addresses two moments differ: a change is at one.
+func (m moment) away(other moment) int {
+	same := 0
+	for i, j := 0, 0; i < slots && j < slots; {
+		switch order := cmp.Compare(other[j], m[i]); { // both are sorted
+		case order == 0:
+			i, j, same = i+1, j+1, same+1
+		case order < 0:
+			i++
+		default:
+			j++
+		}
+	}
+	return slots - same
+}
+
 func (s *state) moment() (m moment) {
 	for i, o := range s.at {
 		for bit, is := range []bool{o.lives(), o.going(), o.is(hook), o.is(latch), o.learner(), o.votes()} {
@@ -87,8 +103,8 @@ func traced(guard bool) *config {
 	return &config{name: "trace", voters: 3, desired: 3, version: "3.7.3", spares: 1, faults: 3, recs: 1, hostile: true, escape: true, operated: guard}
 }
 
-// atOnce is how many changes there may be between two moments.
-const atOnce = 2
+// atOnce is how many changes there may be between two moments: where the API server does not answer for a while, a replacement gets on unseen.
+const atOnce = 4
 
 // follow says what the model does not allow of a trace, and how many states it was in at most.
 func (c *config) follow(trace []moment) (most int, err error) {
@@ -98,7 +114,7 @@ func (c *config) follow(trace []moment) (most int, err error) {
 	s.canon(nil)
 	at.add(&s, 0)
 	for n, m := range trace {
-		if at = e.until(at, m); at.n == 0 {
+		if at = e.until(&at, m); at.n == 0 {
 			return most, fmt.Errorf("line %d: the model does not get to %s", n+1, m)
 		}
 		most = max(most, at.n)
@@ -107,31 +123,36 @@ func (c *config) follow(trace []moment) (most int, err error) {
 }
 
 // until is the states that show the moment, by as few changes of what is shown as possible.
-func (e *explorer) until(from set, m moment) set {
-	for change := range atOnce + 1 {
-		there, beyond := newSet(), newSet()
-		for n := 0; n < from.n; n++ {
-			now := *from.get(uint32(n))
-			is := now.moment()
-			if is == m {
-				there.add(&now, 0)
-			}
-			e.emit = func(next *state, _ event) {
-				next.canon(nil)
-				if next.moment() == is {
-					from.add(next, 0)
-				} else if change < atOnce {
-					beyond.add(next, 0)
-				}
-			}
-			e.steps(&now)
-		}
-		if there.n > 0 {
-			return there
-		}
-		from = beyond
+func (e *explorer) until(from *set, m moment) (there set) {
+	for changes := 0; changes <= atOnce && there.n == 0; changes++ {
+		there = e.after(from, m, changes)
 	}
-	return newSet()
+	return there
+}
+
+// after is the states that show the moment after so many changes. from gets all that show what it does.
+func (e *explorer) after(from *set, m moment, changes int) set {
+	there, next := newSet(), newSet()
+	for n := 0; n < from.n; n++ {
+		now := *from.get(uint32(n))
+		is := now.moment()
+		if is == m {
+			there.add(&now, 0)
+		}
+		e.emit = func(s *state, _ event) {
+			s.canon(nil)
+			if shows := s.moment(); shows == is {
+				from.add(s, 0)
+			} else if shows.away(m) < changes {
+				next.add(s, 0)
+			}
+		}
+		e.steps(&now)
+	}
+	if changes == 0 || there.n > 0 {
+		return there
+	}
+	return e.after(&next, m, changes-1)
 }
 
 // allowed says whether the model allows the trace in a file, and prints where it does not.
