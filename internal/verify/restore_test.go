@@ -202,7 +202,13 @@ func TestRestore(t *testing.T) {
 	anew := verify()
 	anew.Environment.State, anew.Environment.Members = hostenv.StateNew, nil
 	says(g, t, anew, "was restored from a snapshot")
-	g.Expect(said(t, verify(), patience)).To(Succeed())
+	nameless, err := assets.Before("etcd", "3.6") // it restores no names, so this one may have lost its own and have voted
+	g.Expect(err).NotTo(HaveOccurred())
+	if nameless {
+		says(g, t, verify(), "it may have voted already, and no data are here")
+	} else {
+		g.Expect(said(t, verify(), patience)).To(Succeed())
+	}
 	r.start(t, 2)
 	r.alike(g, t)
 
@@ -225,10 +231,14 @@ func TestRestore(t *testing.T) {
 	r.put(t, "bumped", 10)
 	g.Expect(os.RemoveAll(third.DataDir())).To(Succeed())
 	g.Expect(os.Rename(old, third.DataDir())).To(Succeed())
-	g.Expect(said(t, verify(), patience)).To(Succeed())
-	g.Expect(filepath.Glob(third.DataDir() + "-removed-*")).To(HaveLen(1))
-	r.start(t, 2)
-	r.alike(g, t)
+	if nameless {
+		says(g, t, verify(), "it may have voted already, and the data here are those of member")
+	} else {
+		g.Expect(said(t, verify(), patience)).To(Succeed())
+		g.Expect(filepath.Glob(third.DataDir() + "-removed-*")).To(HaveLen(1))
+		r.start(t, 2)
+		r.alike(g, t)
+	}
 
 	// All three from the snapshot: the last of them meets a ring that is ahead of it, and is of it.
 	r.restore(t, snapshot, m, m, "--initial-cluster-token", "restored-again")
