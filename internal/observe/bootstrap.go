@@ -43,7 +43,7 @@ func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
 	if bootstrap {
 		s.BootstrapWaits = o.bootstrapWaits(ctx)
 	}
-	if voters, _ := s.Ring.Voters(); bootstrap || voters > s.Desired && hosted(s, func(h *quorum.Host) bool { return leaves(h) }) {
+	if voters, _ := s.Ring.Voters(); bootstrap || voters > s.Desired && hosted(s, leaves) {
 		s.APIServersWait = o.apiServersWait(ctx, s)
 	}
 	return nil
