@@ -28,18 +28,19 @@ func installerDone() client.ObjectKey {
 	return client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
 }
 
-// needed reads which voters are needed that are to go, where there are more than wanted: the installer's bootstrap member, while the installation
-// lasts, and whose place the API servers do not know another for. No member that runs on a Machine or Node is the bootstrap member.
+// needed reads what a voter that is to go is still needed for: the installer's bootstrap member while the installation lasts, and any one
+// while API servers may know of no other.
 func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
-	if hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) {
+	bootstrap := hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) // no other can be that member
+	if bootstrap {
 		if s.Bootstrap, err = o.bootstrap(ctx); err != nil {
 			return err
 		}
+		bootstrap = hosted(s, func(h *quorum.Host) bool { return h.Bootstrap })
 	}
 	if o.Mode != quorum.ModeFull {
 		return nil
 	}
-	bootstrap := hosted(s, func(h *quorum.Host) bool { return h.Bootstrap })
 	if bootstrap {
 		s.BootstrapWaits = o.bootstrapWaits(ctx)
 	}
