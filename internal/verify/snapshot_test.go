@@ -237,6 +237,8 @@ func TestSnapshotOfTail(t *testing.T) {
 		ids[m.GetName()] = m.GetID()
 	}
 	r.put(t, "k", 5)
+	g.SetDefaultEventuallyTimeout(patience)
+	r.alike(g, t) // two of three acknowledge a write
 	for _, m := range r.Members {
 		g.Expect(m.Kill()).To(Succeed())
 	}
