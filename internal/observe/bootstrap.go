@@ -156,6 +156,9 @@ func revisionsWait(servers *unstructured.Unstructured, leaves func(node string) 
 	if err != nil {
 		return fmt.Sprintf("KubeAPIServer cluster: %v", err)
 	}
+	if len(nodes) == 0 {
+		return "KubeAPIServer cluster does not say yet which revision of its configuration each Node's API server runs"
+	}
 	for _, raw := range nodes {
 		node, _ := raw.(map[string]any)
 		name, _, _ := unstructured.NestedString(node, "nodeName")

@@ -26,7 +26,7 @@ func TestNeeded(t *testing.T) {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap"}, Data: map[string]string{"status": status}}
 	}
 	servers := func(latest int64, revisions []int64, urls ...string) client.Object {
-		var nodes, list []any
+		nodes, list := []any{}, []any{}
 		for _, r := range revisions {
 			nodes = append(nodes, map[string]any{"nodeName": "master-0", "currentRevision": r})
 		}
@@ -47,6 +47,7 @@ func TestNeeded(t *testing.T) {
 	}{
 		{"a deletion, and they know of the old member alone", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, "are not told of master-0 (a0)"},
 		{"a deletion, and one runs what was before", quorum.ModeFull, []client.Object{servers(7, []int64{6}, "https://10.0.0.10:2379")}, "runs revision 6"},
+		{"a deletion, and it is not known what runs", quorum.ModeFull, []client.Object{servers(7, nil, "https://10.0.0.10:2379")}, "does not say yet which revision"},
 		{"a deletion, and all know", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.10:2379")}, ""},
 		{"a deletion, without the platform's API", quorum.ModeFull, nil, ""},
 		{"a deletion beside cluster-etcd-operator", quorum.ModeGuard, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, ""},

@@ -66,6 +66,10 @@ func (c *cluster) platformAPIServers(t *testing.T) (know func(urls ...string)) {
 	servers.SetName("cluster")
 	must(t, unstructured.SetNestedField(servers.Object, "Managed", "spec", "managementState"))
 	must(t, admin.Create(t.Context(), servers))
+	for _, node := range []map[string]any{{"nodeName": "any"}, {"nodeName": "any", "currentRevision": int64(1)}} { // a new one has no revision
+		must(t, unstructured.SetNestedField(servers.Object, map[string]any{"latestAvailableRevision": int64(1), "nodeStatuses": []any{node}}, "status"))
+		must(t, admin.Status().Update(t.Context(), servers))
+	}
 	return func(urls ...string) {
 		t.Helper()
 		must(t, unstructured.SetNestedStringSlice(servers.Object, urls, "spec", "observedConfig", "apiServerArguments", "etcd-servers"))
