@@ -61,11 +61,11 @@ compiled:
 	@cd deploy/image && $(PROGRESS) "tests of the image" go list -export -test -f '' ./...
 	@cd deploy/bundle && $(PROGRESS) "tests of the bundle" go list -export -test -f '' ./...
 
-# What monitoring, certmanager and cpms need beside that.
+# What monitoring, gitops, certmanager and cpms need beside that.
 .PHONY: compiled-beside
 compiled-beside: binaries parts set-operator
 	test/monitoring/build.sh $(BIN)
-	@for m in test/monitoring test/certmanager test/cpms; do (cd $$m && $(PROGRESS) "tests of $$m" go test -run '^$$' ./...) || exit 1; done
+	@for m in test/monitoring $(GITOPS) test/certmanager test/cpms; do (cd $$m && $(PROGRESS) "tests of $$m" go test -run '^$$' ./...) || exit 1; done
 	@$(PROGRESS) "tests of sets" go test -tags cpms -run '^$$' ./test/custodian
 
 # With -parallel 6 the tests of all packages wait for the slots, and no package is left to the end alone.
@@ -94,9 +94,17 @@ compat: binaries parts compiled ## Run demo, main scenarios, webhooks, policies,
 	VERSIONS=$(VERSIONS) test/binaries/build.sh $(BIN)/$(VERSIONS)
 	VERSIONS=1.30-3.5 test/binaries/build.sh $(BIN)/1.30-3.5 etcd
 	VERSIONS=1.34-3.6 test/binaries/build.sh $(BIN)/1.34-3.6 etcd
+	@echo "Two things run at a time, minutes; what each prints comes when it ends."
+	@$(MAKE) --no-print-directory -j2 --output-sync=target compat-demo compat-demo-guard compat-tests compat-etcd
+
+.PHONY: compat-demo compat-demo-guard compat-tests compat-etcd
+compat-demo:
 	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo
+compat-demo-guard:
 	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) $(BIN)/demo --mode guard
+compat-tests:
 	KUBEBUILDER_ASSETS=$(BIN)/$(VERSIONS) go test -short -vet=off -count 1 -timeout 30m -p 6 ./test/install ./test/scenario ./webhooks ./internal/verify ./internal/etcd
+compat-etcd:
 	HOLDFAST_ETCDS=$(ETCDS) go test -tags compat -vet=off -count 1 -timeout 15m -run '^TestEtcdUpgrade$$' -v ./test/scenario
 
 SET_OPERATOR := github.com/openshift/cluster-control-plane-machine-set-operator/cmd/control-plane-machine-set-operator

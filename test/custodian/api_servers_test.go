@@ -34,6 +34,7 @@ import (
 // while a host is down, and its host goes down as soon as it ends.
 func TestAPIServersBeside(t *testing.T) {
 	tier.Long(t)
+	t.Parallel()
 	c := start(t, sandbox.Options{Mode: "guard", APIServers: true, GuardPods: true})
 	host, _ := c.Host("master-0")
 	at, err := url.Parse(host.ClientURL)

@@ -24,6 +24,7 @@ import (
 // cluster-etcd-operator then removes the dead member, and adds that of the new Machine. test/scenario has the same in full mode.
 func TestHealthCheckWithoutSet(t *testing.T) {
 	tier.Long(t)
+	t.Parallel()
 	c := start(t, sandbox.Options{Mode: "guard"})
 	o := c.custodian(t, dial(t, c.Sandbox), custodian.Options{})
 	goOn(t, o, "the operator's hook, and latch and evidence with it, on every Machine", c.restless)

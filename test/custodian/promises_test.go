@@ -91,6 +91,7 @@ func (l *letting) hasLeft() error {
 // TestPromises holds what Holdfast tells people, when they delete Machines and take hooks off, against what happens then.
 func TestPromises(t *testing.T) {
 	tier.Long(t)
+	t.Parallel()
 	for _, mode := range []string{"guard", "full"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -32,6 +32,7 @@ import (
 // names that they had then, so the situations come in that order.
 func TestRecorded(t *testing.T) {
 	tier.Long(t)
+	t.Parallel()
 	t.Run("three voters", func(t *testing.T) {
 		t.Parallel()
 		o := operate(t, 3, custodian.Options{Resync: 15 * time.Second, Revision: 3 * time.Second, Health: 4 * time.Second})

@@ -47,6 +47,7 @@ func (w *warned) take() string {
 // told. Holdfast writes on no Machine.
 func TestReportOnly(t *testing.T) {
 	tier.Long(t)
+	t.Parallel()
 	for _, e := range []string{"warn", "audit"} {
 		t.Run(e, func(t *testing.T) {
 			t.Parallel()
