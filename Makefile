@@ -167,10 +167,11 @@ check: format linter ## Before a push: formatting, vet and lint of the changed p
 	@.ci/changed | while read -r module packages; do (set -x; cd $$module && $(BIN)/golangci-lint run $$packages) || exit 1; done
 	go test $(QUICK)
 
+# Its cache counts for this very program: it is the same one in each checkout and at each commit.
 .PHONY: linter
 linter:
 	@mkdir -p $(BIN)
-	@cd .ci/tools && $(PROGRESS) golangci-lint go build -v -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@cd .ci/tools && $(PROGRESS) golangci-lint go build -v -trimpath -buildvcs=false -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
 lint: linter ## Run the linters, and prove that those which keep the deciding packages pure fire

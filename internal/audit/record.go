@@ -77,7 +77,7 @@ type Member struct {
 	Learner bool   `json:"learner,omitempty"`
 	Leader  bool   `json:"leader,omitempty"`
 	Healthy bool   `json:"healthy"`
-	Why     string `json:"why,omitempty"` // it is not healthy
+	Why     string `json:"why,omitempty"` // why it is not healthy
 }
 
 func evidenceOf(s *quorum.Snapshot) Evidence {

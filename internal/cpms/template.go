@@ -198,8 +198,8 @@ func (t *template) compare(spec machinev1beta1.MachineSpec) (domain string, diff
 	return domain, differs, hash, nil
 }
 
-// called is what the set calls a failure domain that was found in a provider spec: by itself, or by what the API server fills in. What is
-// found in several (vSphere's without a resource pool) says nothing.
+// called is what the set calls a failure domain that was found in a provider spec: by itself, or by what the API server fills in. If
+// several of the set's match (vSphere's without a resource pool), it is returned unchanged.
 func (t *template) called(found string) string {
 	name, n := found, 0
 	for i, d := range t.domains {

@@ -147,9 +147,8 @@ func deliver(ctx context.Context, what string, to *clientv3.Client, send func(co
 	return fmt.Errorf("%s: %w: %w", what, ErrAmbiguous, err)
 }
 
-// refused reports whether etcd itself said no. What it says when it gave up waiting (a timeout, a
-// change of leader, a shutdown) is about the request's way, not its outcome, and so is every error
-// that is not etcd's own: those are ambiguous.
+// refused reports whether etcd itself said no. A timeout, a change of leader, a shutdown and an error from outside etcd do
+// not say whether the change was applied: those are ambiguous.
 func refused(err error) bool {
 	// Judged before the change is proposed to raft, although its code is that of a passing trouble.
 	if errors.Is(err, rpctypes.ErrUnhealthy) {

@@ -6,9 +6,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// shut is what keeps the gate shut, for people: while it is, nothing is created and nothing is deleted. "" if it is open. The Machine
-// whose own replacement or deletion is asked about does not shut it, nor do those that are being deleted or will not come up; nil for none.
-func (p *planner) shut(but *quorum.Machine) string {
+// shut is what keeps the gate shut, for people: while it is, nothing is created and nothing is deleted. "" if it is open. Machines
+// that are being deleted or will not come up do not shut it, nor does except, the one that is to be replaced or deleted (nil for none).
+func (p *planner) shut(except *quorum.Machine) string {
 	ring := &p.s.Ring
 	switch {
 	case !ring.Known:
@@ -21,12 +21,12 @@ func (p *planner) shut(but *quorum.Machine) string {
 		return "how many voters are wanted is not known: " + p.s.DesiredWhy
 	}
 	for k := range ring.Members {
-		if member := &ring.Members[k]; member.Learner && !p.on(but, member) {
+		if member := &ring.Members[k]; member.Learner && !p.on(except, member) {
 			return fmt.Sprintf("learner %s%s has not been promoted", member, p.where(member))
 		}
 	}
 	for _, m := range p.live {
-		if m == but || p.wrecked(m) {
+		if m == except || p.wrecked(m) {
 			continue
 		}
 		if n := p.join.Node(m); n == nil && m.Phase == "Failed" {
@@ -57,8 +57,8 @@ func (p *planner) said(m *quorum.Machine) string {
 }
 
 // unsettled is what keeps the gate shut for a change that no Machine's loss asks for: a rollout, a smaller set.
-func (p *planner) unsettled(but *quorum.Machine) string {
-	if shut := p.shut(but); shut != "" {
+func (p *planner) unsettled(except *quorum.Machine) string {
+	if shut := p.shut(except); shut != "" {
 		return shut
 	}
 	if len(p.deleting) > 0 {
@@ -68,7 +68,7 @@ func (p *planner) unsettled(but *quorum.Machine) string {
 		return fmt.Sprintf("etcd has %s, and %d are wanted", quorum.NVoters(voters), p.s.Desired)
 	}
 	for k := range p.s.Ring.Members {
-		if member := &p.s.Ring.Members[k]; !member.Healthy && !p.on(but, member) {
+		if member := &p.s.Ring.Members[k]; !member.Healthy && !p.on(except, member) {
 			return p.ill(member)
 		}
 	}

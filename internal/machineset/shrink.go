@@ -57,18 +57,18 @@ func (p *planner) deletionOrder(a, b *quorum.Machine) int {
 	return cmp.Or(p.leaving(a).Compare(p.leaving(b)), cmp.Compare(a.Name, b.Name))
 }
 
-// The ranks of quorum.RemovalRank.
+// The tiers of quorum.RemovalRank.
 const (
-	rankLearner   = iota // hosts a learner that no seat waits for: while it is there, the gate is shut for others
-	rankIdle             // hosts no voter, and is outdated or not the one that is to replace another
-	rankSucceeded        // outdated, and an updated Machine has its index
-	rankOutdated
-	rankUpdated
+	tierLearner   = iota // hosts a learner that no seat waits for: while it is there, the gate is shut for others
+	tierIdle             // hosts no voter, and is outdated or not the one that is to replace another
+	tierSucceeded        // outdated, and an updated Machine has its index
+	tierOutdated
+	tierUpdated
 )
 
 func (p *planner) leaving(m *quorum.Machine) quorum.RemovalRank {
 	voter := p.join.Voter(m)
-	l := quorum.RemovalRank{Lost: voter != nil && p.s.Dead(voter), Rank: rankUpdated, Crowd: p.inDomain(p.set.place(m).Domain, nil)}
+	l := quorum.RemovalRank{Lost: voter != nil && p.s.Dead(voter), Tier: tierUpdated, Crowd: p.inDomain(p.set.place(m).Domain, nil)}
 	if voter != nil {
 		l.Since = m.CreatedAt
 	}
@@ -78,14 +78,14 @@ func (p *planner) leaving(m *quorum.Machine) quorum.RemovalRank {
 	}
 	switch surplus := len(p.live) > p.set.Replicas+surge; {
 	case surplus && voter == nil && len(p.join.Members(m)) > 0:
-		l.Rank = rankLearner
+		l.Tier = tierLearner
 	case voter == nil && (p.outdated(m) != "" || surplus):
-		l.Rank = rankIdle
+		l.Tier = tierIdle
 	case p.outdated(m) == "":
 	case p.succeeded(m):
-		l.Rank = rankSucceeded
+		l.Tier = tierSucceeded
 	default:
-		l.Rank = rankOutdated
+		l.Tier = tierOutdated
 	}
 	return l
 }

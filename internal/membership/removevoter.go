@@ -63,9 +63,9 @@ func (p *planner) removalOrder(a, b *quorum.Member) int {
 }
 
 func (p *planner) removalRank(m *quorum.Member) quorum.RemovalRank {
-	l := quorum.RemovalRank{Lost: !p.join.StaysHealthy(m), Rank: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
+	l := quorum.RemovalRank{Lost: !p.join.StaysHealthy(m), Tier: 1, Crowd: p.votersInZone(m), Since: p.deletedAt(m)}
 	if p.join.Host(m).Bootstrap {
-		l.Rank = 0
+		l.Tier = 0
 	}
 	return l
 }

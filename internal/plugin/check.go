@@ -352,7 +352,7 @@ func (c *cluster) checkReached(ctx context.Context) (string, error) {
 	}
 	switch {
 	case err != nil && answers(err.Error()):
-		return fmt.Sprintf("Holdfast refused the trial deletion of %s, as it must now: %s", m.Name, strings.Join(strings.Fields(saidBy(err)), " ")), nil
+		return fmt.Sprintf("Holdfast refused the trial deletion of %s, as it must now: %s", m.Name, strings.Join(strings.Fields(serverMessage(err)), " ")), nil
 	case apierrors.IsForbidden(err):
 		return "", errors.New("you may not delete Machines, so Holdfast was not asked. Ask somebody who may")
 	case err != nil:

@@ -160,12 +160,3 @@ func shorten(text string, most int) string {
 	}
 	return strings.TrimSpace(string(runes[:most-1])) + "…"
 }
-
-// saidBy is what the server said, without what its admission chain puts before.
-func saidBy(err error) string {
-	text := err.Error()
-	if _, rest, ok := strings.Cut(text, "denied the request: "); ok {
-		return rest
-	}
-	return text
-}

@@ -200,7 +200,7 @@ func (o *releaseOptions) patch(ctx context.Context, c *cluster, m *machinev1beta
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("Machine %s is gone already", name)
 	case err != nil:
-		return fmt.Errorf("release Machine %s: %s", name, saidBy(err))
+		return fmt.Errorf("release Machine %s: %s", name, serverMessage(err))
 	}
 	if now := machineapi.Machine(m); now.Hook != quorum.EntryAbsent {
 		return fmt.Errorf("Machine %s still has its hook: it was put back; the warnings say why", m.Name)

@@ -175,7 +175,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 		}
 	}
 	if err := c.Create(ctx, next, fieldManager); err != nil {
-		return fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+		return fmt.Errorf("create Machine %s: %s", next.Name, serverMessage(err))
 	}
 	fmt.Fprintf(t.out, "Machine %s is created, a copy of %s. Follow it: kubectl holdfast status --watch\n", next.Name, like.Name)
 	return nil

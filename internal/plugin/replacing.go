@@ -66,7 +66,7 @@ func (r *replacing) trial(ctx context.Context) error {
 		return nil
 	}
 	if err := r.Delete(ctx, r.old.DeepCopy(), client.Preconditions{UID: &r.old.UID}, client.DryRunAll); err != nil {
-		return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, saidBy(err))
+		return fmt.Errorf("Machine %s could not be deleted now, so nothing is begun: %s", r.old.Name, serverMessage(err))
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (s
 	if err := r.Create(ctx, next, fieldManager); apierrors.IsAlreadyExists(err) {
 		return "", fmt.Errorf("Machine %s exists and was not made to replace %s; give another --name", next.Name, r.old.Name)
 	} else if err != nil {
-		return "", fmt.Errorf("create Machine %s: %s", next.Name, saidBy(err))
+		return "", fmt.Errorf("create Machine %s: %s", next.Name, serverMessage(err))
 	}
 	r.say("Machine %s is created.", next.Name)
 	return next.Name, nil
@@ -181,7 +181,7 @@ func (r *replacing) remove(ctx context.Context) error {
 		return fmt.Errorf("Machine %s is another one by now; look again", r.old.Name)
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete Machine %s: %s. Its replacement stays; the same command tries again", r.old.Name, strings.TrimRight(saidBy(err), "."))
+		return fmt.Errorf("delete Machine %s: %s. Its replacement stays; the same command tries again", r.old.Name, strings.TrimRight(serverMessage(err), "."))
 	}
 	r.say("Machine %s is deleted, and held until etcd can do without its member.", r.old.Name)
 	return nil

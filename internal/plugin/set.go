@@ -174,7 +174,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 	generation := set.Generation
 	patch := client.MergeFromWithOptions(&set, client.MergeFromWithOptimisticLock{})
 	if err := c.Patch(ctx, changed.DeepCopy(), patch, client.DryRunAll); err != nil {
-		return fmt.Errorf("the template of ControlPlaneMachineSet %s could not be changed so, and nothing is begun: %s", set.Name, saidBy(err))
+		return fmt.Errorf("the template of ControlPlaneMachineSet %s could not be changed so, and nothing is begun: %s", set.Name, serverMessage(err))
 	}
 	if o.dryRun {
 		changed.TypeMeta = metav1.TypeMeta{APIVersion: machinev1.GroupVersion.String(), Kind: "ControlPlaneMachineSet"}
@@ -203,7 +203,7 @@ func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old 
 		}
 	}
 	if err := c.Patch(ctx, changed, patch); err != nil {
-		return fmt.Errorf("change the template of ControlPlaneMachineSet %s: %s", set.Name, saidBy(err))
+		return fmt.Errorf("change the template of ControlPlaneMachineSet %s: %s", set.Name, serverMessage(err))
 	}
 	r.say("The template of ControlPlaneMachineSet %s is changed.", set.Name)
 	return o.inTime(ctx, old.Name, func(ctx context.Context) error {

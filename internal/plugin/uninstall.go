@@ -343,12 +343,12 @@ func edit[T any, O interface {
 		err := u.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
 		switch {
 		case apierrors.IsForbidden(err):
-			not = fmt.Sprintf("change %s: %s", key.Name, saidBy(err))
+			not = fmt.Sprintf("change %s: %s", key.Name, serverMessage(err))
 			return false, nil
 		case apierrors.IsConflict(err):
 			return false, nil
 		case client.IgnoreNotFound(err) != nil:
-			return false, fmt.Errorf("change %s: %s", key.Name, saidBy(err))
+			return false, fmt.Errorf("change %s: %s", key.Name, serverMessage(err))
 		}
 		return true, nil
 	})

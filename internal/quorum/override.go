@@ -14,7 +14,7 @@ import (
 const OverrideLifetime = time.Hour
 
 // ParseOverride splits "<rule>: <reason>" or "<rule>, <rule>: <reason>". There are no rules if one cannot be overridden, and the
-// reason is "" if it is nobody's: empty, or the placeholder of a text that was copied.
+// reason is "" if nobody wrote one: it is empty, or still the placeholder of the command that was copied.
 func ParseOverride(value string) (rules []Rule, reason string) {
 	names, reason, _ := strings.Cut(value, ":")
 	for name := range strings.SplitSeq(names, ",") {

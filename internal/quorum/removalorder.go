@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// RemovalRank is what says which of several leaves first: a voter etcd, or a Machine its set.
+// RemovalRank decides which voter leaves etcd first, or which Machine its set deletes first.
 type RemovalRank struct {
 	Lost  bool      // a voter that does not answer, or counts as lost
-	Rank  int       // the lower leaves first
+	Tier  int       // the lower leaves first
 	Crowd int       // how many are in its failure domain
 	Since time.Time // since when it is to leave, or is there
 }
 
-// Compare orders by who leaves first: the lost, then the lower rank, then the most crowded failure domain, then the longest.
+// Compare orders by who leaves first: the lost, then the lower tier, then the most crowded failure domain, then the longest.
 func (l RemovalRank) Compare(o RemovalRank) int {
 	return cmp.Or(
 		cmp.Compare(count(o.Lost), count(l.Lost)),
-		cmp.Compare(l.Rank, o.Rank),
+		cmp.Compare(l.Tier, o.Tier),
 		cmp.Compare(o.Crowd, l.Crowd),
 		l.Since.Compare(o.Since),
 	)

@@ -35,9 +35,9 @@ func entries(o client.Object) map[string]webhook {
 	return out
 }
 
-// complete adds to the wanted object what depends on the live one: other people's metadata, an injector's CAs, and whether a
+// mergeLive adds to the wanted object what depends on the live one: other people's metadata, an injector's CAs, and whether a
 // webhook that is to fail closed may do so yet. The resourceVersion has a write fail if the object has changed since it was read.
-func (k *Registrar) complete(o *object, there bool) {
+func (k *Registrar) mergeLive(o *object, there bool) {
 	if there {
 		*metadata(o.want) = *metadata(o.live).DeepCopy()
 	}

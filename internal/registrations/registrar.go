@@ -241,7 +241,7 @@ const (
 // reconcile writes a registration if it is not as wanted, and returns whether it exists then. o.live is what the API server has,
 // whether the write succeeded or not.
 func (k *Registrar) reconcile(ctx context.Context, o *object, there bool) (bool, error) {
-	k.complete(o, there)
+	k.mergeLive(o, there)
 	m, elected, ledAgo := k.kept[o.key()], k.elected.Load(), k.LedAgo()
 	want, have := k.contents(o.want), k.contents(o.live)
 	annotated := maps.Equal(o.live.GetAnnotations(), o.want.GetAnnotations())

@@ -122,7 +122,7 @@ func testRest(t *testing.T, c *cluster) {
 	// The comparison itself holds, and not only the memory of what was written.
 	for _, o := range other.objects() {
 		c.get(t, o)
-		other.complete(&o, true)
+		other.mergeLive(&o, true)
 		if diff := cmp.Diff(other.contents(o.want), other.contents(o.live)); diff != "" {
 			t.Errorf("%s is stored otherwise than it is wanted:\n%s", o.key(), diff)
 		}
@@ -466,7 +466,7 @@ func testStandby(t *testing.T, c *cluster) {
 	k.round(t.Context())
 	for _, o := range k.objects() {
 		c.get(t, o)
-		k.complete(&o, true)
+		k.mergeLive(&o, true)
 		if diff := cmp.Diff(k.contents(o.want), k.contents(o.live)); diff != "" {
 			t.Errorf("%s: %s", o.key(), diff)
 		}

@@ -100,7 +100,7 @@ func (t *Trust) recall(as []recordedCA) error {
 	return errors.Join(errs...)
 }
 
-// record is what recall takes.
+// record returns the CAs in the form in which recall reads them.
 func (t *Trust) record() []recordedCA {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +114,7 @@ func (t *Trust) record() []recordedCA {
 	return out
 }
 
-// forget has only the CAs in use trusted, and none that is replaced in this minute either.
+// forget drops all replaced CAs. One that is replaced within the next minute is not kept either.
 func (t *Trust) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,8 +57,8 @@ const (
 
 // Run waits until etcd may start and makes the data directory ready for it. It returns nil then, a
 // Refusal if it must not, and an error with the last reason for waiting when the time is over, whatever
-// hangs then. While there is no File, none that can be read as an environment or that etcd agrees with, or no
-// certificate to connect with, it waits for that.
+// hangs then. It waits while File is missing, unreadable or not what etcd lists, and while there is no certificate to
+// connect with.
 func (m *Membership) Run(ctx context.Context) error {
 	r := &run{Membership: *m, began: time.Now(), disconnect: func() {}}
 	r.DataDir = filepath.Clean(m.DataDir)
@@ -105,7 +105,7 @@ func (m *run) loop(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// What was found while the run was ended is worth nothing: an answer that did not come is one of them.
+		// A decision made while the context ended is dropped: a missing answer may only mean that the call was cancelled.
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

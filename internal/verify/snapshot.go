@@ -49,7 +49,7 @@ func (s *Snapshot) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(s.File); !errors.Is(err, fs.ErrNotExist) { // so it is of "", in a dry run
+	if _, err := os.Lstat(s.File); !errors.Is(err, fs.ErrNotExist) { // a dry run has no File, which does not exist either
 		return &Refusal{fmt.Sprintf("%s is there already, or cannot be looked at (%v).", s.File, err), "Nothing is overwritten: give another --out, or restore from that file if this command made it."}
 	}
 	disk, err := readDisk(d)

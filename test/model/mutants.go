@@ -54,9 +54,9 @@ func mutants() []mutant {
 		{"guard mode: a learner that goes is promoted", "quorum/ledger.go", "			voters++\n", "			_ = voters\n"},
 
 		{"set: deletes before others vote", "machineset/shrink.go", "n < p.set.Replicas {", "n < 0 {"},
-		{"set: deletes what replaced another", "machineset/shrink.go", "		l.Rank = rankOutdated", "		l.Rank = rankUpdated"},
+		{"set: deletes what replaced another", "machineset/shrink.go", "		l.Tier = tierOutdated", "		l.Tier = tierUpdated"},
 		{"set: waits for what does not come up", "machineset/gate.go", "p.outdated(m) != \"\" && !p.set.place(m).Fresh && is ==", "false && is =="},
-		{"set: does not wait for a learner", "machineset/gate.go", "member.Learner && !p.on(but, member)", "false && !p.on(but, member)"},
+		{"set: does not wait for a learner", "machineset/gate.go", "member.Learner && !p.on(except, member)", "false && !p.on(except, member)"},
 		{"set: replaces none that is deleted", "machineset/grow.go", "coming >= p.set.Replicas", "coming > 0"},
 		{"set: replaces none that is outdated", "machineset/rollout.go", "p.outdated(m) != \"\" && (next == nil", "false && (next == nil"},
 		{"set: moves none", "machineset/rollout.go", "here-there < 2", "here-there < 9"},

@@ -48,7 +48,7 @@ type ClusterOperator struct {
 	settled  []membership.Condition // nil until they are read back after a start
 	reworded time.Time              // when the status was written last
 	review   time.Time              // when to read the object again at the latest
-	missing  bool                   // the API, and that was said
+	missing  bool                   // the cluster has no such API, and that was logged
 	attempts attempts               // to write the object
 }
 

@@ -1,0 +1,12 @@
+package plugin
+
+import "strings"
+
+// serverMessage is the text of a refusal as Holdfast or a policy wrote it, without what the API server puts before it.
+func serverMessage(err error) string {
+	text := err.Error()
+	if _, rest, ok := strings.Cut(text, "denied the request: "); ok {
+		return rest
+	}
+	return text
+}
