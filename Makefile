@@ -80,7 +80,7 @@ gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against t
 .PHONY: monitoring
 monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometheus that scrapes a sandbox (minutes the first time; docs/alerts.md)
 	test/monitoring/build.sh $(BIN)
-	cd test/monitoring && go test -timeout 15m ./...
+	cd test/monitoring && go test -timeout 25m ./...
 
 .PHONY: certmanager
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
