@@ -151,7 +151,7 @@ binaries: ## Build the control plane's parts, kubectl, etcd, etcdctl and etcdutl
 docs-check: ## Hold the documentation against the code: links, flags, names, commands (make check and make test do, too)
 	go test -count 1 ./test/docs
 
-# Properties of CEL in one goroutine: the race detector makes them last ten times as long, and sees nothing there.
+# The longest package begins first. Properties of CEL in one goroutine: the race detector makes them last ten times as long, and sees nothing there.
 ALONE := ^Test([A-Z][a-z]*Policy|Conditions)$$
 CONCURRENT = $(addprefix ./,$(sort $(patsubst %/,%,$(dir $(shell grep -rlE --include='*.go' --exclude='*_test.go' '"sync["/]|\bgo func|[.]Go\b' cmd internal webhooks)))))
 .PHONY: race

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/ring"
+	"github.com/holdfast-dev/holdfast/test/tier"
 )
 
 // TestIPv6 is a ring of IPv6 addresses: a member joins it, starts again on its data, and is found as an endpoint. Loopback has one such address,
@@ -101,7 +102,7 @@ func TestIPv6(t *testing.T) {
 func freePorts(t *testing.T) ring.Ports {
 	t.Helper()
 	if listener, err := net.Listen("tcp6", "[::1]:0"); err != nil {
-		t.Skipf("this computer has no ::1: %v", err)
+		tier.Lacks(t, "this computer has no ::1: %v", err)
 	} else {
 		_ = listener.Close()
 	}

@@ -2,7 +2,10 @@
 // scenarios. make scenarios runs the second: the tests that call Long. go test without -short runs both.
 package tier
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 // Long marks a test of the second tier. It is the first statement of the test.
 func Long(t *testing.T) {
@@ -10,4 +13,13 @@ func Long(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long scenario, which make scenarios runs")
 	}
+}
+
+// Lacks skips a test that this computer cannot run. In CI it fails the test: nothing is left out there.
+func Lacks(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
 }
