@@ -111,12 +111,12 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 // observe sets up what every replica reads: etcd, its alarms, and the cluster.
 func (p *process) observe() error {
 	alarms := controller.NewAlarms(p.ring, metrics.Registry, p.log.WithName("alarms"))
-	search := p.flags.search(p.mgr.GetAPIReader(), p.ring, p.log)
+	search := p.flags.search(p.api, p.ring, p.log)
 	if err := cmp.Or(p.mgr.Add(search), p.mgr.Add(alarms), p.flags.etcdFiles.keep(p.mgr, p.log)); err != nil {
 		return fmt.Errorf("set up what looks for etcd: %w", err)
 	}
 	p.observer = &observe.Observer{
-		API: p.mgr.GetAPIReader(), Tries: p.api, Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
+		API: p.api, Tries: p.api, Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
 		Desired: p.flags.desired, Limits: p.flags.limits, Clock: clock.RealClock{},
 		Claims: observe.NewClaims(),
 	}
@@ -159,19 +159,19 @@ func (p *process) lead(config *rest.Config) (err error) {
 // reconciler is made anew each time that this replica is elected: it knows nothing of the time between.
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
-		Client: p.mgr.GetClient(), Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement.Enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
+		Client: p.api, Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement.Enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
 		Log: p.log.WithName("reconciler"),
 		Reports: controller.Reports{
 			Events: p.kept(), Seen: p.seen, Metrics: p.meters,
-			Publisher: &controller.Publisher{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
-			RingView:  &controller.RingView{API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Namespace: p.flags.electNamespace, By: identity()},
+			Publisher: &controller.Publisher{Client: p.api, Namespace: p.flags.etcdNamespace, Log: p.log.WithName("publisher")},
+			RingView:  &controller.RingView{Client: p.api, Namespace: p.flags.electNamespace, By: identity()},
 		},
 	}
 	if p.flags.clusterOperator != "" {
 		r.ClusterOperator = p.conditions()
 	}
 	if name := os.Getenv("OPERATOR_CONDITION_NAME"); name != "" { // OLM sets it
-		r.OperatorCondition = &controller.OperatorCondition{Namespace: p.flags.electNamespace, Name: name, Client: p.mgr.GetClient()}
+		r.OperatorCondition = &controller.OperatorCondition{Namespace: p.flags.electNamespace, Name: name, Client: p.api}
 	}
 	switch {
 	case p.mode == quorum.ModeGuard:
@@ -191,7 +191,7 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 // setController is made anew each time that this replica is elected, like the reconciler.
 func (p *process) setController() *setcontroller.Controller {
 	return &setcontroller.Controller{
-		Client: p.mgr.GetClient(), Observer: p.observer, Events: p.kept(), Metrics: p.setMeters, Log: p.log.WithName("machineset"), News: p.news,
+		Client: p.api, Observer: p.observer, Events: p.kept(), Metrics: p.setMeters, Log: p.log.WithName("machineset"), News: p.news,
 	}
 }
 
@@ -225,7 +225,7 @@ func (p *process) answer() error {
 		Identities: p.flags.identities, Enforcement: enforcement, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
 		Recorder: &recorder.Recorder{Enforcement: enforcement, Events: p.events, Audit: p.records, Log: p.log.WithName("webhooks")},
 		Claim: func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error {
-			return observe.Record(ctx, p.mgr.GetClient(), p.flags.namespace, l, entry)
+			return observe.Record(ctx, p.api, p.flags.namespace, l, entry)
 		},
 	}
 	p.server.Register(webhooks.MutatePath, p.flags.drain.handler(webhooks.Handler(handlers.Mutating())))
@@ -262,7 +262,7 @@ func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme) (ctrl.M
 // conditions are published on a ClusterOperator, which lists what an administrator would look at next.
 func (p *process) conditions() *controller.ClusterOperator {
 	return &controller.ClusterOperator{
-		Name: p.flags.clusterOperator, Version: buildVersion(), API: p.mgr.GetAPIReader(), Client: p.mgr.GetClient(), Log: p.log.WithName("conditions"),
+		Name: p.flags.clusterOperator, Version: buildVersion(), Client: p.api, Log: p.log.WithName("conditions"),
 		Related: []configv1.ObjectReference{
 			{Resource: "namespaces", Name: p.flags.electNamespace},
 			{Resource: "namespaces", Name: p.flags.etcdNamespace},

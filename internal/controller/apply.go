@@ -41,7 +41,7 @@ var errChanged = notYet{errors.New("the plan is out of date: look again")}
 // apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
 	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
-		if err := r.confirmUnlessFresh(ctx, a, s.Now); err != nil {
+		if err := r.confirm(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 		return r.QuorumGuard.createPod(ctx, c.Node, c.Address)
 	case membership.DeleteGuardPod:
 		return r.QuorumGuard.deletePod(ctx, c.Pod, c.PodUID)
-	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
+	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // applyLocked's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
@@ -111,17 +111,6 @@ func (p *writeTimeout) after(err error) {
 	} else if p.next() < maxWriteTimeout {
 		p.hung++
 	}
-}
-
-// justSeen is how old a look may be to be acted on without another: about as long as another would take.
-const justSeen = 50 * time.Millisecond
-
-// confirmUnlessFresh confirms an action, unless the look that it was decided on is fresh.
-func (r *Reconciler) confirmUnlessFresh(ctx context.Context, a membership.Action, seen time.Time) error {
-	if age := r.Observer.Clock.Since(seen); age >= 0 && age < justSeen {
-		return nil
-	}
-	return r.confirm(ctx, a)
 }
 
 // confirm looks a second time and wants the same action.
@@ -172,38 +161,23 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 	return nil
 }
 
-// changeMembership makes an action that Locks. Leader election does not fence,
-// so it works under the membership lock, and only if a plan made under that lock still has the action. held is that lock if this
-// round planned under it; if nil, it takes the lock and plans again. It returns the lock after a promotion or a leader move,
-// because another change usually follows. It does not after a removal: the lock may have been taken at the removed member's
-// endpoint.
-func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, held *etcd.Held) (keep *etcd.Held, err error) {
-	if held == nil {
-		if held, err = r.Etcd.Lock(ctx); err != nil {
-			return nil, notYet{err}
-		}
-		defer func() {
-			if keep == nil {
-				r.unlock(ctx, held)
-			}
-		}()
-		within, release, err := held.Context(ctx)
-		if err != nil {
-			return nil, notYet{err}
-		}
-		defer release()
-		ctx = within
-		if err := r.confirm(ctx, a); err != nil {
-			return nil, err
-		}
+// applyLocked makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan made
+// under that lock still has the action.
+func (r *Reconciler) applyLocked(ctx context.Context, a membership.Action, _ *quorum.Snapshot) error {
+	held, err := r.Etcd.Lock(ctx)
+	if err != nil {
+		return notYet{err}
 	}
-	if err := r.change(ctx, a, held); err != nil {
-		return nil, transient(err)
+	defer r.unlock(ctx, held)
+	within, release, err := held.Context(ctx)
+	if err != nil {
+		return notYet{err}
 	}
-	if a.Kind() == membership.KindPromote || a.Kind() == membership.KindMoveLeader {
-		return held, nil
+	defer release()
+	if err := r.confirm(within, a); err != nil {
+		return err
 	}
-	return nil, nil
+	return transient(r.change(within, a, held))
 }
 
 func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {

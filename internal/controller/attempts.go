@@ -4,9 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"k8s.io/client-go/util/workqueue"
@@ -37,6 +35,9 @@ func actionFailure(a membership.Action, err error) quorum.Failure {
 	}
 }
 
+// mostWhy is how many bytes of an error are kept: a webhook's may be long.
+const mostWhy = 500
+
 // longDelay is how long an error that is expected to pass may last until it counts as a failure.
 const longDelay = 10 * time.Second
 
@@ -65,7 +66,7 @@ func (a *attempts) after(f quorum.Failure, now time.Time, err error, passes bool
 		return
 	}
 	was, again := a.failed[f.What]
-	f.Since, f.Why = now, sentence(err)
+	f.Since, f.Why = now, quorum.Clip(err.Error(), mostWhy)
 	if again {
 		f.Since = was.Since
 	}
@@ -74,22 +75,6 @@ func (a *attempts) after(f quorum.Failure, now time.Time, err error, passes bool
 		one.pause = now.Add(a.backoff.When(f.What))
 	}
 	a.failed[f.What] = one
-}
-
-// sentence makes an error's text fit for an Event, a message and a file. Parts of it may come from others, a webhook for example:
-// it may be long, and have characters that cannot be printed.
-func sentence(err error) string {
-	const most = 500
-	text := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(err.Error(), "?"))
-	if runes := []rune(text); len(runes) > most {
-		text = string(runes[:most]) + "…"
-	}
-	return text
 }
 
 func (a *attempts) forget(what string) {

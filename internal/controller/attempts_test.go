@@ -65,7 +65,7 @@ func TestAttempts(t *testing.T) {
 	g.Expect(a.pausing("hook", now)).To(BeTrue())
 
 	a.after(hook, now, errors.New("\x1b[2Jno\nmore\xff"+strings.Repeat("x", 1000)), false)
-	g.Expect(a.failures()[0].Why).To(And(HavePrefix(" [2Jno more?x"), HaveLen(503)))
+	g.Expect(a.failures()[0].Why).To(And(HavePrefix("[2Jno more?x"), HaveLen(504)))
 
 	a.forgetExcept(func(what string) bool { return what != "hook" })
 	g.Expect(a.failures()).To(BeEmpty())

@@ -26,8 +26,6 @@ const (
 	rewordEvery = 30 * time.Second
 	// reviewEvery is how soon the object is read again, and how soon a write that failed is tried again.
 	reviewEvery = 10 * time.Second
-	// firstLook is how long etcd may take to answer after a start, before the conditions say that it does not answer.
-	firstLook = 5 * time.Second
 	// missEvery is how soon a cluster that lacks the API is asked for it again.
 	missEvery = time.Minute
 )
@@ -40,11 +38,9 @@ type ClusterOperator struct {
 	Name    string // of the object, which no other operator may have
 	Version string // Holdfast's
 	Related []configv1.ObjectReference
-	API     client.Reader // without a cache
 	Client  client.Client
 	Log     logr.Logger
 
-	started  time.Time              // the first look
 	settled  []membership.Condition // nil until they are read back after a start
 	reworded time.Time              // when the status was written last
 	review   time.Time              // when to read the object again at the latest
@@ -56,12 +52,6 @@ type ClusterOperator struct {
 func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
 	if o == nil {
 		return nil
-	}
-	if o.started.IsZero() {
-		o.started = s.Now
-	}
-	if o.settled == nil && !s.Ring.Known && s.Now.Before(o.started.Add(firstLook)) {
-		return nil // nothing was published before that could outlast a slow start
 	}
 	now := membership.Conditions(s, p)
 	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
@@ -109,7 +99,7 @@ func (o *ClusterOperator) failures() []quorum.Failure {
 // write reads the object, and writes its status if it is not what it should be.
 func (o *ClusterOperator) write(ctx context.Context, now []membership.Condition, at time.Time) error {
 	var object configv1.ClusterOperator
-	err := o.API.Get(ctx, client.ObjectKey{Name: o.Name}, &object)
+	err := o.Client.Get(ctx, client.ObjectKey{Name: o.Name}, &object)
 	if apierrors.IsNotFound(err) {
 		object = configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
 		err = o.Client.Create(ctx, &object)

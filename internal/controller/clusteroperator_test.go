@@ -56,7 +56,7 @@ func newTold(t *testing.T) (*told, *ClusterOperator) {
 func (c *told) operator() *ClusterOperator {
 	return &ClusterOperator{
 		Name: "holdfast", Version: "v1.2.3", Related: []configv1.ObjectReference{{Resource: "namespaces", Name: "holdfast-system"}},
-		API: c, Client: c, Log: funcr.New(func(_, text string) { c.log = append(c.log, text) }, funcr.Options{}),
+		Client: c, Log: funcr.New(func(_, text string) { c.log = append(c.log, text) }, funcr.Options{}),
 	}
 }
 
@@ -94,15 +94,16 @@ func threeVoters(at time.Time) *quorum.Snapshot {
 // TestClusterOperator: what is told is written when it changes and at no other time, survives a restart,
 // and is put right where somebody else changed it.
 func TestClusterOperator(t *testing.T) {
-	c, o := newTold(t)
+	c, operator := newTold(t)
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	tell := func(o *ClusterOperator, after time.Duration, change func(*quorum.Snapshot)) {
+	tells := func(o *ClusterOperator) *Reconciler { return &Reconciler{Reports: Reports{ClusterOperator: o}} }
+	tell := func(r *Reconciler, after time.Duration, change func(*quorum.Snapshot)) {
 		s := threeVoters(noon.Add(after))
 		if change != nil {
 			change(s)
 		}
 		p := membership.Decide(s)
-		must(t, o.report(t.Context(), s, &p))
+		must(t, r.report(t.Context(), s, &p))
 	}
 	wrote := func(want int, when string) {
 		t.Helper()
@@ -115,12 +116,14 @@ func TestClusterOperator(t *testing.T) {
 		return func(s *quorum.Snapshot) { s.Ring.Members[2].Healthy, s.Ring.Members[2].Why = false, why }
 	}
 
+	o := tells(operator)
 	unknown := func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer yet"} }
 	tell(o, -2*time.Second, unknown)
 	wrote(0, "before etcd has answered")
 	tell(o, 0, nil)
 	wrote(1, "at first")
-	other, late := newTold(t)
+	other, operator := newTold(t)
+	late := tells(operator)
 	tell(late, 0, unknown)
 	tell(late, 5*time.Second, unknown)
 	if got := other.condition(t, membership.ConditionAvailable); got.Status != "Unknown" || got.Reason != "EtcdUnknown" {
@@ -151,7 +154,7 @@ func TestClusterOperator(t *testing.T) {
 	}
 
 	// A restart forgets nothing that was told.
-	again := c.operator()
+	again := tells(c.operator())
 	tell(again, 95*time.Second, nil)
 	if degraded := c.condition(t, membership.ConditionDegraded); degraded.Status != "True" || !degraded.LastTransitionTime.Time.Equal(noon.Add(60*time.Second)) {
 		t.Errorf("after a restart it is told as %+v", degraded)

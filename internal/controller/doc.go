@@ -4,7 +4,7 @@
 // A round is: look, decide, act, look again. What a restart forgets is measured anew or reported again: how
 // long a member has been silent or without progress, which actions fail and since when, which notes
 // were reported. A change of etcd's members is made only if a second look, under the lock in etcd, leads to
-// the same action; so is a release, if its look is older than justSeen.
+// the same action; so is a release, without the lock where it is not the final one.
 //
 // Where things are:
 //

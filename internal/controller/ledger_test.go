@@ -76,6 +76,9 @@ func TestLedger(t *testing.T) {
 			if err := r.record(t.Context(), &before, next); !errors.As(err, new(notYet)) {
 				t.Errorf("recorded on what was read before another release: %v", err)
 			}
+			if wrote, err := r.keepLedger(t.Context(), &before, append([]quorum.Release{next}, before.Ledger.Entries...)); wrote || !errors.As(err, new(notYet)) {
+				t.Errorf("kept as it was read before another release: %t, %v", wrote, err)
+			}
 		})
 	}
 }
@@ -85,7 +88,7 @@ func TestFinalReleaseLocks(t *testing.T) {
 	meters := NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Etcd: &fixedRing{}, Reports: Reports{Metrics: meters}, Log: logr.Discard()} // no client: nothing is written
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Ring: quorum.Ring{Known: true}}
-	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}}, nil)
+	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}})
 	if got := testutil.ToFloat64(meters.actions.WithLabelValues("release-hook", "not-yet")); got != 1 {
 		t.Errorf("%v releases wait for the lock, not one", got)
 	}

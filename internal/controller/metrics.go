@@ -24,7 +24,7 @@ type Metrics struct {
 	actions *prometheus.CounterVec
 	refused *prometheus.CounterVec
 	phases  *prometheus.HistogramVec
-	state   gauges
+	state   map[string]*prometheus.Desc // newGauges
 
 	mu    sync.Mutex
 	last  []prometheus.Metric
@@ -41,49 +41,34 @@ type stage struct {
 	since time.Time // zero if it began before this process: a restart loses this one measurement
 }
 
-// gauges are the descriptions of what each look makes anew.
-type gauges struct {
-	members, leads, learns, healthy, led      *prometheus.Desc
-	desired, readable, read                   *prometheus.Desc
-	lag, catchUp, unstarted, maintenance      *prometheus.Desc
-	waiting, receiving                        *prometheus.Desc
-	machines, replacements, notes             *prometheus.Desc
-	guardAvailable, guardPods, guardPodsReady *prometheus.Desc
-	guardPodsWanted                           *prometheus.Desc
-}
-
-func newGauges() gauges {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("holdfast_"+name, help, labels, nil)
+// newGauges describes what each look makes anew, by the name without its prefix.
+func newGauges() map[string]*prometheus.Desc {
+	all := map[string]*prometheus.Desc{}
+	desc := func(name, help string, labels ...string) {
+		all[name] = prometheus.NewDesc("holdfast_"+name, help, labels, nil)
 	}
-	return gauges{
-		members: desc("etcd_members", "Listed etcd members, by role (voter, learner) and health (healthy, unhealthy).", "role", "health"),
-		leads:   desc("etcd_member_is_leader", "1 for the etcd member that leads, 0 for the others. A member has the name unstarted until it starts.", "member", "id"),
-		learns:  desc("etcd_member_is_learner", "1 for an etcd member that does not vote yet, 0 for a voter.", "member", "id"),
-		healthy: desc("etcd_member_healthy", "1 for an etcd member that answered a read at the last look, a voter a linearizable one; else 0.", "member", "id"),
-		led:     desc("etcd_member_has_leader", "1 for an etcd member that said at the last look that it has a leader, else 0.", "member", "id"),
-
-		desired:  desc("desired_voters", "Voters that are wanted, 0 if that is not known."),
-		readable: desc("etcd_readable", "1 if etcd answered a linearizable read at the last look and had a leader, else 0."),
-		read:     desc("etcd_last_read_timestamp_seconds", "Time of the last linearizable read of etcd's members."),
-
-		lag:       desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner."),
-		catchUp:   desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up."),
-		waiting:   desc("learners_waiting", "Learners for which there is a seat: a voter is missing or leaves. Whatever keeps them from voting."),
-		receiving: desc("learners_receiving", "Those of them that are being sent data: they grow, or etcd's leader says that it is sending them a snapshot."),
-		unstarted: desc("etcd_members_unstarted", "Listed etcd members that have not started, but for those that are being sent a snapshot."),
-
-		maintenance: desc("etcd_voters_in_maintenance", "Etcd voters that are unhealthy and whose Node has been cordoned since before that, as when an upgrade restarts it."),
-
-		machines:       desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts"),
-		replacements:   desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase"),
-		notes:          desc("condition", "What is wrong or waited for now, by reason: how many members, Machines or settings it is said of. A reason that is not in force has no series.", "reason"),
-		guardAvailable: desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget. No series where there is no budget."),
-		guardPods:      desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted."),
-
-		guardPodsWanted: desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member; and for each that is to host one, in guard mode once it has its pod."),
-		guardPodsReady:  desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy."),
-	}
+	desc("etcd_members", "Listed etcd members, by role (voter, learner) and health (healthy, unhealthy).", "role", "health")
+	desc("etcd_member_is_leader", "1 for the etcd member that leads, 0 for the others. A member has the name unstarted until it starts.", "member", "id")
+	desc("etcd_member_is_learner", "1 for an etcd member that does not vote yet, 0 for a voter.", "member", "id")
+	desc("etcd_member_healthy", "1 for an etcd member that answered a read at the last look, a voter a linearizable one; else 0.", "member", "id")
+	desc("etcd_member_has_leader", "1 for an etcd member that said at the last look that it has a leader, else 0.", "member", "id")
+	desc("desired_voters", "Voters that are wanted, 0 if that is not known.")
+	desc("etcd_readable", "1 if etcd answered a linearizable read at the last look and had a leader, else 0.")
+	desc("etcd_last_read_timestamp_seconds", "Time of the last linearizable read of etcd's members.")
+	desc("learner_lag_entries", "Raft entries that the learner furthest behind is behind the leader, 0 without a learner.")
+	desc("learner_catch_up_seconds", "Seconds that the slowest learner still needs at its pace so far, 0 if that is not known or it has caught up.")
+	desc("learners_waiting", "Learners for which there is a seat: a voter is missing or leaves. Whatever keeps them from voting.")
+	desc("learners_receiving", "Those of them that are being sent data: they grow, or etcd's leader says that it is sending them a snapshot.")
+	desc("etcd_members_unstarted", "Listed etcd members that have not started, but for those that are being sent a snapshot.")
+	desc("etcd_voters_in_maintenance", "Etcd voters that are unhealthy and whose Node has been cordoned since before that, as when an upgrade restarts it.")
+	desc("control_plane_machines", "Control-plane Machines, by what they host (member, nothing, unknown).", "hosts")
+	desc("replacements", "Deleting Machines that are held until another votes, by what that waits for (node, add, start, promote, remove, release).", "phase")
+	desc("condition", "What is wrong or waited for now, by reason: how many members, Machines or settings it is said of. A reason that is not in force has no series.", "reason")
+	desc("quorum_guard_min_available", "minAvailable of the quorum guard's PodDisruptionBudget. No series where there is no budget.")
+	desc("quorum_guard_pods", "Pods of the quorum guard that are not being deleted.")
+	desc("quorum_guard_pods_wanted", "Pods that the quorum guard is to have: one for each Node that hosts an etcd member; and for each that is to host one, in guard mode once it has its pod.")
+	desc("quorum_guard_pods_ready", "Those of them that are ready: the etcd member of their Node is healthy.")
+	return all
 }
 
 // NewMetrics registers the reconciler's metrics.
@@ -106,7 +91,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"phase"}),
 		state: newGauges(),
 	}
-	for _, invariant := range [...]membership.Invariant{membership.InvariantQuorum, membership.InvariantHookedPromotion, membership.InvariantRelease, membership.InvariantVoterCount, membership.InvariantLivePromotion, membership.InvariantNoRegain, membership.InvariantOneChange} {
+	for _, invariant := range membership.Invariants {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
 	registry.MustRegister(m)
@@ -115,11 +100,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	g := &m.state
-	for _, d := range [...]*prometheus.Desc{
-		g.members, g.leads, g.learns, g.healthy, g.led, g.desired, g.readable, g.read, g.lag, g.catchUp, g.waiting, g.receiving, g.unstarted, g.maintenance,
-		g.machines, g.replacements, g.notes, g.guardAvailable, g.guardPods, g.guardPodsReady, g.guardPodsWanted,
-	} {
+	for _, d := range m.state {
 		out <- d
 	}
 }
@@ -174,12 +155,11 @@ func (m *Metrics) unread(ring quorum.Ring, notes []membership.Note) {
 
 func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometheus.Metric {
 	var out []prometheus.Metric
-	g := &m.state
-	set := func(d *prometheus.Desc, value float64, labels ...string) {
-		out = append(out, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...))
+	set := func(name string, value float64, labels ...string) {
+		out = append(out, prometheus.MustNewConstMetric(m.state[name], prometheus.GaugeValue, value, labels...))
 	}
-	set(g.desired, float64(s.Desired))
-	set(g.readable, one(s.Ring.Known && s.Ring.Leader != 0))
+	set("desired_voters", float64(s.Desired))
+	set("etcd_readable", one(s.Ring.Known && s.Ring.Leader != 0))
 	if m.known != nil {
 		m.members(m.known, set)
 	}
@@ -188,7 +168,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		reasons[n.Reason]++
 	}
 	for reason, n := range reasons {
-		set(g.notes, float64(n), string(reason))
+		set("condition", float64(n), string(reason))
 	}
 	if s.QuorumGuard.Stands() {
 		pods, ready, wanted := 0, 0, membership.GuardNodes(s)
@@ -203,21 +183,20 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 			}
 		}
 		if least := s.QuorumGuard.MinAvailable; least != nil {
-			set(g.guardAvailable, float64(*least))
+			set("quorum_guard_min_available", float64(*least))
 		}
-		set(g.guardPods, float64(pods))
-		set(g.guardPodsReady, float64(ready))
+		set("quorum_guard_pods", float64(pods))
+		set("quorum_guard_pods_ready", float64(ready))
 		if s.Ring.Known {
-			set(g.guardPodsWanted, float64(len(wanted)))
+			set("quorum_guard_pods_wanted", float64(len(wanted)))
 		}
 	}
 	return out
 }
 
 // members sets what is known of etcd's members and of what is joined to them.
-func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64, ...string)) {
-	g := &m.state
-	set(g.read, float64(s.Ring.ReadAt.UnixNano())/1e9)
+func (m *Metrics) members(s *quorum.Snapshot, set func(string, float64, ...string)) {
+	set("etcd_last_read_timestamp_seconds", float64(s.Ring.ReadAt.UnixNano())/1e9)
 	counts := map[[2]string]int{{"voter", "healthy"}: 0, {"voter", "unhealthy"}: 0, {"learner", "healthy"}: 0, {"learner", "unhealthy"}: 0}
 	var lag uint64
 	var catchUp time.Duration
@@ -239,34 +218,34 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 		}
 		counts[[2]string{role, health}]++
 		id := fmt.Sprintf("%x", member.ID)
-		set(g.leads, one(member.ID == s.Ring.Leader), name, id)
-		set(g.learns, one(member.Learner), name, id)
-		set(g.healthy, one(member.Healthy), name, id)
-		set(g.led, one(member.Leader != 0), name, id)
+		set("etcd_member_is_leader", one(member.ID == s.Ring.Leader), name, id)
+		set("etcd_member_is_learner", one(member.Learner), name, id)
+		set("etcd_member_healthy", one(member.Healthy), name, id)
+		set("etcd_member_has_leader", one(member.Leader != 0), name, id)
 	}
 	for labels, n := range counts {
-		set(g.members, float64(n), labels[0], labels[1])
+		set("etcd_members", float64(n), labels[0], labels[1])
 	}
-	set(g.lag, float64(lag))
-	set(g.catchUp, catchUp.Seconds())
+	set("learner_lag_entries", float64(lag))
+	set("learner_catch_up_seconds", catchUp.Seconds())
 	waiting, receiving := membership.Learners(s)
-	set(g.waiting, float64(waiting))
-	set(g.receiving, float64(receiving))
-	set(g.unstarted, float64(unstarted))
+	set("learners_waiting", float64(waiting))
+	set("learners_receiving", float64(receiving))
+	set("etcd_members_unstarted", float64(unstarted))
 	maintenance := 0
 	for k := range s.Ring.Members { // the ring may be read later than the Nodes
 		if member := &s.Ring.Members[k]; !member.Learner && !member.Healthy && m.restarting[member.ID] {
 			maintenance++
 		}
 	}
-	set(g.maintenance, float64(maintenance))
+	set("etcd_voters_in_maintenance", float64(maintenance))
 
 	phases := map[membership.Phase]int{}
 	for _, r := range membership.Replacements(s) {
 		phases[r.Phase]++
 	}
 	for _, phase := range membership.Phases() {
-		set(g.replacements, float64(phases[phase]), phase.String())
+		set("replacements", float64(phases[phase]), phase.String())
 	}
 	hosts, join := map[quorum.Hosting]int{}, quorum.NewJoin(s)
 	for i := range s.Machines {
@@ -276,7 +255,7 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(*prometheus.Desc, float64
 		}
 	}
 	for is, label := range map[quorum.Hosting]string{quorum.HostingMember: "member", quorum.HostingNothing: "nothing", quorum.HostingUnknown: "unknown"} {
-		set(g.machines, float64(hosts[is]), label)
+		set("control_plane_machines", float64(hosts[is]), label)
 	}
 }
 

@@ -182,6 +182,27 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestRefusedAtZero: the counter of refused plans has a series for each invariant from the start, because an alert on an increase misses
+// the first step of a series that is not there yet.
+func TestRefusedAtZero(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	NewMetrics(registry)
+	source, err := os.ReadFile("../membership/invariant.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := scrape(t, registry)
+	all := regexp.MustCompile(`Invariant = "(I\d+)"`).FindAllSubmatch(source, -1)
+	for _, found := range all {
+		if _, ok := series["plan_refused_total{"+string(found[1])+"}"]; !ok {
+			t.Errorf("there is none for %s", found[1])
+		}
+	}
+	if len(all) < 9 {
+		t.Errorf("%d invariants were found", len(all))
+	}
+}
+
 // TestMonitored: every metric that the alerts and the dashboard name is one that Holdfast serves, so that
 // nobody is told nothing because of a rename.
 func TestMonitored(t *testing.T) {

@@ -73,6 +73,17 @@ func testOperatorCondition(t *testing.T, config *rest.Config, namespace string) 
 	}
 	condition, _ = told()
 	g.Expect(condition).To(And(HaveKeyWithValue("status", "False"), HaveKeyWithValue("reason", "EtcdMembersNotStarted")))
+
+	// After a restart etcd has not answered yet.
+	s.Ring = quorum.Ring{Why: "no answer yet"}
+	restarted := &Reconciler{Reports: Reports{OperatorCondition: &OperatorCondition{Namespace: key.Namespace, Name: key.Name, Client: api}}}
+	g.Expect(restarted.report(t.Context(), s, &membership.Plan{})).To(Succeed())
+	condition, _ = told()
+	g.Expect(condition).To(HaveKeyWithValue("status", "False"))
+	s.Now = s.Now.Add(firstLook)
+	g.Expect(restarted.report(t.Context(), s, &membership.Plan{})).To(Succeed())
+	condition, _ = told()
+	g.Expect(condition).To(HaveKeyWithValue("status", "True"), "what is wrong does not hold up an upgrade")
 }
 
 // operatorConditionCRD is the real one, out of the module that validates the bundle.

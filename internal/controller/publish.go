@@ -36,8 +36,7 @@ import (
 // nothing is written. A write that failed is tried again at its own intervals: it does not delay changes of etcd's members, and causes
 // no extra rounds.
 type Publisher struct {
-	API       client.Reader // live: a cache may be behind what it is to protect
-	Client    client.Client
+	Client    client.Client // live: a cache may be behind what it is to protect
 	Namespace string
 	Log       logr.Logger
 
@@ -159,7 +158,7 @@ func (p *Publisher) read(ctx context.Context) (*published, error) {
 	}
 	for i, name := range []string{hostenv.Name, hostenv.EndpointsName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)} {
 		key := client.ObjectKey{Namespace: p.Namespace, Name: name}
-		err := p.API.Get(ctx, key, objects[i])
+		err := p.Client.Get(ctx, key, objects[i])
 		if apierrors.IsNotFound(err) {
 			objects[i].SetNamespace(key.Namespace)
 			objects[i].SetName(key.Name)

@@ -51,7 +51,7 @@ func TestPublish(t *testing.T) {
 	api := startAPI(t)
 	ctx := t.Context()
 	seen := &world{}
-	p := &Publisher{API: api, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()}
+	p := &Publisher{Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var failed error // the last time
 	publish := func(s *quorum.Snapshot) bool {
@@ -172,7 +172,7 @@ func TestPublish(t *testing.T) {
 	p.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == hostenv.EndpointsName {
-				other := &Publisher{API: api, Client: api, Namespace: hostenv.Namespace}
+				other := &Publisher{Client: api, Namespace: hostenv.Namespace}
 				must(t, other.Publish(ctx, ringOf(now, 1, 2, 3), (&world{ringOf(now, 1, 2, 3)}).look))
 			}
 			return c.Update(ctx, o, opts...)
@@ -287,7 +287,7 @@ func TestPublishReadsSeldom(t *testing.T) {
 		reads++
 		return c.Get(ctx, key, into, o...)
 	}})
-	p := &Publisher{API: counting, Client: api, Namespace: hostenv.Namespace, Log: logr.Discard()}
+	p := &Publisher{Client: counting, Namespace: hostenv.Namespace, Log: logr.Discard()}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	look := func(after time.Duration, voters ...byte) int {
 		t.Helper()

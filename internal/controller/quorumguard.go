@@ -27,19 +27,12 @@ type QuorumGuard struct {
 	api    client.WithWatch // without a cache
 	form   machineapi.QuorumGuardForm
 	writes *rate.Limiter
-	judged map[types.UID]judgement
-}
-
-// judgement is whether an object is as Holdfast writes it, at that generation of its spec.
-type judgement struct {
-	generation int64
-	intact     bool
 }
 
 // NewQuorumGuard keeps the quorum guard in that form. The client is one without a cache.
 func NewQuorumGuard(api client.WithWatch, form machineapi.QuorumGuardForm) *QuorumGuard {
 	return &QuorumGuard{
-		api: api, form: form, judged: map[types.UID]judgement{},
+		api: api, form: form,
 		// Who edits an object again and again is answered at this pace, not in a hot loop.
 		writes: rate.NewLimiter(rate.Every(2*time.Second), 10),
 	}
@@ -94,13 +87,7 @@ func (k *QuorumGuard) readGuard(ctx context.Context) (quorum.Guard, error) {
 	case namespace.DeletionTimestamp != nil:
 		return absent("namespace %s is being deleted", k.form.Namespace)
 	}
-	g := k.form.Guard(budget, pods.Items)
-	if g.Managed && g.MinAvailable != nil {
-		would := budget.DeepCopy()
-		k.form.Budget(would, *g.MinAvailable)
-		g.Intact = k.intact(ctx, would)
-	}
-	return g, nil
+	return k.form.Guard(budget, pods.Items), nil
 }
 
 // read gets the budget, if there is one.
@@ -113,28 +100,6 @@ func (k *QuorumGuard) read(ctx context.Context, budget *policyv1.PodDisruptionBu
 		return false, fmt.Errorf("read PodDisruptionBudget %s/%s: %w", k.form.Namespace, k.form.BudgetName(), err)
 	}
 	return true, nil
-}
-
-// intact reports whether writing the object would change nothing. Only the API server knows: it fills in defaults and
-// calls webhooks that change objects, and what they add must not be undone again and again. It is asked once for
-// each generation.
-func (k *QuorumGuard) intact(ctx context.Context, would *policyv1.PodDisruptionBudget) bool {
-	uid, generation := would.GetUID(), would.GetGeneration()
-	if was, ok := k.judged[uid]; ok && was.generation == generation {
-		return was.intact
-	}
-	switch err := k.api.Update(ctx, would, client.DryRunAll); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return true // it changed since it was read, which is a reason to look again
-	case err != nil:
-		return false // the write proper meets the same, and says so
-	}
-	intact := would.GetGeneration() == generation
-	if len(k.judged) > 100 {
-		clear(k.judged) // each object that was deleted left one
-	}
-	k.judged[uid] = judgement{generation, intact}
-	return intact
 }
 
 // writeBudget writes the budget, if it is still the one of that version: whoever was elected after this replica had looked may have
@@ -202,17 +167,14 @@ func (k *QuorumGuard) deletePod(ctx context.Context, name, uid string) error {
 	return nil
 }
 
-// watch wakes the reconciler whenever one of the guard's objects or pods changes. It is not the manager's
-// cache that watches, because that keeps the manager from starting where it has no rights yet.
-func (k *QuorumGuard) watch(wake func(queue) func()) func(context.Context, queue) error {
-	return func(ctx context.Context, q queue) error {
-		named := client.MatchingFields{"metadata.name": machineapi.GuardName}
-		for kind, which := range map[schema.GroupVersionKind]client.ListOption{
-			policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
-			corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
-		} {
-			go observe.Follow(ctx, k.api, kind, wake(q), client.InNamespace(k.form.Namespace), which)
-		}
-		return nil
+// follow reports changes of the guard's budget and pods. It is not the manager's cache that watches, because that keeps the manager from
+// starting where it has no rights yet.
+func (k *QuorumGuard) follow(ctx context.Context, changed func()) {
+	named := client.MatchingFields{"metadata.name": machineapi.GuardName}
+	for kind, which := range map[schema.GroupVersionKind]client.ListOption{
+		policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
+		corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
+	} {
+		go observe.Follow(ctx, k.api, kind, changed, client.InNamespace(k.form.Namespace), which)
 	}
 }

@@ -13,11 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/membership"
@@ -54,6 +51,8 @@ type Reports struct {
 	Seen              func(s *quorum.Snapshot, news []membership.News) // gets what has changed since the last round; nil for none
 
 	reported map[noteKey]lastReport // the notes in force
+	started  time.Time              // the first look
+	answered bool                   // etcd has answered since then
 }
 
 // observations are what a Reconciler saw in earlier rounds.
@@ -84,96 +83,42 @@ type lastReport struct {
 	at      time.Time
 }
 
-// Run runs rounds until the context ends and the last one has. Only the elected replica calls it. api has no cache: a watch is only
-// needed to learn that something changed, and workers' Machines and Nodes are not kept in memory.
+// Run runs rounds until the context ends and the last one has. Only the elected replica calls it.
 func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 	defer r.Metrics.forget()
-	// There is one thing to reconcile, whatever object changed.
-	ring := reconcile.Request{NamespacedName: types.NamespacedName{Name: "ring"}}
-	wake := func(q queue) func() {
-		return func() {
+	return observe.Run(ctx, "ring", r, newBackoff[reconcile.Request](), r.Log, func(ctx context.Context, wake func()) {
+		changed := func() {
 			r.changed.Store(true)
-			q.Add(ring)
+			wake()
 		}
-	}
-	c, err := controller.NewUnmanaged("ring", controller.Options{
-		Reconciler: r, RateLimiter: newBackoff[reconcile.Request](), Logger: r.Log,
-		SkipNameValidation: new(true), // after the next election there is another controller of that name
+		observe.FollowControlPlane(ctx, api, r.Observer.Namespace, changed)
+		if r.QuorumGuard != nil && r.Observer.Mode == quorum.ModeFull {
+			r.QuorumGuard.follow(ctx, changed)
+		}
 	})
-	if err != nil {
-		return fmt.Errorf("set up the reconciler: %w", err)
-	}
-	sources := []source.Source{source.Func(r.watch(api, wake))}
-	if r.QuorumGuard != nil && r.Observer.Mode == quorum.ModeFull {
-		sources = append(sources, source.Func(r.QuorumGuard.watch(wake)))
-	}
-	for _, s := range sources {
-		if err := c.Watch(s); err != nil {
-			return fmt.Errorf("set up the reconciler: %w", err)
-		}
-	}
-	return c.Start(ctx)
 }
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// watch starts a round whenever a control-plane Machine or Node changes. Each label that makes one needs its own watch: a selector cannot
-// say "or".
-func (r *Reconciler) watch(api client.WithWatch, wake func(queue) func()) func(context.Context, queue) error {
-	return func(ctx context.Context, q queue) error {
-		changed := wake(q)
-		changed() // a first round at once
-		for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-			go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, client.InNamespace(r.Observer.Namespace), client.MatchingLabelsSelector{Selector: observe.ControlPlane(label)})
-		}
-		for _, label := range observe.NodeLabels() {
-			go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
-		}
-		return nil
-	}
-}
-
-// Reconcile runs one round, and further ones while one change of etcd's members follows another. It returns the errors of all:
-// controller-runtime logs and counts them, and tries again after longer and longer pauses.
+// Reconcile runs one round. controller-runtime logs and counts its errors, and tries again after longer and longer pauses.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.etcdWaitLasts(ctx) {
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
-	did, err := r.round(ctx, nil)
-	for did.heldLock != nil {
-		var more error
-		did, more = r.round(ctx, did.heldLock)
-		err = errors.Join(err, more)
-	}
+	again, err := r.round(ctx)
 	if err != nil && ctx.Err() == nil { // not while shutting down, when every call fails
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: did.again}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// round reads the cluster, decides and acts once. held is the membership lock if the round before kept it, else nil. With it the cluster
-// is read under the lock.
-func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
-	if held != nil {
-		defer func() {
-			if did.heldLock == nil {
-				r.unlock(ctx, held)
-			}
-		}()
-		within, release, err := held.Context(ctx)
-		if err != nil {
-			return outcome{again: requeueNow}, nil
-		}
-		defer release()
-		ctx = within
-	}
+// round reads the cluster, decides and acts once. It returns how long to wait for the next one.
+func (r *Reconciler) round(ctx context.Context) (again time.Duration, err error) {
 	s, err := r.readCluster(ctx)
 	if err != nil {
 		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 		if ctx.Err() == nil { // not while shutting down, when every call fails
 			err = errors.Join(err, r.unread(ctx, err))
 		}
-		return outcome{}, err
+		return 0, err
 	}
 	if news := r.changes.Update(s); r.Seen != nil {
 		r.Seen(s, news)
@@ -186,19 +131,19 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)
 	if errors.As(unrecorded, new(notYet)) {
-		return outcome{again: requeueNow}, nil
+		return requeueNow, nil
 	}
 	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
-	if wrote {
-		return outcome{again: requeueNow}, nil // plan again: a release may only be added to a ledger that has not changed since it was read
+	if wrote || errors.As(unkept, new(notYet)) {
+		return requeueNow, nil // plan again: a release may only be added to a ledger that has not changed since it was read
 	}
 	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
 	r.reportNotes(s, plan.Notes)
-	did, err = r.act(ctx, s, &plan, held)
+	did, err := r.act(ctx, s, &plan)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
-		return did, err // publish after the next round that makes no chained change
+		return did.again, err // publish after the next round that makes no chained change
 	}
 	if !s.Ring.Known {
 		err = errors.Join(err, fmt.Errorf("etcd could not be read: %s", s.Ring.Why))
@@ -207,15 +152,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	if unpublished == nil {
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
-	err = errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
-	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
-		// A promotion is next: take the lock now, so that the next round reads under it.
-		var busy error
-		if did.heldLock, busy = r.Etcd.Lock(ctx); busy != nil {
-			r.Log.V(1).Info("not yet", "reason", busy.Error())
-		}
-	}
-	return did, err
+	return did.again, errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
 }
 
 // unread reads only etcd, and reports that the rest of the cluster cannot be read: the API server may be down because etcd is, or
@@ -224,26 +161,34 @@ func (r *Reconciler) unread(ctx context.Context, why error) error {
 	within, cancel := context.WithTimeout(ctx, observe.EtcdTimeout)
 	s := &quorum.Snapshot{Mode: r.Observer.Mode, Ring: r.Etcd.Read(within), Now: r.Observer.Clock.Now(), Limits: r.Observer.Limits}
 	cancel()
-	plan := membership.Unreadable(s, errors.New(sentence(why)))
+	plan := membership.Unreadable(s, errors.New(quorum.Clip(why.Error(), mostWhy)))
 	r.Metrics.unread(s.Ring, plan.Notes)
 	return r.report(ctx, s, &plan)
 }
 
+// firstLook is how long etcd may take to answer after a start, before the conditions say that it does not answer.
+const firstLook = 5 * time.Second
+
 // report publishes the conditions on the ClusterOperator and for OLM.
 func (r *Reconciler) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+	if r.started.IsZero() {
+		r.started = s.Now
+	}
+	if r.answered = r.answered || s.Ring.Known; !r.answered && s.Now.Before(r.started.Add(firstLook)) {
+		return nil // what was published before stands
+	}
 	return errors.Join(r.ClusterOperator.report(ctx, s, p), r.OperatorCondition.report(ctx, s, p))
 }
 
-// outcome is the result of a round.
+// outcome is what became of a plan's actions.
 type outcome struct {
-	again    time.Duration // until the next round
-	tried    bool          // an action was tried
-	chained  bool          // a change of members usually follows what was done
-	heldLock *etcd.Held    // the membership lock, kept for the next round; nil without it
+	again   time.Duration // until the next round
+	tried   bool          // an action was tried
+	chained bool          // a change of members usually follows what was done
 }
 
 // act carries out a plan's actions. Those that fail are reported.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan) (did outcome, failed error) {
 	did.again = requeueIdle
 	if plan.InProgress {
 		did.again = requeueSoon
@@ -259,17 +204,12 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		if r.attempts.pausing(a.Describe(), s.Now) {
 			continue
 		}
-		locks := a.Locks(s)
-		if locks && did.heldLock != nil {
-			continue // the next round reads under the lock that is kept, and plans it again if it is still needed
-		}
-		var err error
 		did.tried = true
-		if locks {
-			did.heldLock, err = r.changeMembership(ctx, a, held)
-		} else {
-			err = r.apply(ctx, a, s)
+		act := r.apply
+		if a.Locks(s) {
+			act = r.applyLocked
 		}
+		err := act(ctx, a, s)
 		r.attempts.after(actionFailure(a, err), s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:

@@ -30,7 +30,6 @@ const (
 // RingView publishes the ring as Holdfast reads it in ConfigMap holdfast-ring, in both modes, for people who
 // have kubectl and cannot reach etcd. Nothing is decided by it. Set its exported fields.
 type RingView struct {
-	API       client.Reader // live: the object is in no cache
 	Client    client.Client
 	Namespace string // Holdfast's own
 	By        string // this process
@@ -75,7 +74,7 @@ func (v *RingView) write(ctx context.Context, s *quorum.Snapshot) error {
 	object, write := v.stands, "update"
 	if object == nil {
 		object = &corev1.ConfigMap{}
-		if err := v.API.Get(ctx, key, object); apierrors.IsNotFound(err) {
+		if err := v.Client.Get(ctx, key, object); apierrors.IsNotFound(err) {
 			object, write = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, "create"
 		} else if err != nil {
 			return fmt.Errorf("read ConfigMap %s: %w", key, err)

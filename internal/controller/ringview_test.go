@@ -24,7 +24,7 @@ func TestRingView(t *testing.T) {
 	api, err := client.NewWithWatch(env.Config, client.Options{})
 	must(t, err)
 	ctx := t.Context()
-	v := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/1"}
+	v := &RingView{Client: api, Namespace: "holdfast-system", By: "holdfast-0/1"}
 	failures := 0
 	tell := func(s *quorum.Snapshot) {
 		if v.report(ctx, s) != nil {
@@ -100,7 +100,7 @@ func TestRingView(t *testing.T) {
 	if got := ring(); got.Ring.Known || got.Ring.Why != "no answer in time" {
 		t.Errorf("told %+v", got.Ring)
 	}
-	restarted := &RingView{API: api, Client: api, Namespace: "holdfast-system", By: "holdfast-0/2"}
+	restarted := &RingView{Client: api, Namespace: "holdfast-system", By: "holdfast-0/2"}
 	must(t, restarted.report(ctx, look(func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "where is it?"} })))
 	if got := snapshotfile.RingEndpoints(held().Data); !slices.Equal(got, []string{"https://10.0.0.1:2379", "https://10.0.0.2:2379", "https://10.0.0.3:2379"}) {
 		t.Errorf("while etcd is away it is to be found at %q", got)

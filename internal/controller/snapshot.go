@@ -28,6 +28,9 @@ func (r *Reconciler) readCluster(ctx context.Context) (*quorum.Snapshot, error) 
 		driver string
 		lock   quorum.Lock
 	)
+	if r.Observer.Mode == quorum.ModeFull {
+		lock = r.lock // until it is read: a read that fails makes an old lock no new one
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		s, err = r.snapshot(ctx)
@@ -39,10 +42,12 @@ func (r *Reconciler) readCluster(ctx context.Context) (*quorum.Snapshot, error) 
 	})
 	if r.Observer.Mode == quorum.ModeFull {
 		group.Go(func() error {
-			var err error
-			if lock, err = r.Etcd.LockHolder(ctx); err != nil {
+			seen, err := r.Etcd.LockHolder(ctx)
+			if err != nil {
 				r.Log.V(1).Info("not known", "reason", err.Error()) // who wants the lock finds out
+				return nil
 			}
+			lock = seen
 			return nil
 		})
 	}

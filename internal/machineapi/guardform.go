@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -164,7 +165,7 @@ func GuardVersion(budget *policyv1.PodDisruptionBudget) string {
 	return fmt.Sprintf("%s/%d", budget.UID, budget.Generation)
 }
 
-// Guard is the quorum guard as it stands, but for whether the budget is intact; nil is one that does not exist.
+// Guard is the quorum guard as it stands; nil is a budget that does not exist.
 func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []corev1.Pod) quorum.Guard {
 	g := quorum.Guard{Managed: !f.Platform}
 	if budget == nil {
@@ -174,6 +175,9 @@ func (f QuorumGuardForm) Guard(budget *policyv1.PodDisruptionBudget, pods []core
 	}
 	if budget.Spec.MinAvailable != nil && budget.Spec.MinAvailable.Type == intstr.Int {
 		g.MinAvailable = new(budget.Spec.MinAvailable.IntValue())
+		want := budget.DeepCopy()
+		f.Budget(want, *g.MinAvailable)
+		g.Intact = g.Managed && equality.Semantic.DeepEqual(budget.Spec, want.Spec)
 	}
 	for i := range pods {
 		p := &pods[i]

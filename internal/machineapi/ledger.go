@@ -14,10 +14,9 @@ import (
 
 // The ConfigMaps in the Machine namespace that are Holdfast's own.
 const (
-	// RecordsName keeps which Machine hosted which listed member, so that the knowledge outlives the Machine. Only full mode
-	// writes it.
+	// RecordsName keeps which Machine hosted which listed member, so that the knowledge outlives the Machine.
 	RecordsName = "holdfast-members"
-	// LedgerName is the release ledger, in both modes.
+	// LedgerName is the release ledger.
 	LedgerName = "holdfast-releases"
 )
 

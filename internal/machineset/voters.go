@@ -10,8 +10,11 @@ func Want(s *quorum.Snapshot, set *Set) {
 
 // desired is how many voters the set wants of etcd now: an odd number up to replicas. It rises as learners come, and falls by one step at
 // a time. Where Machines are missing it is not below what etcd has, so that nothing leaves without a replacement; for that, a replacement
-// that is under way while the set grows waits until it has grown.
+// that is under way while the set grows waits until it has grown. While etcd cannot be read it is what the set wants in the end.
 func desired(s *quorum.Snapshot, set *Set) int {
+	if !s.Ring.Known {
+		return set.Replicas
+	}
 	voters, _ := s.Ring.Voters()
 	if voters > set.Replicas {
 		return max(set.Replicas, odd(voters-1))

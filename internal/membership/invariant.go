@@ -21,6 +21,11 @@ const (
 	InvariantDead            Invariant = "I11" // no voter is removed below desired unless etcd's leader calls it lost
 )
 
+// Invariants are all that are checked.
+var Invariants = [...]Invariant{
+	InvariantQuorum, InvariantHookedPromotion, InvariantRelease, InvariantVoterCount, InvariantLivePromotion, InvariantNoRegain, InvariantOneChange, InvariantTolerance, InvariantDead,
+}
+
 // Violation is an action that would break an invariant. It always means a bug in the planner.
 type Violation struct {
 	Invariant Invariant

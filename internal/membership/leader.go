@@ -34,7 +34,7 @@ func (p *planner) leaderLess(a, b *quorum.Member) bool {
 	case settled != p.connectedLongEnough(b.Since):
 		return settled
 	case settled:
-		return p.createdAt(a).After(p.createdAt(b))
+		return p.machineOf(a).CreatedAt.After(p.machineOf(b).CreatedAt)
 	}
 	return a.Since.Before(b.Since)
 }
@@ -42,11 +42,4 @@ func (p *planner) leaderLess(a, b *quorum.Member) bool {
 // connectedLongEnough reports whether a member that has been healthy since then is connected for long enough that etcd counts it.
 func (p *planner) connectedLongEnough(since time.Time) bool {
 	return !since.IsZero() && p.s.Now.Sub(since) >= p.s.Limits.SettledAfter
-}
-
-func (p *planner) createdAt(member *quorum.Member) time.Time {
-	if m := p.join.Host(member).Machine(); m != nil {
-		return m.CreatedAt
-	}
-	return time.Time{}
 }

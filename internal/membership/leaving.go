@@ -2,7 +2,6 @@ package membership
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -55,15 +54,11 @@ func (p *planner) neededFor(m *quorum.Member) string {
 
 // zone is the failure domain of a member, "" if it is not known.
 func (p *planner) zone(member *quorum.Member) string {
-	if m := p.join.Host(member).Machine(); m != nil {
-		if m.Zone != "" {
-			return m.Zone
-		}
-		if n := p.join.Node(m); n != nil {
-			return n.Zone
-		}
+	m := p.machineOf(member)
+	if n := p.join.Node(m); n != nil {
+		return cmp.Or(m.Zone, n.Zone)
 	}
-	return ""
+	return m.Zone
 }
 
 // votersInZone is the number of voters in a member's failure domain.
@@ -75,11 +70,4 @@ func (p *planner) votersInZone(member *quorum.Member) int {
 		}
 	}
 	return n
-}
-
-func (p *planner) deletedAt(member *quorum.Member) time.Time {
-	if m := p.join.Host(member).Machine(); m != nil {
-		return m.DeletedAt
-	}
-	return time.Time{} // gone already: the longest
 }

@@ -69,21 +69,21 @@ func (p *planner) observe() {
 			// A warm learner that waits for a seat is at rest.
 			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
 			if member.Started() && member.Healthy && !p.s.CaughtUp(member) {
-				p.note(ReasonLearnerBehind, p.machineOf(member), "learner %s is %s", member, p.behind(member))
+				p.note(ReasonLearnerBehind, p.machineOf(member).Name, "learner %s is %s", member, p.behind(member))
 			}
 			if why := cmp.Or(p.leftByOperator(member, host), p.notRemoved(member)); why != "" {
-				p.note(ReasonLearnerOrphaned, p.machineOf(member), "learner %s stays, and etcd takes no other beside it%s", member, why)
+				p.note(ReasonLearnerOrphaned, p.machineOf(member).Name, "learner %s stays, and etcd takes no other beside it%s", member, why)
 			}
 			if m := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && m != nil && !m.Deleting() {
-				p.note(ReasonLearnerStuck, p.machineOf(member), "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
-					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(member))
+				p.note(ReasonLearnerStuck, p.machineOf(member).Name, "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
+					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(member).Name)
 			}
 		}
 		if why := p.join.ListedTwice(member); why != "" && !slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Message == why }) {
-			p.note(ReasonMemberListedTwice, p.machineOf(member), "%s", why)
+			p.note(ReasonMemberListedTwice, p.machineOf(member).Name, "%s", why)
 		}
 		if at, has := p.moved(member); has != "" {
-			p.note(ReasonMemberAddressChanged, p.machineOf(member), "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member), has, p.afterMove(member))
+			p.note(ReasonMemberAddressChanged, p.machineOf(member).Name, "etcd %s is listed at %s, but its Machine %s is at %s: %s", member, at, p.machineOf(member).Name, has, p.afterMove(member))
 		}
 		if why := p.neededFor(member); host.Bootstrap && why != "" && p.join.Serving(member, 0) >= p.s.Desired {
 			p.note(ReasonBootstrapMemberWaits, "", "the installer's bootstrap member %s stays until the installation is over: %s", member, why)
@@ -344,12 +344,12 @@ func (p *planner) ownerless(member *quorum.Member) string {
 	return "; if it is nobody's: " + p.s.Ring.RemoveCommand(member)
 }
 
-// machineOf is the name of the Machine that hosts a member, "" if that is not known.
-func (p *planner) machineOf(member *quorum.Member) string {
+// machineOf is the Machine that hosts a member, the zero Machine if that is not known.
+func (p *planner) machineOf(member *quorum.Member) *quorum.Machine {
 	if m := p.join.Host(member).Machine(); m != nil {
-		return m.Name
+		return m
 	}
-	return ""
+	return &quorum.Machine{}
 }
 
 // behind says how far a learner is behind, and for how long at its pace.

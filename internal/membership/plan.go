@@ -64,7 +64,7 @@ func (p *planner) decide() {
 	switch {
 	case !s.Ring.Known || wrong != nil:
 		if s.Ring.Known {
-			p.note(ReasonVoterListedAsLearner, p.machineOf(wrong), "no member is changed and no Machine is released: %s", wrong.MislistedWhy())
+			p.note(ReasonVoterListedAsLearner, p.machineOf(wrong).Name, "no member is changed and no Machine is released: %s", wrong.MislistedWhy())
 		} else {
 			p.note(ReasonEtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.RingWhy())
 		}

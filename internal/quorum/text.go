@@ -3,6 +3,7 @@ package quorum
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // NVoters is a number of voters, for people: "1 voter", "3 voters".
@@ -13,9 +14,15 @@ func NVoters(n int) string {
 	return fmt.Sprintf("%d voters", n)
 }
 
-// Clip makes a text one line of at most so many bytes and an ellipsis.
+// Clip makes a text one printable line of at most so many bytes and an ellipsis: others may have written parts of it.
 func Clip(text string, most int) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= most {
 		return text
 	}

@@ -8,21 +8,15 @@ import (
 
 	"github.com/go-logr/logr"
 	machinev1 "github.com/openshift/api/machine/v1"
-	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // How soon to look again. Changes of the set, its Machines and its Nodes wake the controller besides, and what the reconciler sees of etcd.
@@ -56,32 +50,14 @@ type Controller struct {
 // Run runs rounds until the context ends. Only the elected replica calls it. api is without a cache.
 func (c *Controller) Run(ctx context.Context, api client.WithWatch) error {
 	defer c.Metrics.forget()
-	set := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Observer.Namespace, Name: cpms.Name}}
-	runner, err := controller.NewUnmanaged("controlplanemachineset", controller.Options{
-		Reconciler: c, Logger: c.Log,
-		RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost),
-		SkipNameValidation: new(true), // another term has another controller of that name
-	})
-	if err != nil {
-		return fmt.Errorf("set up the set's controller: %w", err)
-	}
-	if err := runner.Watch(source.Func(func(ctx context.Context, q queue) error { c.watch(ctx, api, func() { q.Add(set) }); return nil })); err != nil {
-		return fmt.Errorf("set up the set's controller: %w", err)
-	}
-	return runner.Start(ctx)
+	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost)
+	return observe.Run(ctx, "controlplanemachineset", c, backoff, c.Log, func(ctx context.Context, changed func()) { c.watch(ctx, api, changed) })
 }
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// watch reports what may change the plan, until the context ends, and once at the start.
+// watch reports what may change the plan, until the context ends.
 func (c *Controller) watch(ctx context.Context, api client.WithWatch, changed func()) {
-	changed()
-	here := client.InNamespace(c.Observer.Namespace)
-	go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, here)
-	go observe.Follow(ctx, api, machinev1beta1.GroupVersion.WithKind("MachineList"), changed, here, client.MatchingLabelsSelector{Selector: observe.ControlPlane(quorum.RoleLabel)})
-	for _, label := range observe.NodeLabels() {
-		go observe.Follow(ctx, api, corev1.SchemeGroupVersion.WithKind("NodeList"), changed, client.HasLabels{label})
-	}
+	go observe.Follow(ctx, api, machinev1.GroupVersion.WithKind("ControlPlaneMachineSetList"), changed, client.InNamespace(c.Observer.Namespace))
+	observe.FollowControlPlane(ctx, api, c.Observer.Namespace, changed)
 	go func() {
 		for {
 			select {

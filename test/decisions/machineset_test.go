@@ -417,3 +417,12 @@ func (w *world) violatesSet(a machineset.Action) string {
 	}
 	return ""
 }
+
+// TestWantedWithoutEtcd: while etcd cannot be read a set wants its replicas. An alert compares that with the members that were seen last.
+func TestWantedWithoutEtcd(t *testing.T) {
+	s := &q.Snapshot{Ring: q.Ring{Why: "no answer"}}
+	machineset.Want(s, &machineset.Set{Replicas: 3})
+	if s.Desired != 3 {
+		t.Errorf("%d voters are wanted", s.Desired)
+	}
+}
