@@ -91,7 +91,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"phase"}),
 		state: newGauges(),
 	}
-	for _, invariant := range membership.Invariants {
+	for _, invariant := range membership.Invariants() {
 		m.refused.WithLabelValues(string(invariant)) // an alert on a counter that is not there yet misses its first step
 	}
 	registry.MustRegister(m)

@@ -22,8 +22,10 @@ const (
 )
 
 // Invariants are all that are checked.
-var Invariants = [...]Invariant{
-	InvariantQuorum, InvariantHookedPromotion, InvariantRelease, InvariantVoterCount, InvariantLivePromotion, InvariantNoRegain, InvariantOneChange, InvariantTolerance, InvariantDead,
+func Invariants() []Invariant {
+	return []Invariant{
+		InvariantQuorum, InvariantHookedPromotion, InvariantRelease, InvariantVoterCount, InvariantLivePromotion, InvariantNoRegain, InvariantOneChange, InvariantTolerance, InvariantDead,
+	}
 }
 
 // Violation is an action that would break an invariant. It always means a bug in the planner.
