@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
 // drain is the time between the signal to stop and the stop. API servers go on using the connections that they
@@ -25,7 +27,7 @@ func (d *drain) bind(f *pflag.FlagSet) {
 
 func (d *drain) check() error {
 	if d.delay < 0 || d.delay > time.Minute {
-		return usage("--shutdown-delay is %v; it is from 0 to 1m", d.delay)
+		return cli.Usage("--shutdown-delay is %v; it is from 0 to 1m", d.delay)
 	}
 	return nil
 }

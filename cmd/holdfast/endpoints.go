@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
@@ -41,7 +42,7 @@ func discover(ctx context.Context, api client.Reader) ([]string, error) {
 		return nil, fmt.Errorf("%w; or set --endpoints", err)
 	}
 	if len(urls) == 0 {
-		return nil, usage("no control-plane Node has an address at which etcd could be found; set --endpoints")
+		return nil, cli.Usage("no control-plane Node has an address at which etcd could be found; set --endpoints")
 	}
 	return urls, nil
 }

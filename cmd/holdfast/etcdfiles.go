@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdcert"
 )
 
@@ -40,14 +41,14 @@ func (e *etcdFiles) check() (err error) {
 		return cmp.Or(
 			wrong(e.caConfigMap != "", "--etcd-ca-configmap goes with --etcd-secret, which is missing"),
 			wrong(e.changed("etcd-cert-dir"), "--etcd-cert-dir goes with --etcd-secret, which is missing"),
-			readable("cacert", e.caCert), readable("cert", e.cert), readable("key", e.key),
+			cli.Readable("cacert", e.caCert), cli.Readable("cert", e.cert), cli.Readable("key", e.key),
 		)
 	}
 	if e.caCert != "" || e.cert != "" || e.key != "" {
-		return usage("--etcd-secret comes instead of --cacert, --cert and --key: give one or the other")
+		return cli.Usage("--etcd-secret comes instead of --cacert, --cert and --key: give one or the other")
 	}
 	if e.source, err = etcdcert.Parse(e.secret, e.caConfigMap, e.dir); err != nil {
-		return usage("--etcd-secret, --etcd-ca-configmap: %v", err)
+		return cli.Usage("--etcd-secret, --etcd-ca-configmap: %v", err)
 	}
 	return nil
 }

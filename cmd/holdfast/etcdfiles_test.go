@@ -22,7 +22,7 @@ func TestEtcdSecretFlags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"run", "--endpoints=https://127.0.0.1:2379", "--kubeconfig=" + kubeconfig}, c.args...)
-			status, _, stderr := cli(t, args...)
+			status, _, stderr := typed(t, args...)
 			if status != 2 {
 				t.Errorf("status %d", status)
 			}

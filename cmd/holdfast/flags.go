@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/etcdflags"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -73,7 +73,7 @@ func (p *policy) check() error {
 	if problems := validation.IsDNS1123Label(p.namespace); len(problems) > 0 {
 		return cmp.Or(
 			wrong(p.namespace == "", "--machine-namespace is empty"),
-			usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0]),
+			cli.Usage("--machine-namespace %q is not the name of a namespace: %s", p.namespace, problems[0]),
 		)
 	}
 	patterns := map[string]bool{"automation-users": true, "escape-hatch-users": true} // these may be empty, too
@@ -87,7 +87,7 @@ func (p *policy) check() error {
 			}
 		}
 		if len(*names) == 0 && !patterns[flag] {
-			return usage("--%s is empty; without the flag the defaults apply", flag)
+			return cli.Usage("--%s is empty; without the flag the defaults apply", flag)
 		}
 	}
 	return p.checkReach()
@@ -108,12 +108,12 @@ func (p *policy) checkReach() error {
 	named := slices.ContainsFunc(p.identities.EscapeHatch, func(e string) bool { return !slices.Contains(admission.DefaultIdentities("").EscapeHatch, e) })
 	for _, entry := range p.identities.Automation {
 		if ids := (admission.Identities{Automation: []string{entry}}); ids.Classify(somebody) != admission.ClassPerson && !named {
-			return usage("--automation-users %q matches everybody: name those who may release a Machine by hand in --escape-hatch-users", entry)
+			return cli.Usage("--automation-users %q matches everybody: name those who may release a Machine by hand in --escape-hatch-users", entry)
 		}
 	}
 	for _, entry := range p.identities.EscapeHatch {
 		if ids := (admission.Identities{EscapeHatch: []string{entry}}); ids.Classify(account) != admission.ClassAutomation {
-			return usage("--escape-hatch-users %q matches every service account: any tool could release a Machine", entry)
+			return cli.Usage("--escape-hatch-users %q matches every service account: any tool could release a Machine", entry)
 		}
 	}
 	return nil
@@ -127,19 +127,5 @@ func parseMode(value string) (quorum.Mode, error) {
 	case "full":
 		return quorum.ModeFull, nil
 	}
-	return 0, usage("--mode is %q; it is guard (enforce and report, never change etcd's members) or full (also drive membership)", value)
-}
-
-// checkEndpoints wants https URLs with a host.
-func checkEndpoints(endpoints []string) error { return typed(etcdflags.CheckEndpoints(endpoints)) }
-
-// readable wants a flag's file to be there and open.
-func readable(flag, path string) error { return typed(etcdflags.Readable(flag, path)) }
-
-// typed is an error about the command line.
-func typed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return usageError{err}
+	return 0, cli.Usage("--mode is %q; it is guard (enforce and report, never change etcd's members) or full (also drive membership)", value)
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/hostfiles"
 	"github.com/holdfast-dev/holdfast/internal/observe"
@@ -41,13 +42,13 @@ file on the host as it is. etcd reads a renewed certificate by itself, and a CA 
 CA that the host does not trust is not written, and no CA is taken off.
 deploy/examples/etcd-host has everything around this.`,
 		Example: `  holdfast host-files --node master-3 --directory /etc/etcd`,
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if problems := validation.IsDNS1123Subdomain(node); len(problems) > 0 {
-				return usage("--node is %q; it is the name of this host's Node", node)
+				return cli.Usage("--node is %q; it is the name of this host's Node", node)
 			}
 			if directory == "" || namespace == "" {
-				return usage("--directory and --etcd-namespace must not be empty")
+				return cli.Usage("--directory and --etcd-namespace must not be empty")
 			}
 			h := hostFiles{node: node, namespace: namespace, directory: directory, out: cmd.OutOrStdout()}
 			return h.run(cmd.Context(), kubeconfig)
@@ -71,7 +72,7 @@ type hostFiles struct {
 func (h *hostFiles) run(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
+		return cli.Usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	objects, err := cache.New(config, cache.Options{
 		DefaultNamespaces: map[string]cache.Config{h.namespace: {}},

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// cli runs the command line as a person would.
-func cli(t *testing.T, args ...string) (status int, stdout, stderr string) {
+// typed runs the command line as a person would.
+func typed(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	status = execute(t.Context(), args, &out, &errs)
@@ -77,7 +77,7 @@ func TestBadCommandLines(t *testing.T) {
 		"manifests without CA":    {[]string{"manifests", "--webhook-url=https://a", "--webhook-ca-file=/nowhere"}, []string{"--webhook-ca-file", "/nowhere"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, stdout, stderr := cli(t, c.args...)
+			status, stdout, stderr := typed(t, c.args...)
 			if status != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "holdfast: ") {
 				t.Errorf("status %d, want 2 and one line on stderr; stdout %q, stderr %q", status, stdout, stderr)
 			}
@@ -107,7 +107,7 @@ func TestHelpTeaches(t *testing.T) {
 		{[]string{"manifests", "--help"}, []string{"--webhook-url", "kubectl apply"}},
 		{[]string{"version"}, []string{"holdfast "}},
 	} {
-		status, stdout, stderr := cli(t, c.args...)
+		status, stdout, stderr := typed(t, c.args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%q: status %d, stderr %q", c.args, status, stderr)
 		}

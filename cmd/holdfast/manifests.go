@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 )
 
@@ -25,7 +26,7 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 		Example: `  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -
   holdfast manifests --webhook-service holdfast-system/holdfast-webhook \
     --registration-annotations service.beta.openshift.io/inject-cabundle=true | kubectl apply -f -`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(p.check(), p.enforces(o.EtcdNamespace != "")); err != nil {
 				return err
@@ -36,14 +37,14 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 			}
 			switch {
 			case len(r.annotations) > 0 && r.caFile != "":
-				return usage("--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either in the file or another operator's to fill in")
+				return cli.Usage("--webhook-ca-file and --registration-annotations are both set; the registrations' caBundle is either in the file or another operator's to fill in")
 			case len(r.annotations) == 0:
-				if err := readable("webhook-ca-file", r.caFile); err != nil {
+				if err := cli.Readable("webhook-ca-file", r.caFile); err != nil {
 					return err
 				}
 				bundle, err := os.ReadFile(r.caFile)
 				if err != nil {
-					return usage("--webhook-ca-file: %v", err)
+					return cli.Usage("--webhook-ca-file: %v", err)
 				}
 				o.CABundle = bundle
 			}

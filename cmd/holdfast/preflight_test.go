@@ -54,7 +54,7 @@ func TestPreflight(t *testing.T) {
 	}
 	endpoints := "https://127.0.0.1:1"
 	run := func(more ...string) (int, string) {
-		status, _, stderr := cli(t, append([]string{
+		status, _, stderr := typed(t, append([]string{
 			"run", "--kubeconfig=" + kubeconfig, "--endpoints=" + endpoints, "--cacert=" + cacert, "--cert=" + cert, "--key=" + key,
 			"--webhook-cert-dir=" + filepath.Dir(cert), "--metrics-bind-address=0", "--health-probe-bind-address=0",
 		}, more...)...)

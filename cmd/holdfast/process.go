@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/controller"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
@@ -80,7 +80,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	}
 	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
 	if p.records, err = audit.New(p.flags.audit); err != nil {
-		return usageError{err}
+		return cli.Usage("%w", err)
 	}
 	defer func() {
 		// The webhooks have answered their last request by now.
@@ -101,7 +101,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	}
 	ctx, stop := p.flags.drain.context(ctx)
 	defer stop()
-	p.log.Info("starting", "version", version(), "mode", p.flags.mode, "enforcement", p.flags.enforcement.String(), "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
+	p.log.Info("starting", "version", cli.Build("holdfast"), "mode", p.flags.mode, "enforcement", p.flags.enforcement.String(), "namespace", p.flags.namespace, "endpoints", p.flags.endpoints)
 	if err := p.mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
@@ -262,7 +262,7 @@ func (o *runOptions) manager(config *rest.Config, types *runtime.Scheme) (ctrl.M
 // conditions are published on a ClusterOperator, which lists what an administrator would look at next.
 func (p *process) conditions() *controller.ClusterOperator {
 	return &controller.ClusterOperator{
-		Name: p.flags.clusterOperator, Version: buildVersion(), Client: p.api, Log: p.log.WithName("conditions"),
+		Name: p.flags.clusterOperator, Version: cli.Version(), Client: p.api, Log: p.log.WithName("conditions"),
 		Related: []configv1.ObjectReference{
 			{Resource: "namespaces", Name: p.flags.electNamespace},
 			{Resource: "namespaces", Name: p.flags.etcdNamespace},
@@ -272,14 +272,6 @@ func (p *process) conditions() *controller.ClusterOperator {
 			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: registrations.MachinePolicy},
 		},
 	}
-}
-
-// buildVersion is the version that this was built as, "" if that is not known.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return ""
 }
 
 // uncached is a client that reads and watches past the manager's cache, which would keep what is not guarded.

@@ -32,7 +32,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -75,7 +77,7 @@ and leaves the members alone should that operator come back.`,
     --endpoints https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
     --cacert ca.crt --cert client.crt --key client.key --webhook-cert-dir /etc/holdfast/tls \
     --quorum-guard-image holdfast`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
@@ -115,6 +117,9 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := o.audit.Validate(); err != nil {
+		return 0, cli.Usage("%w", err)
+	}
 	err = cmp.Or(
 		wrong(o.desired < 0, "--desired-replicas is %d; it is a number of etcd voters, such as 3 or 5, or 0", o.desired),
 		wrong(o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated,
@@ -125,7 +130,6 @@ func (o *runOptions) check() (quorum.Mode, error) {
 			"--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name"),
 		wrong(mode == quorum.ModeFull && o.guard && o.guardImage == "",
 			"full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum"),
-		typed(o.audit.Validate()),
 		o.policy.check(),
 		o.enforces(mode == quorum.ModeFull),
 		o.etcdFiles.check(),
@@ -133,10 +137,10 @@ func (o *runOptions) check() (quorum.Mode, error) {
 		o.drain.check(),
 	)
 	if err == nil && len(o.endpoints) > 0 {
-		err = checkEndpoints(o.endpoints)
+		err = etcdflags.CheckEndpoints(o.endpoints)
 	}
 	if err == nil && o.kubeconfig != "" {
-		err = readable("kubeconfig", o.kubeconfig)
+		err = cli.Readable("kubeconfig", o.kubeconfig)
 	}
 	return mode, err
 }
@@ -159,7 +163,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
-		return usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
+		return cli.Usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
 	p := &process{flags: o, mode: mode, log: log}
@@ -194,7 +198,7 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 		}
 		ring, err = etcd.New(etcd.Config{Endpoints: o.endpoints, CACert: o.etcdFiles.caCert, Cert: o.etcdFiles.cert, Key: o.etcdFiles.key, Identity: identity(), Limits: o.limits.MaxLearners > 1, Logger: log.WithName("etcd")})
 		if err != nil {
-			return usageError{err}
+			return cli.Usage("%w", err)
 		}
 		if err := o.preflight(ctx, direct, mode); err != nil {
 			ring.Close()
@@ -240,7 +244,7 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 		return fmt.Errorf("ask the API server who this is: %w", err)
 	}
 	if me := who.Status.UserInfo.Username; !slices.Contains(o.identities.Custodians, me) {
-		return usage("this process is %s to the API server, which is not among --custodians %q: its own releases would be put back", me, o.identities.Custodians)
+		return cli.Usage("this process is %s to the API server, which is not among --custodians %q: its own releases would be put back", me, o.identities.Custodians)
 	}
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
@@ -256,5 +260,5 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	if err != nil || sign == "" {
 		return err
 	}
-	return usage("cluster-etcd-operator is here (%s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", sign)
+	return cli.Usage("cluster-etcd-operator is here (%s) and changes etcd's members itself: use --mode guard beside it, or --allow-cluster-etcd-operator if you are sure", sign)
 }

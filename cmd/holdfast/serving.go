@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/internal/webhookserver"
@@ -48,22 +49,22 @@ func (r *registrationFlags) given() bool { return r.service != "" || r.url != ""
 func (r *registrationFlags) place(o *registrations.Options) error {
 	switch {
 	case r.service != "" && r.url != "":
-		return usage("--webhook-service and --webhook-url are both set; API servers find the webhooks at one of them")
+		return cli.Usage("--webhook-service and --webhook-url are both set; API servers find the webhooks at one of them")
 	case r.service != "":
 		service, err := registrations.ParseService(r.service)
 		if err != nil {
-			return usage("--webhook-service: %v; it is a Service such as holdfast-system/holdfast-webhook", err)
+			return cli.Usage("--webhook-service: %v; it is a Service such as holdfast-system/holdfast-webhook", err)
 		}
 		o.Service = service
 	default:
 		if u, err := url.Parse(r.url); err != nil || u.Scheme != "https" || u.Hostname() == "" {
-			return usage("--webhook-url is %q; it is an https URL that the API server reaches, such as https://10.0.0.9:9443", r.url)
+			return cli.Usage("--webhook-url is %q; it is an https URL that the API server reaches, such as https://10.0.0.9:9443", r.url)
 		}
 		o.URL = r.url
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.annotations)) {
 		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
-			return usage("--registration-annotations: %q is no key of an annotation: %s", key, problems[0])
+			return cli.Usage("--registration-annotations: %q is no key of an annotation: %s", key, problems[0])
 		}
 	}
 	return nil
@@ -118,7 +119,7 @@ func (w *webhookFlags) check() error {
 	}
 	if err == nil && w.clientCA != "" {
 		if _, unread := pool(w.clientCA); unread != nil {
-			err = usage("--webhook-client-ca-file: %v", unread)
+			err = cli.Usage("--webhook-client-ca-file: %v", unread)
 		}
 	}
 	if err != nil {
@@ -129,8 +130,8 @@ func (w *webhookFlags) check() error {
 		err = cmp.Or(
 			wrong(w.changed("webhook-ca-secret"),
 				"--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file"),
-			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.crt")),
-			readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.key")),
+			cli.Readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.crt")),
+			cli.Readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.key")),
 			wrong(!w.given() && w.caFile != "", "--webhook-ca-file"+forRegistrations),
 			wrong(!w.given() && injected, "--registration-annotations"+forRegistrations),
 			wrong(w.caFile != "" && injected,
@@ -145,7 +146,7 @@ func (w *webhookFlags) check() error {
 				"--webhook-cert-source is self-signed, which has no files: leave out --webhook-cert-dir, or set --webhook-cert-source=files"),
 		)
 	default:
-		return usage("--webhook-cert-source is %q; it is files or self-signed", w.source)
+		return cli.Usage("--webhook-cert-source is %q; it is files or self-signed", w.source)
 	}
 	if err != nil || !w.given() || injected {
 		return err
@@ -154,7 +155,7 @@ func (w *webhookFlags) check() error {
 	return cmp.Or(
 		wrong(w.caFile == "" && !exists(w.files),
 			"the registrations need the CA of the webhooks' certificate: set --webhook-ca-file (there is no %s), --registration-annotations where another operator fills it in, or --webhook-cert-source=self-signed", w.files),
-		readable("webhook-ca-file", w.files),
+		cli.Readable("webhook-ca-file", w.files),
 	)
 }
 
@@ -169,7 +170,7 @@ func (w *webhookFlags) secretNames() error {
 	} {
 		namespace, name, ok := strings.Cut(s.text, "/")
 		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return usage("--%s is %q; it is a Secret NAMESPACE/NAME such as %s", s.flag, s.text, s.usual)
+			return cli.Usage("--%s is %q; it is a Secret NAMESPACE/NAME such as %s", s.flag, s.text, s.usual)
 		}
 		*s.into = client.ObjectKey{Namespace: namespace, Name: name}
 	}
@@ -272,7 +273,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 			Source: source, Trust: trust, Clock: time, Log: certLog,
 		}
 	} else if certificates, err = registrations.NewFiles(w.certDir, w.files, source, trust, certLog); err != nil {
-		return nil, usageError{err}
+		return nil, cli.Usage("%w", err)
 	}
 	for _, r := range append(runnable, source, certificates) {
 		if err := p.mgr.Add(r); err != nil {

@@ -74,7 +74,7 @@ func TestServingFlags(t *testing.T) {
 		"manifests with two CAs":       {manifests, []string{service, inject, "--webhook-ca-file=" + pem}, []string{"--webhook-ca-file", "--registration-annotations"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, _, stderr := cli(t, append(slices.Clone(c.command), c.args...)...)
+			status, _, stderr := typed(t, append(slices.Clone(c.command), c.args...)...)
 			if status != 2 || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("status %d, want 2 and one line: %q", status, stderr)
 			}
@@ -90,13 +90,13 @@ func TestServingFlags(t *testing.T) {
 // TestManifestsForAService: what is printed says where and whom to trust.
 func TestManifestsForAService(t *testing.T) {
 	ca := file(t, "ca.crt", "a CA")
-	status, stdout, stderr := cli(t, "manifests", "--webhook-service=there/it-is:8443", "--webhook-ca-file="+ca)
+	status, stdout, stderr := typed(t, "manifests", "--webhook-service=there/it-is:8443", "--webhook-ca-file="+ca)
 	for _, want := range []string{"namespace: there", "name: it-is", "port: 8443", "caBundle: YSBDQQ==", "failurePolicy: Fail"} {
 		if status != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("status %d, %q; not there: %q", status, stderr, want)
 		}
 	}
-	status, stdout, stderr = cli(t, "manifests", "--webhook-service=there/it-is", "--registration-annotations=cert-manager.io/inject-ca-from=there/cert")
+	status, stdout, stderr = typed(t, "manifests", "--webhook-service=there/it-is", "--registration-annotations=cert-manager.io/inject-ca-from=there/cert")
 	if status != 0 || strings.Count(stdout, "cert-manager.io/inject-ca-from: there/cert") != 2 || strings.Contains(stdout, "caBundle") || !strings.Contains(stdout, "port: 443") {
 		t.Errorf("status %d, %q:\n%s", status, stderr, stdout)
 	}

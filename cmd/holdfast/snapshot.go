@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/verify"
 )
 
@@ -36,7 +37,7 @@ The file is a snapshot like that of "etcdctl snapshot save". Restore from it wit
 --initial-cluster-token, which gives the new ring an ID of its own.`,
 		Example: `  holdfast snapshot --data-dir /var/lib/etcd/data --dry-run
   holdfast snapshot --data-dir /var/lib/etcd/data --out /var/lib/etcd/snapshot.db`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(
 				wrong(s.DataDir == "", "--data-dir is missing"),

@@ -12,6 +12,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
 // startRetry is how soon the API server is asked again at the start.
@@ -41,7 +43,7 @@ func (s *startup) await(ctx context.Context, prepare func(context.Context) error
 		switch {
 		case ctx.Err() != nil:
 			return false, ctx.Err()
-		case err == nil, errors.As(err, new(usageError)), meta.IsNoMatchError(err):
+		case err == nil, errors.As(err, new(cli.UsageError)), meta.IsNoMatchError(err):
 			return true, err
 		}
 		s.waitsFor(err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
 // TestStartup: while the API server does not tell what is needed, the process is alive and not ready, and says why;
@@ -64,8 +66,8 @@ func TestStartup(t *testing.T) {
 	}
 
 	asked = 0
-	err = s.await(t.Context(), func(context.Context) error { asked++; return usage("not here") })
-	if !errors.As(err, new(usageError)) || asked != 1 {
+	err = s.await(t.Context(), func(context.Context) error { asked++; return cli.Usage("not here") })
+	if !errors.As(err, new(cli.UsageError)) || asked != 1 {
 		t.Errorf("what is final: asked %d times: %v", asked, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

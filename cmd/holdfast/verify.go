@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/holdfast-dev/holdfast/internal/etcd"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/verify"
@@ -40,12 +40,6 @@ The connection to etcd is described as to etcdctl, by flags or by its variables 
 	}
 	cmd.AddCommand(verifyMembershipCommand(), verifyStorageCommand(), verifyHealthCommand())
 	return cmd
-}
-
-// open connects to etcd as the flags say.
-func open(at *etcdflags.Flags) (*etcd.Client, error) {
-	client, err := at.Open()
-	return client, typed(err)
 }
 
 // membershipFlags are those of verify membership.
@@ -152,9 +146,9 @@ func (o *membershipFlags) run(cmd *cobra.Command) (hostenv.Environment, error) {
 	if o.file == "" {
 		var err error
 		if check.Environment, err = hostenv.FromVariables(func(name string) string { return *o.environment[name] }); err != nil {
-			return check.Environment, usageError{err}
+			return check.Environment, cli.Usage("%w", err)
 		}
-		client, err := open(&o.etcd)
+		client, err := o.etcd.Open()
 		if err != nil {
 			return check.Environment, err
 		}
@@ -182,7 +176,7 @@ func become(command []string, e hostenv.Environment) error {
 // check finds what is wrong with the flags.
 func (o *membershipFlags) check() error {
 	if u, err := url.Parse(o.peer); err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.Scheme != "https" {
-		return usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", o.peer)
+		return cli.Usage("--peer-url is %q; it is this host's peer URL, such as https://10.0.0.1:2380", o.peer)
 	}
 	if err := cmp.Or(
 		wrong(o.data == "", "--data-dir is missing"),
@@ -198,7 +192,7 @@ func (o *membershipFlags) check() error {
 	); err != nil || !o.given {
 		return err
 	}
-	return checkEndpoints(o.etcd.Endpoints)
+	return etcdflags.CheckEndpoints(o.etcd.Endpoints)
 }
 
 // endpoints are where the etcd of an environment file is asked: at its members, unless the command line names endpoints. Variables do not
@@ -245,7 +239,7 @@ etcd's quota, and how long small writes take to last (fsync), measured by 200 wr
 file that is gone afterwards, for at most 5 s. A p99 above 10 ms is warned about, and fails the check
 only with --max-fsync. Where a member has data already, whatever is wrong is only warned about.`,
 		Example: `  holdfast verify storage --data-dir /var/lib/etcd/data --max-fsync 20ms`,
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(
 				wrong(check.DataDir == "", "--data-dir is missing"),
@@ -275,16 +269,16 @@ func verifyHealthCommand() *cobra.Command {
 linearizable read. A linearizable read takes a quorum, so a member that lost the others fails the
 check, although it would still answer reads from its own data. A learner fails it: it does not vote.`,
 		Example: `  holdfast verify health --endpoint https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key`,
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "https" || strings.Contains(endpoint, ",") {
-				return usage("--endpoint is %q; it is the client URL of this host's member, such as https://10.0.0.1:2379", endpoint)
+				return cli.Usage("--endpoint is %q; it is the client URL of this host's member, such as https://10.0.0.1:2379", endpoint)
 			}
 			if timeout <= 0 {
-				return usage("--timeout must be longer than 0")
+				return cli.Usage("--timeout must be longer than 0")
 			}
 			at.Endpoints = []string{endpoint}
-			client, err := open(&at)
+			client, err := at.Open()
 			if err != nil {
 				return err
 			}

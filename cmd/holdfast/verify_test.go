@@ -45,7 +45,7 @@ func TestVerifyBadCommandLines(t *testing.T) {
 		"storage: fsync":        {[]string{"verify", "storage", "--data-dir=/", "--max-fsync=-1s"}, []string{"--max-fsync"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, stdout, stderr := cli(t, c.args...)
+			status, stdout, stderr := typed(t, c.args...)
 			if status != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "holdfast: ") {
 				t.Errorf("status %d, want 2 and one line on stderr; stdout %q, stderr %q", status, stdout, stderr)
 			}
@@ -69,11 +69,11 @@ func TestVerifyEnvironment(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	// All is understood but the certificate, which is none.
-	if status, _, stderr := cli(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, pem+" holds no PEM certificate") {
+	if status, _, stderr := typed(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, pem+" holds no PEM certificate") {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
 	t.Setenv("ETCD_INITIAL_CLUSTER_STATE", "old")
-	if status, _, stderr := cli(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, `ETCD_INITIAL_CLUSTER_STATE is "old"`) {
+	if status, _, stderr := typed(t, "verify", "membership"); status != 2 || !strings.Contains(stderr, `ETCD_INITIAL_CLUSTER_STATE is "old"`) {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
 }
@@ -83,11 +83,11 @@ func TestVerifyStorage(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	status, stdout, stderr := cli(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=1024")
+	status, stdout, stderr := typed(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=1024")
 	if status != 0 || stderr != "" || !strings.Contains(stdout, "fsync ") {
 		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
-	status, _, stderr = cli(t, "verify", "storage", "--data-dir="+dir, "--max-fsync=1ns")
+	status, _, stderr = typed(t, "verify", "storage", "--data-dir="+dir, "--max-fsync=1ns")
 	if status != 1 || !strings.Contains(stderr, "more than --max-fsync 1ns") {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
@@ -101,7 +101,7 @@ func TestVerifyStorage(t *testing.T) {
 		if err := os.Truncate(database, bytes); err != nil {
 			t.Fatal(err)
 		}
-		status, stdout, stderr := cli(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=0")
+		status, stdout, stderr := typed(t, "verify", "storage", "--data-dir="+dir, "--quota-backend-bytes=0")
 		if status != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("status %d, stderr %q, no %q in %q", status, stderr, want, stdout)
 		}
@@ -118,7 +118,7 @@ func TestVerifyHelpTeaches(t *testing.T) {
 		{[]string{"verify", "storage", "--help"}, []string{"fsync", "--max-fsync", "--quota-backend-bytes"}},
 		{[]string{"verify", "health", "--help"}, []string{"--endpoint", "linearizable", "learner"}},
 	} {
-		status, stdout, stderr := cli(t, c.args...)
+		status, stdout, stderr := typed(t, c.args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%q: status %d, stderr %q", c.args, status, stderr)
 		}
@@ -177,7 +177,7 @@ func TestBecome(t *testing.T) {
 func TestCopyBinary(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
-		if status, stdout, stderr := cli(t, "copy-binary", dir); status != 0 || !strings.Contains(stdout, dir) {
+		if status, stdout, stderr := typed(t, "copy-binary", dir); status != 0 || !strings.Contains(stdout, dir) {
 			t.Fatalf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 		}
 	}
@@ -193,10 +193,10 @@ func TestCopyBinary(t *testing.T) {
 	if err := copyFile(copied, copied); err != nil {
 		t.Errorf("onto itself: %v", err)
 	}
-	if status, _, stderr := cli(t, "copy-binary", filepath.Join(dir, "none")); status != 1 || !strings.Contains(stderr, "none") {
+	if status, _, stderr := typed(t, "copy-binary", filepath.Join(dir, "none")); status != 1 || !strings.Contains(stderr, "none") {
 		t.Errorf("no directory: status %d, stderr %q", status, stderr)
 	}
-	if status, _, stderr := cli(t, "copy-binary"); status != 2 || !strings.Contains(stderr, "takes one directory") {
+	if status, _, stderr := typed(t, "copy-binary"); status != 2 || !strings.Contains(stderr, "takes one directory") {
 		t.Errorf("no argument: status %d, stderr %q", status, stderr)
 	}
 }

@@ -1,16 +1,16 @@
 // Package etcdflags describes a connection to etcd on a command line: by etcdctl's flags, or by its
-// variables ETCDCTL_*. Its errors are about what was typed, and name the flag.
+// variables ETCDCTL_*. Its errors are cli.UsageErrors that name the flag.
 package etcdflags
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"net/url"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcd"
 )
 
@@ -38,35 +38,25 @@ func (c *Flags) BindEndpoints(f *pflag.FlagSet) {
 
 // Open checks what was typed. It does not connect.
 func (c *Flags) Open() (*etcd.Client, error) {
-	for _, err := range []error{CheckEndpoints(c.Endpoints), Readable("cacert", c.CACert), Readable("cert", c.Cert), Readable("key", c.Key)} {
-		if err != nil {
-			return nil, err
-		}
+	if err := cmp.Or(CheckEndpoints(c.Endpoints), cli.Readable("cacert", c.CACert), cli.Readable("cert", c.Cert), cli.Readable("key", c.Key)); err != nil {
+		return nil, err
 	}
-	return etcd.New(etcd.Config{Endpoints: c.Endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Limits: true})
+	client, err := etcd.New(etcd.Config{Endpoints: c.Endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Limits: true})
+	if err != nil {
+		return nil, cli.Usage("%w", err)
+	}
+	return client, nil
 }
 
 // CheckEndpoints wants https URLs with a host.
 func CheckEndpoints(endpoints []string) error {
 	if len(endpoints) == 0 {
-		return errors.New("--endpoints is missing: etcd's client URLs, such as https://10.0.0.1:2379,https://10.0.0.2:2379")
+		return cli.Usage("--endpoints is missing: etcd's client URLs, such as https://10.0.0.1:2379,https://10.0.0.2:2379")
 	}
 	for _, e := range endpoints {
 		if u, err := url.Parse(e); err != nil || u.Host == "" || u.Scheme != "https" {
-			return fmt.Errorf("--endpoints: %q is no https URL such as https://10.0.0.1:2379", e)
+			return cli.Usage("--endpoints: %q is no https URL such as https://10.0.0.1:2379", e)
 		}
 	}
 	return nil
-}
-
-// Readable wants a flag's file to be there and open.
-func Readable(flag, path string) error {
-	if path == "" {
-		return fmt.Errorf("--%s is missing", flag)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("--%s: %w", flag, err)
-	}
-	return f.Close()
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
@@ -18,7 +20,7 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 // who have no terminal.
 func ask(ctx context.Context, t terminal, word, question, instead string) error {
 	if f, ok := t.in.(*os.File); ok && !isTerminal(f) {
-		return usage("there is no terminal to ask at; to go ahead: %s", instead)
+		return cli.Usage("there is no terminal to ask at; to go ahead: %s", instead)
 	}
 	fmt.Fprint(t.out, question)
 	answer := make(chan string, 1)

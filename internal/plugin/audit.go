@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -103,7 +104,7 @@ func (o *auditOptions) check(now time.Time) (err error) {
 		return err
 	}
 	if !o.from.IsZero() && !o.to.IsZero() && !o.from.Before(o.to) {
-		return usage("--since %s is not before --until %s", o.since, o.until)
+		return cli.Usage("--since %s is not before --until %s", o.since, o.until)
 	}
 	return nil
 }
@@ -119,7 +120,7 @@ func when(flag, value string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, value); err == nil {
 		return at, nil
 	}
-	return time.Time{}, usage("--%s is %q; it is an age such as 90m or a time such as 2026-03-01T12:00:00Z", flag, value)
+	return time.Time{}, cli.Usage("--%s is %q; it is an age such as 90m or a time such as 2026-03-01T12:00:00Z", flag, value)
 }
 
 // wants reports whether the filters let an entry through. One that stands for several lies between the

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
@@ -47,7 +48,7 @@ The exit status is 0 if the guard is in force, and 1 if it is not or if that is 
 
   # After an installation or an upgrade, in a script
   kubectl holdfast check --wait --timeout 5m`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
@@ -58,7 +59,7 @@ The exit status is 0 if the guard is in force, and 1 if it is not or if that is 
 
 func (o *checkOptions) run(ctx context.Context, t terminal) error {
 	if o.timeout <= 0 {
-		return usage("--timeout must be longer than 0")
+		return cli.Usage("--timeout must be longer than 0")
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {
@@ -294,7 +295,7 @@ func (c *cluster) checkReplicas(ctx context.Context) (string, error) {
 	case ready < wanted:
 		return fmt.Sprintf("%d of %d ready, which is enough to guard. Why not all: kubectl -n %s describe pods", ready, wanted, c.holdfast), nil
 	}
-	return fmt.Sprintf("%d of %d ready, of image %s; this plugin is %s", d.Status.ReadyReplicas, wanted, image, version()), nil
+	return fmt.Sprintf("%d of %d ready, of image %s; this plugin is kubectl-holdfast %s", d.Status.ReadyReplicas, wanted, image, cli.Version()), nil
 }
 
 func (c *cluster) checkElected(ctx context.Context) (string, error) {

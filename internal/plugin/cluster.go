@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdflags"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
@@ -73,7 +74,7 @@ func (network) core(config *rest.Config) (corev1client.CoreV1Interface, error) {
 func (network) etcd(flags *etcdflags.Flags) (observe.Ring, func(), error) {
 	c, err := flags.Open()
 	if err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, err
 	}
 	return c, c.Close, nil
 }
@@ -125,7 +126,7 @@ func (c *clusterFlags) config() (*rest.Config, error) {
 	rules.ExplicitPath = c.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &c.overrides).ClientConfig()
 	if err != nil {
-		return nil, usage("the cluster's address and credentials are not known: %v; set KUBECONFIG or --kubeconfig", err)
+		return nil, cli.Usage("the cluster's address and credentials are not known: %v; set KUBECONFIG or --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 50, 100
 	return config, nil
@@ -147,7 +148,7 @@ func (c *clusterFlags) elsewhere() string {
 func (c *clusterFlags) open(ctx context.Context, t terminal) (*cluster, error) {
 	out := &cluster{clusterFlags: c, namespace: c.namespace(), warnings: &warnings{out: t.err}, clock: passive{now: t.now}}
 	if c.desired < 0 {
-		return nil, usage("--desired-replicas is %d; it is a number of voters", c.desired)
+		return nil, cli.Usage("--desired-replicas is %d; it is a number of voters", c.desired)
 	}
 	config, err := c.config()
 	if err != nil {
@@ -180,7 +181,7 @@ func (c *clusterFlags) open(ctx context.Context, t terminal) (*cluster, error) {
 	case err != nil:
 		return nil, unanswered(fmt.Errorf("list Machines in namespace %s: %w", out.namespace, err))
 	case len(machines.Items) == 0 && out.namespace != defaultNamespace:
-		return nil, usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
+		return nil, cli.Usage("there is no Machine in namespace %s; without -n it is %s", out.namespace, defaultNamespace)
 	}
 	if flags := c.elsewhere(); flags != "" {
 		fmt.Fprintf(t.err, "Commands to paste are for kubectl's current context; to each add %s\n", plain(flags))

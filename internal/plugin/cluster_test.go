@@ -73,7 +73,7 @@ func TestSnapshots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			command, file, _ := strings.Cut(args, "-f ")
 			command += "-f testdata/snapshots/" + file + ".yaml"
-			status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(command)...)
+			status, stdout, stderr := typed(t, strings.NewReader(""), strings.Fields(command)...)
 			if status != 0 {
 				t.Errorf("status %d: %s", status, stderr)
 			}
@@ -84,10 +84,10 @@ func TestSnapshots(t *testing.T) {
 
 // TestWrittenIsRead: status -o yaml and -o json of a file are that file again, from standard input as well.
 func TestWrittenIsRead(t *testing.T) {
-	_, want, _ := cli(t, nil, "status", "-o", "yaml", "-f", "testdata/snapshots/replacing.yaml")
+	_, want, _ := typed(t, nil, "status", "-o", "yaml", "-f", "testdata/snapshots/replacing.yaml")
 	for _, form := range []string{"json", "yaml"} {
-		_, written, _ := cli(t, nil, "status", "-o", form, "-f", "testdata/snapshots/replacing.yaml")
-		if status, got, stderr := cli(t, strings.NewReader(written), "status", "-o", "yaml", "-f", "-"); status != 0 || got != want {
+		_, written, _ := typed(t, nil, "status", "-o", form, "-f", "testdata/snapshots/replacing.yaml")
+		if status, got, stderr := typed(t, strings.NewReader(written), "status", "-o", "yaml", "-f", "-"); status != 0 || got != want {
 			t.Errorf("from %s: status %d, %s", form, status, stderr)
 		}
 	}
@@ -521,7 +521,7 @@ func TestNoCluster(t *testing.T) {
 		"release a --reason x --confirm b": {2, "--confirm"},
 		"replace master-0 --timeout 0s":    {2, "--timeout"},
 	} {
-		status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(args)...)
+		status, stdout, stderr := typed(t, strings.NewReader(""), strings.Fields(args)...)
 		if status != want.status || stdout != "" || !strings.Contains(stderr, want.words) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: status %d, %q", args, status, stderr)
 		}

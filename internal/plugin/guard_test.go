@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
@@ -177,7 +178,7 @@ func TestCheck(t *testing.T) {
 			if status != c.status {
 				t.Errorf("status %d, not %d", status, c.status)
 			}
-			text := strings.ReplaceAll(out.String(), version(), "kubectl-holdfast VERSION")
+			text := strings.ReplaceAll(out.String(), "kubectl-holdfast "+cli.Version(), "kubectl-holdfast VERSION")
 			golden(t, name+".txt", "$ kubectl holdfast "+c.args+"\n"+text+errs.String())
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -39,10 +40,10 @@ func (o *replaceOptions) manifest(old *machinev1beta1.Machine) (*machinev1beta1.
 		problems = append(problems, fmt.Sprintf("must be no more than %d characters, as a host's name", longestName))
 	}
 	if problems != nil {
-		return nil, usage("%q is no name for a Machine: %s", next.Name, strings.Join(problems, ", "))
+		return nil, cli.Usage("%q is no name for a Machine: %s", next.Name, strings.Join(problems, ", "))
 	}
 	if next.Name == old.Name {
-		return nil, usage("--name is the old Machine's own name; the new one needs another")
+		return nil, cli.Usage("--name is the old Machine's own name; the new one needs another")
 	}
 	// What says where the old one runs, or what was written on it by those who look after it.
 	maps.DeleteFunc(next.Labels, func(key, _ string) bool { return tracks(key) })
@@ -87,7 +88,7 @@ func ownAddresses(machine string, old, copied []byte) error {
 	theirs, own := slices.Collect(maps.Values(fixed(was, "", false))), fixed(is, "", false)
 	for _, at := range slices.Sorted(maps.Keys(own)) {
 		if slices.Contains(theirs, own[at]) {
-			return usage(`the providerSpec of Machine %s has the fixed address %s at %s, and a copy would take it from the Machine; give the copy one of its own: --patch '[{op: replace, path: %s, value: <address>}]'`,
+			return cli.Usage(`the providerSpec of Machine %s has the fixed address %s at %s, and a copy would take it from the Machine; give the copy one of its own: --patch '[{op: replace, path: %s, value: <address>}]'`,
 				machine, own[at], at, at)
 		}
 	}
@@ -124,7 +125,7 @@ func (o *replaceOptions) changes() bool { return o.instanceType != "" || o.patch
 // changed is a providerSpec with what the flags change. of is whose it is, for people.
 func (o *replaceOptions) changed(of string, spec *runtime.RawExtension) (raw []byte, err error) {
 	if placeholder(o.instanceType) {
-		return nil, usage("--instance-type is %q, a placeholder; give an instance type of the platform", o.instanceType)
+		return nil, cli.Usage("--instance-type is %q, a placeholder; give an instance type of the platform", o.instanceType)
 	}
 	if spec == nil {
 		return nil, fmt.Errorf("%s has no providerSpec that could be changed", of)
@@ -132,7 +133,7 @@ func (o *replaceOptions) changed(of string, spec *runtime.RawExtension) (raw []b
 	raw = spec.Raw
 	if o.patch != "" {
 		if raw, err = patched(raw, []byte(o.patch)); err != nil {
-			return nil, usage("--patch does not apply to the providerSpec of %s: %v; it is a JSON patch, as for kubectl patch --type=json", of, err)
+			return nil, cli.Usage("--patch does not apply to the providerSpec of %s: %v; it is a JSON patch, as for kubectl patch --type=json", of, err)
 		}
 	}
 	if o.instanceType == "" {
@@ -148,7 +149,7 @@ func (o *replaceOptions) changed(of string, spec *runtime.RawExtension) (raw []b
 			return json.Marshal(has)
 		}
 	}
-	return nil, usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --patch what to change", of)
+	return nil, cli.Usage("the providerSpec of %s has none of instanceType, vmSize, machineType and flavor; say with --patch what to change", of)
 }
 
 // patched is a JSON document with a JSON patch (RFC 6902) applied, which may be written as YAML.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -38,7 +39,7 @@ A pod that does not end because its Node is not ready is not waited for. A repli
 put the registrations back: the command looks for that, too.`,
 		Example: `  kubectl holdfast off
   kubectl holdfast off --policies`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.off(cmd.Context(), t) },
 	}
 	o.bind(cmd.Flags())

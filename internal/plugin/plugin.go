@@ -3,12 +3,10 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,14 +15,9 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
-
-// usageError is what the person who typed the command can mend: exit status 2.
-type usageError struct{ error }
-
-func (u usageError) Unwrap() error { return u.error }
-
-func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // terminal is what a command is run at.
 type terminal struct {
@@ -51,8 +44,7 @@ func Main() int {
 	return execute(ctx, os.Args[1:], terminal{os.Stdin, os.Stdout, os.Stderr, time.Now, network{}})
 }
 
-// execute runs the command line and returns the exit status: 0, 1 for a failure, 2 for a bad command line, and as shells have it 130
-// where it was interrupted.
+// execute runs the command line and returns the exit status: cli.Execute's, and as shells have it 130 where it was interrupted.
 func execute(ctx context.Context, args []string, t terminal) int {
 	root := &cobra.Command{
 		Use:         "kubectl-holdfast",
@@ -61,51 +53,24 @@ func execute(ctx context.Context, args []string, t terminal) int {
 		Long: `Holdfast keeps a control-plane Machine from taking etcd's quorum with it: it refuses or repairs
 changes to Machines that would. This plugin shows what it sees, what it did and why, and replaces or
 releases Machines the way that it expects.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
 	}
-	// What goes wrong before a command runs is in the command line.
-	runs := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { runs = true }
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
-	})
 	c := clusterFlags{stop: func() {}}
 	defer func() { c.stop() }()
 	c.bind(root.PersistentFlags())
 	root.AddCommand(checkCommand(t, &c), statusCommand(t, &c), explainCommand(t, &c), simulateCommand(t), replaceCommand(t, &c), releaseCommand(t, &c),
-		auditCommand(t, &c), reportCommand(t, &c), offCommand(t, &c), uninstallCommand(t, &c), versionCommand())
+		auditCommand(t, &c), reportCommand(t, &c), offCommand(t, &c), uninstallCommand(t, &c), cli.VersionCommand("kubectl holdfast"))
 	fold(root, widthOf(t.out))
-	root.SetArgs(args)
-	root.SetOut(t.out)
-	root.SetErr(t.err)
-	err := root.ExecuteContext(ctx)
+	status, err := cli.Execute(ctx, root, args, t.out, t.err)
 	if err == nil {
 		return 0
 	}
 	for n, line := range strings.Split(err.Error(), "\n") { // it may hold what somebody wrote on a Machine
 		fmt.Fprintln(t.err, map[bool]string{true: "kubectl holdfast: "}[n == 0]+plain(line))
 	}
-	switch {
-	case !runs || errors.As(err, new(usageError)):
-		return 2
-	case ctx.Err() != nil:
+	if status == 1 && ctx.Err() != nil {
 		return 130
 	}
-	return 1
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: `  kubectl holdfast version`,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
-			return err
-		},
-	}
+	return status
 }
 
 // oneMachine wants the name of one Machine.
@@ -120,17 +85,8 @@ func oneMachine(cmd *cobra.Command, args []string) error {
 func oneOf(flag string, known []string, values ...string) error {
 	for _, value := range values {
 		if !slices.Contains(known, value) {
-			return usage("--%s is %q; it is one of %s", flag, value, strings.Join(known, ", "))
+			return cli.Usage("--%s is %q; it is one of %s", flag, value, strings.Join(known, ", "))
 		}
 	}
 	return nil
-}
-
-// version is what the Go toolchain stamped into the binary.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "kubectl-holdfast (unknown build)"
-	}
-	return fmt.Sprintf("kubectl-holdfast %s %s", info.Main.Version, info.GoVersion)
 }

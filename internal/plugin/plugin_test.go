@@ -27,8 +27,8 @@ const (
 	mixed   = "testdata/mixed.log.txt" // a process's output with records in it, one of a user with a bad name
 )
 
-// cli runs the command line as a person would, on 1 March 2026 at 13:00.
-func cli(t *testing.T, in io.Reader, args ...string) (status int, stdout, stderr string) {
+// typed runs the command line as a person would, on 1 March 2026 at 13:00.
+func typed(t *testing.T, in io.Reader, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	now := func() time.Time { return time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC) }
@@ -69,7 +69,7 @@ func TestGolden(t *testing.T) {
 				t.Cleanup(func() { _ = f.Close() })
 				in = f
 			}
-			status, stdout, stderr := cli(t, in, strings.Fields(c.args)...)
+			status, stdout, stderr := typed(t, in, strings.Fields(c.args)...)
 			if status != 0 {
 				t.Errorf("status %d: %s", status, stderr)
 			}
@@ -121,7 +121,7 @@ func TestBadCommandLines(t *testing.T) {
 		"arguments of version": {[]string{"version", "now"}, []string{`"now"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, stdout, stderr := cli(t, strings.NewReader(""), c.args...)
+			status, stdout, stderr := typed(t, strings.NewReader(""), c.args...)
 			if status != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "kubectl holdfast: ") {
 				t.Errorf("status %d, want 2 and one line on stderr; stdout %q, stderr %q", status, stdout, stderr)
 			}
@@ -141,11 +141,11 @@ func TestOneBadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, command := range []string{"audit", "report"} {
-		status, all, _ := cli(t, nil, command, rotated)
+		status, all, _ := typed(t, nil, command, rotated)
 		if status != 0 || all == "" {
 			t.Fatalf("%s: status %d, %q", command, status, all)
 		}
-		_, stdout, stderr := cli(t, nil, command, bad, rotated)
+		_, stdout, stderr := typed(t, nil, command, bad, rotated)
 		if !strings.Contains(stdout, strings.TrimSpace(all)) || !strings.Contains(stderr, bad) {
 			t.Errorf("%s: %q, not %q; stderr %q", command, stdout, all, stderr)
 		}
@@ -178,13 +178,13 @@ func TestFailures(t *testing.T) {
 		"broken pipe":      {io.MultiReader(strings.NewReader("\n"), broken{}), []string{"-"}, "standard input: the pipe broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, stdout, stderr := cli(t, c.in, append([]string{"audit"}, c.args...)...)
+			status, stdout, stderr := typed(t, c.in, append([]string{"audit"}, c.args...)...)
 			if status != 1 || stdout != "" || !strings.Contains(stderr, c.want) {
 				t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 			}
 		})
 	}
-	if status, stdout, stderr := cli(t, strings.NewReader(""), "audit", "-"); status != 0 || stdout != "No records.\n" || stderr != "" {
+	if status, stdout, stderr := typed(t, strings.NewReader(""), "audit", "-"); status != 0 || stdout != "No records.\n" || stderr != "" {
 		t.Errorf("an empty log: status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
 }
@@ -216,7 +216,7 @@ func TestHelpTeaches(t *testing.T) {
 		{[]string{"audit", "--help"}, []string{"--since", "kubectl holdfast audit --machine", "overridden"}},
 		{[]string{"version"}, []string{"kubectl-holdfast "}},
 	} {
-		status, stdout, stderr := cli(t, nil, c.args...)
+		status, stdout, stderr := typed(t, nil, c.args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%q: status %d, stderr %q", c.args, status, stderr)
 		}
@@ -238,7 +238,7 @@ func FuzzAudit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, output := range []string{"table", "yaml"} {
-			status, stdout, stderr := cli(t, bytes.NewReader(data), "audit", "-", "-o", output)
+			status, stdout, stderr := typed(t, bytes.NewReader(data), "audit", "-", "-o", output)
 			if status == 2 || output == "table" && strings.ContainsRune(stdout+stderr, '\x1b') {
 				t.Errorf("%s: status %d, %q, %q", output, status, stdout, stderr)
 			}

@@ -141,7 +141,7 @@ func TestPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", c.from.kubeconfig(t))
-			status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(c.args)...)
+			status, stdout, stderr := typed(t, strings.NewReader(""), strings.Fields(c.args)...)
 			if status != c.status {
 				t.Errorf("status %d, not %d", status, c.status)
 			}
@@ -201,7 +201,7 @@ func TestHosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", c.from.kubeconfig(t))
-			status, stdout, stderr := cli(t, strings.NewReader(""), strings.Fields(c.args)...)
+			status, stdout, stderr := typed(t, strings.NewReader(""), strings.Fields(c.args)...)
 			if status != c.status {
 				t.Errorf("status %d, not %d", status, c.status)
 			}

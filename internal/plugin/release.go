@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
@@ -65,13 +66,13 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 	given := o.reason
 	switch o.reason = quorum.Reason(strings.Join(strings.Fields(o.reason), " ")); {
 	case o.reason == "" && given != "":
-		return usage("--reason is %q, a placeholder: say why Machine %s must go without a replacement", given, name)
+		return cli.Usage("--reason is %q, a placeholder: say why Machine %s must go without a replacement", given, name)
 	case o.reason == "":
-		return usage("--reason is missing: say why Machine %s must go without a replacement", name)
+		return cli.Usage("--reason is missing: say why Machine %s must go without a replacement", name)
 	case len(o.reason) > longest || !utf8.ValidString(o.reason):
-		return usage("--reason is longer than %d bytes or no text", longest)
+		return cli.Usage("--reason is longer than %d bytes or no text", longest)
 	case o.confirm != "" && o.confirm != name:
-		return usage("--confirm is %q, and the Machine is %q", o.confirm, name)
+		return cli.Usage("--confirm is %q, and the Machine is %q", o.confirm, name)
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {

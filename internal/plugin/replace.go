@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -73,7 +74,7 @@ command tries the change first, and asks.`,
 
 func (o *replaceOptions) run(ctx context.Context, t terminal, name string) error {
 	if o.timeout <= 0 {
-		return usage("--timeout must be longer than 0")
+		return cli.Usage("--timeout must be longer than 0")
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {
@@ -165,7 +166,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	}
 	// Nothing is left that says whether there ever was a Machine of that name, so --yes is no answer.
 	if o.confirm != "" && o.confirm != name {
-		return usage("--confirm is %q, and the Machine is %q", o.confirm, name)
+		return cli.Usage("--confirm is %q, and the Machine is %q", o.confirm, name)
 	}
 	what := fmt.Sprintf("There is no Machine %s, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
 	if o.confirm == "" {

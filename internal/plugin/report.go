@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/audit"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/report"
 )
@@ -101,7 +102,7 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	made := report.New(entries, w)
 	switch o.output {
 	case "html":
-		return made.HTML(t.out, version())
+		return made.HTML(t.out, cli.Build("kubectl-holdfast"))
 	case "json":
 		return printData(t.out, o.output, made)
 	}

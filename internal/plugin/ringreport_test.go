@@ -171,7 +171,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if status, stdout, stderr := cli(t, nil, "completion", shell); status != 0 || !strings.Contains(stdout, "kubectl-holdfast") || stderr != "" {
+		if status, stdout, stderr := typed(t, nil, "completion", shell); status != 0 || !strings.Contains(stdout, "kubectl-holdfast") || stderr != "" {
 			t.Errorf("%s: status %d, %d bytes, %s", shell, status, len(stdout), stderr)
 		}
 	}
@@ -182,18 +182,18 @@ func TestHelp(t *testing.T) {
 	for _, name := range []string{"ETCDCTL_ENDPOINTS", "ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY"} {
 		t.Setenv(name, "")
 	}
-	_, help, _ := cli(t, nil, "--help")
+	_, help, _ := typed(t, nil, "--help")
 	_, list, _ := strings.Cut(help, "Available Commands:\n")
 	list, _, _ = strings.Cut(list, "\n\n")
 	for line := range strings.Lines(list) {
 		command := strings.Fields(line)[0]
-		if _, stdout, _ := cli(t, nil, command, "--help"); command != "help" && command != "completion" && !strings.Contains(stdout, "Examples:\n  ") {
+		if _, stdout, _ := typed(t, nil, command, "--help"); command != "help" && command != "completion" && !strings.Contains(stdout, "Examples:\n  ") {
 			t.Errorf("the help of %s has no example", command)
 		}
 	}
 	for _, command := range []string{"", "status", "explain", "simulate", "replace", "release", "audit", "version"} {
 		args := append(strings.Fields(command), "--help")
-		status, stdout, stderr := cli(t, nil, args...)
+		status, stdout, stderr := typed(t, nil, args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%s: status %d, %s", command, status, stderr)
 		}

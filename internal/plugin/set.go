@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
@@ -133,7 +134,7 @@ func keeps(owner *metav1.OwnerReference) bool {
 // inSet has the set of a Machine replace it, or all its Machines where the template changes.
 func (o *replaceOptions) inSet(ctx context.Context, t terminal, c *cluster, old *machinev1beta1.Machine) error {
 	if o.name != "" {
-		return usage("--name does not go with a Machine that a ControlPlaneMachineSet keeps: the set names its Machines")
+		return cli.Usage("--name does not go with a Machine that a ControlPlaneMachineSet keeps: the set names its Machines")
 	}
 	var set machinev1.ControlPlaneMachineSet
 	if err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: metav1.GetControllerOf(old).Name}, &set); err != nil {

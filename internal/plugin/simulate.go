@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/membership"
 )
 
@@ -24,13 +25,13 @@ by hand to ask what would be.`,
 
   # What if two are wanted less?
   sed 's/^desired: 5/desired: 3/' snapshot.yaml | kubectl holdfast simulate -f -`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := oneOf("output", []string{"text", "json", "yaml"}, output); err != nil {
 				return err
 			}
 			if file == "" {
-				return usage("--filename is missing: a snapshot file, or - for standard input")
+				return cli.Usage("--filename is missing: a snapshot file, or - for standard input")
 			}
 			v, err := readFile(t, file)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
@@ -48,7 +49,7 @@ voter, a learner that keeps up) shows with --watch.
 
   # For a support case
   kubectl holdfast status -o yaml > snapshot.yaml`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	f := cmd.Flags()
@@ -70,7 +71,7 @@ func (o *statusOptions) run(ctx context.Context, t terminal) error {
 		return o.print(t.out, widthOf(t.out), v)
 	}
 	if o.file != "" || o.output == "json" || o.output == "yaml" {
-		return usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
+		return cli.Usage("--watch shows a cluster as a table; it does not go with --filename or -o %s", o.output)
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -54,7 +55,7 @@ holdfast run was told to keep elsewhere than by default (--cluster-operator, --e
 --leader-elect-namespace, --webhook-ca-secret): the command does not know of it.`,
 		Example: `  kubectl holdfast uninstall --dry-run
   kubectl holdfast uninstall`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	o.bind(cmd.Flags())
@@ -75,7 +76,7 @@ type uninstalling struct {
 
 func (o *uninstallOptions) run(ctx context.Context, t terminal) error {
 	if o.holdfast != holdfastNamespace {
-		return usage("--holdfast-namespace is %q; uninstall removes Holdfast's namespace with all in it, and that is %s, no other", o.holdfast, holdfastNamespace)
+		return cli.Usage("--holdfast-namespace is %q; uninstall removes Holdfast's namespace with all in it, and that is %s, no other", o.holdfast, holdfastNamespace)
 	}
 	c, err := o.open(ctx, t)
 	if err != nil {
