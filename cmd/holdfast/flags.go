@@ -11,7 +11,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/cli"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // defaultSelf is the user that Holdfast runs as where deploy/base installs it.
@@ -20,32 +19,20 @@ const defaultSelf = "system:serviceaccount:holdfast-system:holdfast"
 // policy is what the webhooks and their registrations must agree on.
 type policy struct {
 	namespace   string
-	enforcement enforcement
+	enforcement admission.Enforcement
 	identities  admission.Identities
 }
 
-// enforcement is the value of --enforcement.
-type enforcement struct{ admission.Enforcement }
-
-// Set is pflag.Value's.
-func (v *enforcement) Set(text string) (err error) {
-	v.Enforcement, err = admission.ParseEnforcement(text)
-	return err
-}
-
-// Type is pflag.Value's.
-func (*enforcement) Type() string { return "string" }
-
 // enforces says why the rules must be enforced and are not, nil if that is in order.
 func (p *policy) enforces(full bool) error {
-	return wrong(full && p.enforcement.Enforcement != admission.Enforce,
+	return wrong(full && p.enforcement != admission.Enforce,
 		"--enforcement=%s is for guard mode: in full mode Holdfast moves etcd's members, and decides by what only its rules protect", p.enforcement)
 }
 
 func (p *policy) bind(f *pflag.FlagSet) {
 	d := admission.DefaultIdentities(defaultSelf)
 	f.StringVar(&p.namespace, "machine-namespace", "openshift-machine-api", "namespace of the Machines")
-	f.Var(&p.enforcement, "enforcement", "enforce: refuse and repair what the rules deny and repair; in guard mode also warn: let it pass, record it and warn of it; audit: let it pass and record it. The reconciler then only reports")
+	f.TextVar(&p.enforcement, "enforcement", admission.Enforce, "enforce: refuse and repair what the rules deny and repair; in guard mode also warn: let it pass, record it and warn of it; audit: let it pass and record it. The reconciler then only reports")
 	f.StringSliceVar(&p.identities.Custodians, "custodians", d.Custodians, "users that may put etcd's hook on Machines and release it, Holdfast's own among them")
 	f.StringSliceVar(&p.identities.Automation, "automation-users", nil, "users (* stands for any characters) and groups to treat as automation, besides system:*; they cannot use the escape hatch")
 	f.StringSliceVar(&p.identities.EscapeHatch, "escape-hatch-users", d.EscapeHatch, "users (* stands for any characters) and groups to treat as people although they look like automation")
@@ -117,15 +104,4 @@ func (p *policy) checkReach() error {
 		}
 	}
 	return nil
-}
-
-// parseMode reads --mode.
-func parseMode(value string) (quorum.Mode, error) {
-	switch value {
-	case "guard":
-		return quorum.ModeGuard, nil
-	case "full":
-		return quorum.ModeFull, nil
-	}
-	return 0, cli.Usage("--mode is %q; it is guard (enforce and report, never change etcd's members) or full (also drive membership)", value)
 }

@@ -31,7 +31,7 @@ that is told --webhook-service or --webhook-url keeps them itself, and needs thi
 			if err := cmp.Or(p.check(), p.enforces(o.EtcdNamespace != "")); err != nil {
 				return err
 			}
-			o.MachineNamespace, o.Identities, o.Enforcement, o.QuorumGuard = p.namespace, p.identities, p.enforcement.Enforcement, o.EtcdNamespace != ""
+			o.MachineNamespace, o.Identities, o.Enforcement, o.QuorumGuard = p.namespace, p.identities, p.enforcement, o.EtcdNamespace != ""
 			if err := r.place(&o); err != nil {
 				return err
 			}

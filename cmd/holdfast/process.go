@@ -45,7 +45,6 @@ import (
 // process is what the parts of one Holdfast share.
 type process struct {
 	flags     *runOptions
-	mode      quorum.Mode
 	log       logr.Logger
 	ring      *etcd.Client
 	mgr       ctrl.Manager
@@ -75,7 +74,7 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 		return fmt.Errorf("set up the reconciler: %w", err)
 	}
 	p.meters = controller.NewMetrics(metrics.Registry)
-	if p.mode == quorum.ModeFull {
+	if p.flags.mode == quorum.ModeFull {
 		p.setMeters, p.news = setcontroller.NewMetrics(metrics.Registry), make(chan struct{}, 1)
 	}
 	p.flags.audit.Registerer, p.flags.audit.Log = metrics.Registry, p.log.WithName("audit")
@@ -116,7 +115,7 @@ func (p *process) observe() error {
 		return fmt.Errorf("set up what looks for etcd: %w", err)
 	}
 	p.observer = &observe.Observer{
-		API: p.api, Tries: p.api, Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.mode,
+		API: p.api, Tries: p.api, Etcd: p.ring, Namespace: p.flags.namespace, EtcdNamespace: p.flags.etcdNamespace, Mode: p.flags.mode,
 		Desired: p.flags.desired, Limits: p.flags.limits, Clock: clock.RealClock{},
 		Claims: observe.NewClaims(),
 	}
@@ -145,7 +144,7 @@ func (p *process) lead(config *rest.Config) (err error) {
 		group.Go(func() error { return reconciler.Run(ctx, p.api) })
 		group.Go(func() error { return keeper.Lead(ctx) })
 		group.Go(func() error { return p.observer.Watch(ctx) })
-		if p.mode == quorum.ModeFull {
+		if p.flags.mode == quorum.ModeFull {
 			group.Go(func() error { return p.setController().Run(ctx, p.api) })
 		}
 		return group.Wait()
@@ -159,7 +158,7 @@ func (p *process) lead(config *rest.Config) (err error) {
 // reconciler is made anew each time that this replica is elected: it knows nothing of the time between.
 func (p *process) reconciler() (*controller.Reconciler, error) {
 	r := &controller.Reconciler{
-		Client: p.api, Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement.Enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
+		Client: p.api, Etcd: p.ring, Observer: p.observer, ReportOnly: p.flags.enforcement != admission.Enforce, StandDown: !p.flags.besideOperator,
 		Log: p.log.WithName("reconciler"),
 		Reports: controller.Reports{
 			Events: p.kept(), Seen: p.seen, Metrics: p.meters,
@@ -174,7 +173,7 @@ func (p *process) reconciler() (*controller.Reconciler, error) {
 		r.OperatorCondition = &controller.OperatorCondition{Namespace: p.flags.electNamespace, Name: name, Client: p.api}
 	}
 	switch {
-	case p.mode == quorum.ModeGuard:
+	case p.flags.mode == quorum.ModeGuard:
 		r.QuorumGuard = controller.NewQuorumGuard(p.api, machineapi.QuorumGuardForm{Namespace: p.flags.etcdNamespace, Platform: true})
 	case p.flags.guard:
 		member, err := url.Parse(p.flags.endpoints[0]) // checked before
@@ -219,7 +218,7 @@ func (p *process) seen(s *quorum.Snapshot, news []membership.News) {
 // answer sets up the webhooks.
 func (p *process) answer() error {
 	meters := webhooks.NewMetrics(metrics.Registry)
-	enforcement := p.flags.enforcement.Enforcement
+	enforcement := p.flags.enforcement
 	meters.Enforcement.WithLabelValues(enforcement.String()).Set(1)
 	handlers := webhooks.Handlers{
 		Identities: p.flags.identities, Enforcement: enforcement, MachineNamespace: p.flags.namespace, Observer: p.observer, Metrics: meters,
@@ -232,7 +231,7 @@ func (p *process) answer() error {
 	p.server.Register(webhooks.ValidatePath, p.flags.drain.handler(webhooks.Handler(handlers.Validating())))
 	p.server.Register(webhooks.HomePath, p.flags.drain.handler(webhooks.Handler(handlers.Home())))
 	p.server.Register(webhooks.KeepersPath, p.flags.drain.handler(&ctrladmission.Webhook{Handler: handlers.SetsAndHealthChecks()}))
-	if p.mode == quorum.ModeFull {
+	if p.flags.mode == quorum.ModeFull {
 		p.server.Register(webhooks.ControlPlaneSetPath, p.flags.drain.handler(webhooks.Handler(handlers.ControlPlaneSet(p.api))))
 	}
 	if err := p.mgr.AddReadyzCheck("drain", p.flags.drain.ready); err != nil {

@@ -43,7 +43,8 @@ import (
 // runOptions are the flags of run.
 type runOptions struct {
 	policy
-	mode, kubeconfig        string
+	mode                    quorum.Mode
+	kubeconfig              string
 	endpoints               []string
 	etcdFiles               etcdFiles
 	desired                 int
@@ -82,7 +83,7 @@ and leaves the members alone should that operator come back.`,
 	}
 	f := cmd.Flags()
 	o.bind(f)
-	f.StringVar(&o.mode, "mode", "guard", "guard: enforce and report; full: also drive etcd's membership")
+	f.TextVar(&o.mode, "mode", quorum.ModeGuard, "guard: enforce and report; full: also drive etcd's membership")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without it, the service account of the pod")
 	f.StringSliceVar(&o.endpoints, "endpoints", nil, "etcd client URLs to begin with; without them, port "+clientPort+" of the control-plane Nodes; Holdfast learns later ones from the ring. While none answers, it asks those that it wrote down, and the Nodes")
 	o.etcdFiles.bind(f)
@@ -112,26 +113,22 @@ and leaves the members alone should that operator come back.`,
 }
 
 // check finds what is wrong with the flags before anything is started.
-func (o *runOptions) check() (quorum.Mode, error) {
-	mode, err := parseMode(o.mode)
-	if err != nil {
-		return 0, err
-	}
+func (o *runOptions) check() error {
 	if err := o.audit.Validate(); err != nil {
-		return 0, cli.Usage("%w", err)
+		return cli.Usage("%w", err)
 	}
-	err = cmp.Or(
+	err := cmp.Or(
 		wrong(o.desired < 0, "--desired-replicas is %d; it is a number of etcd voters, such as 3 or 5, or 0", o.desired),
 		wrong(o.limits.MaxDeleting < 0 && o.limits.MaxDeleting != quorum.AsTolerated,
 			"--max-deleting is %d; it is -1 (as many as etcd can lose), 0 (no limit) or more", o.limits.MaxDeleting),
 		wrong(o.limits.MaxLearners < 1, "--max-learners is %d; it is 1 or more", o.limits.MaxLearners),
 		wrong(o.limits.StallAfter <= 0 || o.limits.DeadAfter <= 0, "--learner-stall-timeout and --member-dead-timeout must be longer than 0"),
-		wrong(mode == quorum.ModeGuard && o.clusterOperator == "etcd",
+		wrong(o.mode == quorum.ModeGuard && o.clusterOperator == "etcd",
 			"--cluster-operator is etcd, which is cluster-etcd-operator's; Holdfast's own needs another name"),
-		wrong(mode == quorum.ModeFull && o.guard && o.guardImage == "",
+		wrong(o.mode == quorum.ModeFull && o.guard && o.guardImage == "",
 			"full mode keeps a quorum guard, whose pods need an image: set --quorum-guard-image (or HOLDFAST_IMAGE) to Holdfast's own, or --quorum-guard=false where another budget guards etcd's quorum"),
 		o.policy.check(),
-		o.enforces(mode == quorum.ModeFull),
+		o.enforces(o.mode == quorum.ModeFull),
 		o.etcdFiles.check(),
 		o.webhooks.check(),
 		o.drain.check(),
@@ -142,12 +139,11 @@ func (o *runOptions) check() (quorum.Mode, error) {
 	if err == nil && o.kubeconfig != "" {
 		err = cli.Readable("kubeconfig", o.kubeconfig)
 	}
-	return mode, err
+	return err
 }
 
 func (o *runOptions) run(ctx context.Context) error {
-	mode, err := o.check()
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	level := zapcore.InfoLevel
@@ -166,9 +162,9 @@ func (o *runOptions) run(ctx context.Context) error {
 		return cli.Usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
-	p := &process{flags: o, mode: mode, log: log}
+	p := &process{flags: o, log: log}
 	types := scheme()
-	p.ring, err = o.connect(ctx, config, types, mode, log)
+	p.ring, err = o.connect(ctx, config, types, log)
 	if ctx.Err() != nil {
 		return nil // a signal came while it waited
 	}
@@ -180,7 +176,7 @@ func (o *runOptions) run(ctx context.Context) error {
 }
 
 // connect makes etcd's client, when all that is needed from the API server before the start is there.
-func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *runtime.Scheme, mode quorum.Mode, log logr.Logger) (ring *etcd.Client, err error) {
+func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *runtime.Scheme, log logr.Logger) (ring *etcd.Client, err error) {
 	direct, err := client.New(config, client.Options{Scheme: types})
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
@@ -200,7 +196,7 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 		if err != nil {
 			return cli.Usage("%w", err)
 		}
-		if err := o.preflight(ctx, direct, mode); err != nil {
+		if err := o.preflight(ctx, direct); err != nil {
 			ring.Close()
 			return err
 		}
@@ -236,7 +232,7 @@ func scheme() *runtime.Scheme {
 
 // preflight refuses to start where there is nothing to guard, and where Holdfast would work against
 // itself or against another operator.
-func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quorum.Mode) error {
+func (o *runOptions) preflight(ctx context.Context, api client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var who authenticationv1.SelfSubjectReview
@@ -253,7 +249,7 @@ func (o *runOptions) preflight(ctx context.Context, api client.Client, mode quor
 	} else if err != nil {
 		return fmt.Errorf("list Machines in namespace %s: %w", o.namespace, err)
 	}
-	if mode != quorum.ModeFull || o.besideOperator {
+	if o.mode != quorum.ModeFull || o.besideOperator {
 		return nil
 	}
 	sign, err := observe.EtcdOperator(ctx, api)

@@ -214,9 +214,9 @@ func (p *process) registered() (*registrations.Options, error) {
 		return nil, nil
 	}
 	o := &registrations.Options{
-		MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement.Enforcement, HoldfastNamespace: f.electNamespace,
+		MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement, HoldfastNamespace: f.electNamespace,
 	}
-	if p.mode == quorum.ModeFull {
+	if f.mode == quorum.ModeFull {
 		o.EtcdNamespace, o.QuorumGuard = f.etcdNamespace, f.guard
 	}
 	return o, f.webhooks.place(o)

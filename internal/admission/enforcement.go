@@ -15,12 +15,16 @@ func (e Enforcement) String() string {
 	return [...]string{Enforce: "enforce", Warn: "warn", Audit: "audit"}[e]
 }
 
-// ParseEnforcement reads what String writes.
-func ParseEnforcement(text string) (Enforcement, error) {
-	for _, e := range [...]Enforcement{Enforce, Warn, Audit} {
-		if e.String() == text {
-			return e, nil
+// MarshalText is String.
+func (e Enforcement) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (e *Enforcement) UnmarshalText(text []byte) error {
+	for _, one := range [...]Enforcement{Enforce, Warn, Audit} {
+		if one.String() == string(text) {
+			*e = one
+			return nil
 		}
 	}
-	return Enforce, fmt.Errorf("%q is not enforce, warn or audit", text)
+	return fmt.Errorf("%q is not enforce, warn or audit", text)
 }
