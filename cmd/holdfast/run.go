@@ -102,7 +102,7 @@ and leaves the members alone should that operator come back.`,
 	f.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.elect, "leader-elect", true, "let one of several replicas run the reconciler")
-	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace of the election's Lease")
+	f.StringVar(&o.electNamespace, "leader-elect-namespace", "holdfast-system", "namespace that Holdfast runs in: of the election's Lease, ConfigMap holdfast-ring, and Secrets "+caSecret+" and "+sharedSecret)
 	f.BoolVar(&o.besideOperator, "allow-cluster-etcd-operator", false, "let full mode work although cluster-etcd-operator is here; both would then change etcd's members")
 	f.BoolVar(&o.guard, "quorum-guard", true, "in full mode, keep a PodDisruptionBudget in --etcd-namespace, and the pods that it counts, so that drains leave etcd its quorum; a member is then added only where such a pod is")
 	f.StringVar(&o.guardImage, "quorum-guard-image", os.Getenv("HOLDFAST_IMAGE"), "image of those pods: Holdfast's own (HOLDFAST_IMAGE)")

@@ -73,22 +73,22 @@ func (r *registrationFlags) place(o *registrations.Options) error {
 // webhookFlags say how run serves the webhooks, and what it does about their registrations.
 type webhookFlags struct {
 	registrationFlags
-	source, certDir  string
-	caSecret, shared string
-	clientCA         string
-	host             string
-	port             int
+	source, certDir string
+	clientCA        string
+	host            string
+	port            int
 
 	changed func(flag string) bool // whether it is on the command line
-	secrets struct{ ca, shared client.ObjectKey }
-	files   string // the CA file, "" for none
+	files   string                 // the CA file, "" for none
 }
 
 const (
-	fromFiles     = "files"
-	fromCA        = "self-signed"
-	defaultSecret = "holdfast-system/holdfast-webhook-ca"
-	defaultShared = "holdfast-system/holdfast-webhook-shared"
+	fromFiles = "files"
+	fromCA    = "self-signed"
+	// Secrets in Holdfast's namespace, which are made where they do not exist: the CA of self-signed certificates, and what replicas that
+	// keep the registrations share.
+	caSecret     = "holdfast-webhook-ca"
+	sharedSecret = "holdfast-webhook-shared"
 )
 
 func (w *webhookFlags) bind(f *pflag.FlagSet) {
@@ -98,10 +98,8 @@ func (w *webhookFlags) bind(f *pflag.FlagSet) {
 	f.Lookup("webhook-ca-file").Usage += ", for the registrations' caBundle; ca.crt in --webhook-cert-dir if that exists"
 	f.StringVar(&w.host, "webhook-host", "", "address that the webhooks listen on; all if empty")
 	f.IntVar(&w.port, "webhook-port", 9443, "port that the webhooks listen on")
-	f.StringVar(&w.source, "webhook-cert-source", fromFiles, "where the webhooks' certificate comes from: files (--webhook-cert-dir) or self-signed (from a CA of Holdfast's own in --webhook-ca-secret)")
+	f.StringVar(&w.source, "webhook-cert-source", fromFiles, "where the webhooks' certificate comes from: files (--webhook-cert-dir) or self-signed (from a CA of Holdfast's own in Secret "+caSecret+" of --leader-elect-namespace)")
 	f.StringVar(&w.certDir, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
-	f.StringVar(&w.caSecret, "webhook-ca-secret", defaultSecret, "Secret NAMESPACE/NAME of the CA for --webhook-cert-source=self-signed; it is made if it does not exist")
-	f.StringVar(&w.shared, "webhook-shared-secret", defaultShared, "Secret NAMESPACE/NAME of what replicas that keep the registrations share: the tokens in the webhooks' paths, which API servers learn from the registrations, and the CAs before this one; it is made if it does not exist")
 	f.StringVar(&w.clientCA, "webhook-client-ca-file", "", "file with the CAs, PEM, of the certificates that API servers show the webhooks (their AdmissionConfiguration names them); without one of these certificates nobody is answered. It is read again when it changes. Without the flag no certificate is asked for")
 }
 
@@ -110,12 +108,8 @@ func (w *webhookFlags) check() error {
 	const forRegistrations = " is for the registrations, which Holdfast keeps with --webhook-service or --webhook-url: set one of them"
 	injected := len(w.annotations) > 0
 	err := wrong(w.port < 1 || w.port > 65535, "--webhook-port is %d; it is a port from 1 to 65535", w.port)
-	switch {
-	case err != nil:
-	case w.given():
-		err = cmp.Or(w.place(new(registrations.Options)), w.secretNames())
-	default:
-		err = wrong(w.changed("webhook-shared-secret"), "--webhook-shared-secret"+forRegistrations)
+	if err == nil && w.given() {
+		err = w.place(new(registrations.Options))
 	}
 	if err == nil && w.clientCA != "" {
 		if _, unread := pool(w.clientCA); unread != nil {
@@ -128,8 +122,6 @@ func (w *webhookFlags) check() error {
 	switch w.source {
 	case fromFiles:
 		err = cmp.Or(
-			wrong(w.changed("webhook-ca-secret"),
-				"--webhook-ca-secret is for --webhook-cert-source=self-signed; a certificate from files has its CA in --webhook-ca-file"),
 			cli.Readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.crt")),
 			cli.Readable("webhook-cert-dir", filepath.Join(w.certDir, "tls.key")),
 			wrong(!w.given() && w.caFile != "", "--webhook-ca-file"+forRegistrations),
@@ -157,24 +149,6 @@ func (w *webhookFlags) check() error {
 			"the registrations need the CA of the webhooks' certificate: set --webhook-ca-file (there is no %s), --registration-annotations where another operator fills it in, or --webhook-cert-source=self-signed", w.files),
 		cli.Readable("webhook-ca-file", w.files),
 	)
-}
-
-// secretNames reads the flags that name Secrets.
-func (w *webhookFlags) secretNames() error {
-	for _, s := range [...]struct {
-		flag, text, usual string
-		into              *client.ObjectKey
-	}{
-		{"webhook-ca-secret", w.caSecret, defaultSecret, &w.secrets.ca},
-		{"webhook-shared-secret", w.shared, defaultShared, &w.secrets.shared},
-	} {
-		namespace, name, ok := strings.Cut(s.text, "/")
-		if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return cli.Usage("--%s is %q; it is a Secret NAMESPACE/NAME such as %s", s.flag, s.text, s.usual)
-		}
-		*s.into = client.ObjectKey{Namespace: namespace, Name: name}
-	}
-	return wrong(w.secrets.ca == w.secrets.shared, "--webhook-ca-secret and --webhook-shared-secret are both %s; they are two Secrets", w.shared)
 }
 
 // pool reads a file of CAs, PEM.
@@ -246,7 +220,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 			keeper.Trust = trust
 		}
 		keeper.Live, keeper.Options, keeper.Annotations = &registrations.Live{}, options, w.annotations
-		keeper.Shared = registrations.NewShared(w.secrets.shared, p.api, keeper.Trust, time, p.log.WithName("shared"))
+		keeper.Shared = registrations.NewShared(client.ObjectKey{Namespace: p.flags.electNamespace, Name: sharedSecret}, p.api, keeper.Trust, time, p.log.WithName("shared"))
 		keeper.Events, keeper.Proof = recorder, registrations.SelfCall(p.api, options.MachineNamespace)
 	}
 	source := registrations.NewSource(keeper.Live, hosts[0], time, meters, certLog)
@@ -269,7 +243,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 	var certificates manager.Runnable
 	if w.source == fromCA {
 		certificates = &registrations.SelfSigned{
-			Secret: w.secrets.ca, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: recorder,
+			Secret: client.ObjectKey{Namespace: p.flags.electNamespace, Name: caSecret}, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: recorder,
 			Source: source, Trust: trust, Clock: time, Log: certLog,
 		}
 	} else if certificates, err = registrations.NewFiles(w.certDir, w.files, source, trust, certLog); err != nil {

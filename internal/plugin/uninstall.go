@@ -52,7 +52,7 @@ deleted that nothing would hold after that.
 
 What etcd's hosts start from (ConfigMaps and EndpointSlices in ` + etcdNamespace + `) stays. So does what
 holdfast run was told to keep elsewhere than by default (--cluster-operator, --etcd-namespace,
---leader-elect-namespace, --webhook-ca-secret): the command does not know of it.`,
+--leader-elect-namespace): the command does not know of it.`,
 		Example: `  kubectl holdfast uninstall --dry-run
   kubectl holdfast uninstall`,
 		Args: cli.NoArgs,

@@ -284,7 +284,7 @@ func (c *cluster) hangs(t *testing.T) {
 	c.fires(t, "HoldfastAuditRecordsDropped")
 }
 
-// lacksCertificate runs another Holdfast beside, which makes its certificate itself and may not keep its CA in the Secret that it is told.
+// lacksCertificate runs another Holdfast beside, which makes its certificate itself and may not keep its CA: it has no right to Secrets in the namespace that it is told.
 func (c *cluster) lacksCertificate(t *testing.T, args []string) {
 	t.Helper()
 	webhooks, probes := address(t), address(t)
@@ -296,7 +296,7 @@ func (c *cluster) lacksCertificate(t *testing.T, args []string) {
 		return strings.HasPrefix(arg, "--webhook-cert-dir=") || strings.HasPrefix(arg, "--audit-log-path=")
 	})
 	args = append(args, "--mode=guard", "--metrics-bind-address="+c.beside, "--health-probe-bind-address="+probes, "--webhook-host="+host, "--webhook-port="+port,
-		"--webhook-cert-source=self-signed", "--webhook-ca-secret=kube-system/holdfast-webhook-ca")
+		"--webhook-cert-source=self-signed", "--leader-elect-namespace=kube-system")
 	command := exec.Command(args[0], args[1:]...)
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
