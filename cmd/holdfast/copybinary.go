@@ -1,13 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfiles"
 )
 
 func copyBinaryCommand() *cobra.Command {
@@ -25,42 +25,17 @@ etcd, whose image has no holdfast: it runs "holdfast verify membership" each tim
 			if err != nil {
 				return err
 			}
+			source, err := os.Open(own)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = source.Close() }()
 			to := filepath.Join(args[0], "holdfast")
-			if err := copyFile(own, to); err != nil {
+			if err := hostfiles.Replace(to, 0o755, source); err != nil {
 				return fmt.Errorf("copying this binary: %w", err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is there.\n", to)
 			return nil
 		},
 	}
-}
-
-// copyFile makes a file that can be executed. It replaces one that is there at once, and leaves the same one alone.
-func copyFile(from, to string) (err error) {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, source.Close()) }()
-	is, err := source.Stat()
-	if err != nil {
-		return err
-	}
-	if there, err := os.Stat(to); err == nil && os.SameFile(is, there) {
-		return nil
-	}
-	made, err := os.CreateTemp(filepath.Dir(to), ".holdfast-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(made.Name()))
-		}
-	}()
-	_, err = io.Copy(made, source)
-	if err = errors.Join(err, made.Chmod(0o755), made.Close()); err != nil {
-		return err
-	}
-	return os.Rename(made.Name(), to)
 }

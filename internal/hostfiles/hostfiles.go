@@ -18,6 +18,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -151,8 +152,8 @@ func Pair(secret *corev1.Secret) ([]byte, error) {
 	return slices.Concat(bytes.TrimSpace(key), []byte("\n"), bytes.TrimSpace(cert), []byte("\n")), nil
 }
 
-// Write brings the directory's files to what they shall be, and says which ones it wrote. Nobody sees half a file, not after a
-// power cut either, and only the owner reads them. Other files stay.
+// Write brings the directory's files to what they shall be, and says which ones it wrote. Only the owner reads
+// them. Other files stay.
 func Write(dir string, files map[string][]byte) (written []string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -162,7 +163,7 @@ func Write(dir string, files map[string][]byte) (written []string, err error) {
 		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, files[name]) {
 			continue
 		}
-		if err := replace(path, files[name]); err != nil {
+		if err := Replace(path, 0o600, bytes.NewReader(files[name])); err != nil {
 			return written, err
 		}
 		written = append(written, name)
@@ -170,14 +171,15 @@ func Write(dir string, files map[string][]byte) (written []string, err error) {
 	return written, nil
 }
 
-func replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+// Replace makes the file, or puts another in its place. Nobody sees half a file, not after a power cut either.
+func Replace(path string, mode fs.FileMode, content io.Reader) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // it is gone if it was renamed
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	_, err = io.Copy(f, content)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), path); err != nil {

@@ -103,6 +103,21 @@ func TestCA(t *testing.T) {
 	g.Expect(written(of(fresh), fresh.CertPEM())).To(Equal([]string{"peer-ca.crt", "peer.pem"}), "a person took the old one off")
 }
 
+// TestReplace: a file may be replaced by a copy of itself, and gets its mode whatever it had.
+func TestReplace(t *testing.T) {
+	g := NewWithT(t)
+	path := filepath.Join(t.TempDir(), "a")
+	g.Expect(os.WriteFile(path, []byte("1"), 0o600)).To(Succeed())
+	itself, err := os.Open(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(Replace(path, 0o755, itself)).To(Succeed())
+	g.Expect(itself.Close()).To(Succeed())
+	g.Expect(os.ReadFile(path)).To(BeEquivalentTo("1"))
+	info, err := os.Stat(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Mode().Perm()).To(BeEquivalentTo(0o755))
+}
+
 func TestWrite(t *testing.T) {
 	g := NewWithT(t)
 	dir := filepath.Join(t.TempDir(), "etcd")
