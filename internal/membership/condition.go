@@ -145,7 +145,7 @@ func whyMoving(s *quorum.Snapshot) []cause {
 	}
 	var out []cause
 	for _, r := range Replacements(s) {
-		out = append(out, cause{ReasonReplacementInProgress, fmt.Sprintf("Machine %s is deleting and held: %s", r.Machine, r.Phase.waitsFor()), 0})
+		out = append(out, cause{ReasonReplacementInProgress, fmt.Sprintf("Machine %s is deleting and held: it waits for %s", r.Machine, r.Phase.WaitsFor(s.Mode)), 0})
 	}
 	for k := range s.Ring.Members {
 		switch m := &s.Ring.Members[k]; {

@@ -30,14 +30,18 @@ func (p Phase) String() string {
 	return [...]string{PhaseAwaitNode: "node", PhaseAwaitLearner: "add", PhaseAwaitStart: "start", PhaseAwaitPromotion: "promote", PhaseAwaitRemoval: "remove", PhaseAwaitRelease: "release"}[p]
 }
 
-func (p Phase) waitsFor() string {
+// WaitsFor is what the old Machine waits for, for people.
+func (p Phase) WaitsFor(mode quorum.Mode) string {
+	if p == PhaseAwaitRelease && mode == quorum.ModeGuard {
+		return "its release, for which cluster-etcd-operator looks once a minute"
+	}
 	return [...]string{
-		PhaseAwaitNode:      "it waits for another control-plane Machine with a ready Node",
-		PhaseAwaitLearner:   "it waits for the new Node's member to be added",
-		PhaseAwaitStart:     "it waits for the new member to start",
-		PhaseAwaitPromotion: "it waits for the new member to catch up and to be promoted",
-		PhaseAwaitRemoval:   "its member is about to be removed",
-		PhaseAwaitRelease:   "it is about to be released",
+		PhaseAwaitNode:      "a new Machine's Node",
+		PhaseAwaitLearner:   "the new member to be added",
+		PhaseAwaitStart:     "the new member to start",
+		PhaseAwaitPromotion: "the new member's promotion",
+		PhaseAwaitRemoval:   "its member's removal",
+		PhaseAwaitRelease:   "its release",
 	}[p]
 }
 

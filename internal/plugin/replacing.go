@@ -225,7 +225,7 @@ func (r *replacing) held(v *view, old *quorum.Machine) {
 		r.say("Machine %s is held, and stays so while the guard is not in force: kubectl holdfast check", old.Name)
 	default:
 		if phase := v.phase(old.Name); phase != 0 {
-			r.say("Machine %s is held: it waits for %s.", old.Name, v.phaseWords(phase))
+			r.say("Machine %s is held: it waits for %s.", old.Name, phase.WaitsFor(v.Mode))
 		}
 	}
 }

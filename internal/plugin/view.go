@@ -181,7 +181,7 @@ func (v *view) waits(m *quorum.Machine) string {
 		out = append(out, "etcd to answer")
 	case m.Deleting():
 		if phase := v.phase(m.Name); phase != 0 {
-			out = append(out, v.phaseWords(phase))
+			out = append(out, phase.WaitsFor(v.Mode))
 		}
 	}
 	for _, a := range v.plan.Actions {
@@ -205,27 +205,6 @@ func (v *view) phase(machine string) membership.Phase {
 		}
 	}
 	return 0
-}
-
-func (v *view) phaseWords(p membership.Phase) string {
-	switch p {
-	case membership.PhaseAwaitNode:
-		return "a new Machine's Node"
-	case membership.PhaseAwaitLearner:
-		return "the new member to be added"
-	case membership.PhaseAwaitStart:
-		return "the new member to start"
-	case membership.PhaseAwaitPromotion:
-		return "the new member's promotion"
-	case membership.PhaseAwaitRemoval:
-		return "its member's removal"
-	case membership.PhaseAwaitRelease:
-		if v.Mode == quorum.ModeGuard {
-			return "its release, for which cluster-etcd-operator looks once a minute"
-		}
-		return "its release"
-	}
-	return p.String()
 }
 
 // next prints what to do and what to know.
