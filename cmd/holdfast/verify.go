@@ -45,9 +45,8 @@ The connection to etcd is described as to etcdctl, by flags or by its variables 
 // membershipFlags are those of verify membership.
 type membershipFlags struct {
 	etcd            etcdflags.Flags
-	environment     map[string]*string // what etcd is to start with, by the name of the variable
-	file, port      string             // or where that is read from, and the client port of the members in it
-	given           bool               // --endpoints is on the command line
+	file, port      string // the environment file, and the client port of the members in it
+	given           bool   // --endpoints is on the command line
 	peer, data, wal string
 	timeout         time.Duration
 	quorumWait      time.Duration
@@ -78,8 +77,13 @@ waits, with progress, until --timeout.
   - If etcd gives no linearizable answer for --quorum-wait, a member whose own data are here and that
     is expected starts all the same: after a power cut of all hosts there is no quorum to ask.
 
-In full mode Holdfast renders the three variables ETCD_INITIAL_CLUSTER, ETCD_INITIAL_CLUSTER_STATE and
-ETCD_MEMBER_IDS for each control-plane Node, under the Node's name, into a ConfigMap:
+What etcd is to start with is in three variables:
+
+  ETCD_INITIAL_CLUSTER        NAME=PEER-URL,... of all members
+  ETCD_INITIAL_CLUSTER_STATE  existing, or new for the first members of a ring
+  ETCD_MEMBER_IDS             HEX-ID=PEER-URL,... of all members that are expected
+
+In full mode Holdfast renders them for each control-plane Node, under the Node's name, into a ConfigMap:
 
   kubectl -n openshift-etcd get configmap etcd-membership -o yaml
 
@@ -118,15 +122,7 @@ without the init containers. Checked there as well, a member that was removed wa
 func (o *membershipFlags) bind(f *pflag.FlagSet) {
 	o.etcd.Bind(f)
 	o.etcd.BindEndpoints(f)
-	o.environment = map[string]*string{}
-	for _, v := range []struct{ flag, variable, what string }{
-		{"initial-cluster", hostenv.InitialClusterVariable, "<name>=<peer URL>,... of all members"},
-		{"initial-cluster-state", hostenv.StateVariable, "existing, or new for the first members of a ring"},
-		{"member-ids", hostenv.MemberIDsVariable, "<hex member ID>=<peer URL>,... of all members that are expected"},
-	} {
-		o.environment[v.variable] = f.String(v.flag, os.Getenv(v.variable), v.what+" ("+v.variable+")")
-	}
-	f.StringVar(&o.file, "environment-file", "", "file with those three variables, in their place; without --endpoints, etcd is asked at --client-port of the members in it")
+	f.StringVar(&o.file, "environment-file", "", "file with the three variables, in place of those of this process; without --endpoints, etcd is asked at --client-port of the members in it")
 	f.StringVar(&o.port, "client-port", clientPort, "port at which the members of --environment-file serve clients")
 	f.StringVar(&o.peer, "peer-url", os.Getenv("ETCD_INITIAL_ADVERTISE_PEER_URLS"), "this host's peer URL (ETCD_INITIAL_ADVERTISE_PEER_URLS)")
 	f.StringVar(&o.data, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory; a directory of its own inside a file system, not a mount point (ETCD_DATA_DIR)")
@@ -145,7 +141,7 @@ func (o *membershipFlags) run(cmd *cobra.Command) (hostenv.Environment, error) {
 	}
 	if o.file == "" {
 		var err error
-		if check.Environment, err = hostenv.FromVariables(func(name string) string { return *o.environment[name] }); err != nil {
+		if check.Environment, err = hostenv.FromVariables(os.Getenv); err != nil {
 			return check.Environment, cli.Usage("%w", err)
 		}
 		client, err := o.etcd.Open()

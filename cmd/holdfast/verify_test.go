@@ -19,9 +19,10 @@ func TestVerifyBadCommandLines(t *testing.T) {
 	pem := file(t, "any.pem", "x")
 	at := []string{"--cacert=" + pem, "--cert=" + pem, "--key=" + pem}
 	good := append([]string{
-		"verify", "membership", "--peer-url=https://10.0.0.1:2380", "--data-dir=/nowhere", "--initial-cluster-state=existing",
-		"--member-ids=1=https://10.0.0.1:2380", "--endpoints=https://10.0.0.2:2379",
+		"verify", "membership", "--peer-url=https://10.0.0.1:2380", "--data-dir=/nowhere", "--endpoints=https://10.0.0.2:2379",
 	}, at...)
+	t.Setenv("ETCD_INITIAL_CLUSTER_STATE", "existing")
+	t.Setenv("ETCD_MEMBER_IDS", "1=https://10.0.0.1:2380")
 	with := func(more ...string) []string { return append(append([]string{}, good...), more...) }
 	health := append([]string{"verify", "health"}, at...)
 	for name, c := range map[string]struct {
@@ -29,9 +30,6 @@ func TestVerifyBadCommandLines(t *testing.T) {
 		want []string
 	}{
 		"unknown check":         {[]string{"verify", "quorum"}, []string{`"quorum"`, "holdfast verify --help"}},
-		"no state":              {with("--initial-cluster-state="), []string{"ETCD_INITIAL_CLUSTER_STATE", "existing or new"}},
-		"a name instead of ID":  {with("--member-ids=master-0=https://10.0.0.1:2380"), []string{"ETCD_MEMBER_IDS", `"master-0" is not an etcd member ID`}},
-		"cluster without URL":   {with("--initial-cluster=a"), []string{"ETCD_INITIAL_CLUSTER", `"a"`}},
 		"peer URL":              {with("--peer-url=10.0.0.1"), []string{"--peer-url", "10.0.0.1"}},
 		"peer URL with a path":  {with("--peer-url=https://10.0.0.1:2380/"), []string{"--peer-url", "https://10.0.0.1:2380/"}},
 		"peer URL, no port":     {with("--peer-url=https://10.0.0.1"), []string{"--peer-url", "https://10.0.0.1"}},
@@ -53,6 +51,28 @@ func TestVerifyBadCommandLines(t *testing.T) {
 				if !strings.Contains(stderr, want) {
 					t.Errorf("stderr %q does not hold %q", stderr, want)
 				}
+			}
+		})
+	}
+}
+
+// TestVerifyBadVariables: the same for the variables that have no flag.
+func TestVerifyBadVariables(t *testing.T) {
+	pem := file(t, "any.pem", "x")
+	for name, c := range map[string]struct {
+		variable, value, want string
+	}{
+		"no state":             {"ETCD_INITIAL_CLUSTER_STATE", "", "existing or new"},
+		"a name instead of ID": {"ETCD_MEMBER_IDS", "master-0=https://10.0.0.1:2380", `"master-0" is not an etcd member ID`},
+		"cluster without URL":  {"ETCD_INITIAL_CLUSTER", "a", `"a"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("ETCD_INITIAL_CLUSTER_STATE", "existing")
+			t.Setenv(c.variable, c.value)
+			status, stdout, stderr := typed(t, "verify", "membership", "--peer-url=https://10.0.0.1:2380", "--data-dir=/nowhere",
+				"--endpoints=https://10.0.0.2:2379", "--cacert="+pem, "--cert="+pem, "--key="+pem)
+			if status != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "holdfast: "+c.variable) || !strings.Contains(stderr, c.want) {
+				t.Errorf("status %d, want 2 and one line on stderr with %q; stdout %q, stderr %q", status, c.want, stdout, stderr)
 			}
 		})
 	}

@@ -37,6 +37,7 @@ var others = map[string][]string{
 	"--bump-revision":     {"etcdutl"},
 	"--feature-gates":     {"etcd's own"},
 	"--force-new-cluster": {"etcd's flag"},
+	"--initial-cluster":   {"etcdutl"},
 	"--etcd-servers":      {"kube-apiserver"},
 	"--all-containers":    {"kubectl"},
 	"--api-servers":       {"sandbox"},
