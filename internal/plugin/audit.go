@@ -167,13 +167,13 @@ func readFiles(ctx context.Context, t terminal, files []string, each func(audit.
 	var sum audit.Tally
 	var failed []error
 	for _, path := range files {
-		in, name, err := t.open(path)
+		in, name, err := t.open(ctx, path)
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
 		bad := sum.Bad
-		if err := errors.Join(readRecords(ctx, in, each, &sum), in.Close()); err != nil {
+		if err := errors.Join(readRecords(in, each, &sum), in.Close()); err != nil {
 			failed = append(failed, fmt.Errorf("read %s: %w", name, err))
 		}
 		if bad = sum.Bad - bad; bad > 0 {

@@ -122,7 +122,7 @@ type fakes struct {
 func (f fakes) api(*rest.Config) (client.Client, error) { return f.client, nil }
 
 func (f fakes) etcd(*etcdflags.Flags) (observe.Ring, func(), error) {
-	v, err := readFile(terminal{}, "testdata/snapshots/"+f.ring+".yaml")
+	v, err := readFile(context.Background(), terminal{}, "testdata/snapshots/"+f.ring+".yaml")
 	if err != nil {
 		return nil, nil, err
 	}

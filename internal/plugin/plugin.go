@@ -3,6 +3,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,13 +28,22 @@ type terminal struct {
 	dial     dialer
 }
 
-// open opens a file, or standard input for -.
-func (t terminal) open(path string) (in io.ReadCloser, name string, err error) {
-	if path == stdin {
-		return io.NopCloser(t.in), "standard input", nil
+// open opens a file, or standard input for -. It can be read until the context ends.
+func (t terminal) open(ctx context.Context, path string) (in io.ReadCloser, name string, err error) {
+	from, name := io.NopCloser(t.in), "standard input"
+	if path != stdin {
+		if from, err = os.Open(path); err != nil {
+			return nil, "", err
+		}
+		name = path
 	}
-	in, err = os.Open(path)
-	return in, path, err
+	in, w := io.Pipe()
+	go func() { // a read of a terminal cannot be interrupted: Ctrl-C leaves it behind
+		_, err := io.Copy(w, from)
+		w.CloseWithError(errors.Join(err, from.Close()))
+	}()
+	context.AfterFunc(ctx, func() { w.CloseWithError(errors.New("interrupted")) })
+	return in, name, nil
 }
 
 // Main runs the process's command line until it is done or interrupted, and returns the exit status.

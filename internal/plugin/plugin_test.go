@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -206,6 +207,40 @@ func TestInterrupted(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return copy(p, "\n"), nil }
+
+// TestCtrlC: it ends a process that waits for more of its standard input.
+func TestCtrlC(t *testing.T) {
+	if args := os.Getenv("HOLDFAST_TYPED"); args != "" {
+		os.Args = strings.Fields(args)
+		os.Exit(Main())
+	}
+	for _, args := range []string{"audit -", "report -", "status -f -", "simulate -f -"} {
+		t.Run(args, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestCtrlC$")
+			cmd.Env = append(os.Environ(), "HOLDFAST_TYPED=kubectl-holdfast "+args)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			in, err := cmd.StdinPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err == nil {
+				_, err = in.Write(bytes.Repeat([]byte("\n"), 1<<20)) // more than a pipe holds: now it reads
+			}
+			if err == nil {
+				err = cmd.Process.Signal(os.Interrupt)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 || !strings.Contains(stderr.String(), "interrupted") {
+				t.Errorf("it ends with %v: %s", err, stderr.String())
+			}
+		})
+	}
+}
 
 func TestHelpTeaches(t *testing.T) {
 	for _, c := range []struct {

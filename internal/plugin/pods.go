@@ -100,25 +100,12 @@ func readLog(ctx context.Context, log *rest.Request, each func(audit.Entry), sum
 	if err != nil {
 		return err
 	}
-	return errors.Join(readRecords(ctx, stream, each, sum), stream.Close())
+	return errors.Join(readRecords(stream, each, sum), stream.Close())
 }
 
 // readRecords hands the records in a log to each, and adds what became of its lines to the sum.
-func readRecords(ctx context.Context, in io.Reader, each func(audit.Entry), sum *audit.Tally) error {
-	tally, err := audit.Read(interruptible{ctx, in}, each, func(int, error) {})
+func readRecords(in io.Reader, each func(audit.Entry), sum *audit.Tally) error {
+	tally, err := audit.Read(in, each, func(int, error) {})
 	sum.Ours, sum.Foreign, sum.Bad = sum.Ours+tally.Ours, sum.Foreign+tally.Foreign, sum.Bad+tally.Bad
 	return err
-}
-
-// interruptible stops reading at the next chunk when somebody pressed Ctrl-C.
-type interruptible struct {
-	ctx context.Context
-	in  io.Reader
-}
-
-func (r interruptible) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.in.Read(p)
 }

@@ -49,7 +49,7 @@ func TestVoting(t *testing.T) {
 		"etcd does not answer": {by: "master-3", change: func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer"} }, says: "is not known (no answer)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+			v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/replacing.yaml")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func voter(s *quorum.Snapshot) *quorum.Member { return s.Ring.Member(0xa3) }
 
 // TestElsewhere: a copy that votes in place of another Machine is none for the one that still waits for a Node.
 func TestElsewhere(t *testing.T) {
-	v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+	v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/replacing.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestSpare(t *testing.T) {
 		"how many are wanted, who knows": {change: func(s *quorum.Snapshot) { s.Desired = 0 }, name: "master-3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, err := readFile(terminal{}, "testdata/snapshots/replacing.yaml")
+			v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/replacing.yaml")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +127,7 @@ func TestSpare(t *testing.T) {
 
 // TestUnseen: the old Machine is gone, and nobody tells of etcd: that ends the command after a minute, and the new one's end at once.
 func TestUnseen(t *testing.T) {
-	v, err := readFile(terminal{}, "testdata/snapshots/unknown.yaml")
+	v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/unknown.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestUnseen(t *testing.T) {
 	if _, err := r.voting(v, "master-0"); err == nil || !strings.Contains(err.Error(), "is gone, but whether its replacement votes in etcd is not known here") {
 		t.Error(err)
 	}
-	if v, err = readFile(terminal{}, "testdata/snapshots/rest.yaml"); err != nil {
+	if v, err = readFile(t.Context(), terminal{}, "testdata/snapshots/rest.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	v.Desired = 5

@@ -25,7 +25,7 @@ import (
 // telling is the ConfigMap that Holdfast writes of a snapshot file's ring, as of a time.
 func telling(t *testing.T, ring string, at time.Time, change func(*quorum.Snapshot)) *corev1.ConfigMap {
 	t.Helper()
-	v, err := readFile(terminal{}, "testdata/snapshots/"+ring+".yaml")
+	v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/"+ring+".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

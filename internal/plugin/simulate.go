@@ -26,14 +26,14 @@ by hand to ask what would be.`,
   # What if two are wanted less?
   sed 's/^desired: 5/desired: 3/' snapshot.yaml | kubectl holdfast simulate -f -`,
 		Args: cli.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := oneOf("output", []string{"text", "json", "yaml"}, output); err != nil {
 				return err
 			}
 			if file == "" {
 				return cli.Usage("--filename is missing: a snapshot file, or - for standard input")
 			}
-			v, err := readFile(t, file)
+			v, err := readFile(cmd.Context(), t, file)
 			if err != nil {
 				return err
 			}

@@ -54,7 +54,7 @@ func (v *view) decide(s *quorum.Snapshot) {
 // take reads the file, or without one looks at the cluster once.
 func (c *clusterFlags) take(ctx context.Context, t terminal, file string) (*view, error) {
 	if file != "" {
-		return readFile(t, file)
+		return readFile(ctx, t, file)
 	}
 	at, err := c.open(ctx, t)
 	if err != nil {
@@ -63,8 +63,8 @@ func (c *clusterFlags) take(ctx context.Context, t terminal, file string) (*view
 	return at.look(ctx)
 }
 
-func readFile(t terminal, path string) (*view, error) {
-	in, name, err := t.open(path)
+func readFile(ctx context.Context, t terminal, path string) (*view, error) {
+	in, name, err := t.open(ctx, path)
 	if err != nil {
 		return nil, err
 	}
