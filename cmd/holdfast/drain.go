@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
 // drain is the time between the signal to stop and the stop. API servers go on using the connections that they
@@ -23,13 +21,6 @@ type drain struct {
 
 func (d *drain) bind(f *pflag.FlagSet) {
 	f.DurationVar(&d.delay, "shutdown-delay", 0, "how long to go on answering after the signal to stop, not ready any more, until API servers ask another replica")
-}
-
-func (d *drain) check() error {
-	if d.delay < 0 || d.delay > time.Minute {
-		return cli.Usage("--shutdown-delay is %v; it is from 0 to 1m", d.delay)
-	}
-	return nil
 }
 
 // context ends the delay after ctx.

@@ -131,7 +131,7 @@ func (o *runOptions) check() error {
 		o.enforces(o.mode == quorum.ModeFull),
 		o.etcdFiles.check(),
 		o.webhooks.check(),
-		o.drain.check(),
+		wrong(o.drain.delay < 0 || o.drain.delay > time.Minute, "--shutdown-delay is %v; it is from 0 to 1m", o.drain.delay),
 	)
 	if err == nil && len(o.endpoints) > 0 {
 		err = etcdflags.CheckEndpoints(o.endpoints)
