@@ -208,7 +208,7 @@ func (v *view) commands(m *quorum.Machine, d *admission.Decision) []string {
 		}
 		switch {
 		case denied:
-		case !quorum.NewJoin(v.Snapshot).MayRelease(m):
+		case !v.join.MayRelease(m):
 			typed = append(typed,
 				"kubectl -n "+v.namespace+" annotate machine.machine.openshift.io "+m.Name+" --overwrite "+quorum.OverrideAnnotation+"='"+string(quorum.RuleEscapeHatch)+": ...'   # etcd and the API server stop by it: only if it must go all the same, and then",
 				release)
