@@ -70,9 +70,6 @@ func (p *process) run(ctx context.Context, config *rest.Config, types *runtime.S
 	}
 	defer broadcaster.Shutdown() // the webhooks have answered their last request by then
 	p.events = broadcaster.NewRecorder(types, "holdfast")
-	if p.api, err = uncached(p.mgr); err != nil {
-		return fmt.Errorf("set up the reconciler: %w", err)
-	}
 	p.meters = controller.NewMetrics(metrics.Registry)
 	if p.flags.mode == quorum.ModeFull {
 		p.setMeters, p.news = setcontroller.NewMetrics(metrics.Registry), make(chan struct{}, 1)
@@ -271,11 +268,4 @@ func (p *process) conditions() *controller.ClusterOperator {
 			{Group: admissionregistrationv1.GroupName, Resource: "validatingadmissionpolicies", Name: registrations.MachinePolicy},
 		},
 	}
-}
-
-// uncached is a client that reads and watches past the manager's cache, which would keep what is not guarded.
-func uncached(mgr ctrl.Manager) (client.WithWatch, error) {
-	config := rest.CopyConfig(mgr.GetConfig())
-	config.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
-	return client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 }

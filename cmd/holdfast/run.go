@@ -164,7 +164,13 @@ func (o *runOptions) run(ctx context.Context) error {
 	config.QPS, config.Burst = 100, 200 // rounds follow each other quickly while a member is on its way
 	p := &process{flags: o, log: log}
 	types := scheme()
-	p.ring, err = o.connect(ctx, config, types, log)
+	// It reads and watches past the manager's cache, which would keep what is not guarded.
+	quiet := rest.CopyConfig(config)
+	quiet.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
+	if p.api, err = client.NewWithWatch(quiet, client.Options{Scheme: types}); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	p.ring, err = o.connect(ctx, config, p.api, log)
 	if ctx.Err() != nil {
 		return nil // a signal came while it waited
 	}
@@ -176,11 +182,7 @@ func (o *runOptions) run(ctx context.Context) error {
 }
 
 // connect makes etcd's client, when all that is needed from the API server before the start is there.
-func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *runtime.Scheme, log logr.Logger) (ring *etcd.Client, err error) {
-	direct, err := client.New(config, client.Options{Scheme: types})
-	if err != nil {
-		return nil, fmt.Errorf("connect to the API server: %w", err)
-	}
+func (o *runOptions) connect(ctx context.Context, config *rest.Config, api client.Client, log logr.Logger) (ring *etcd.Client, err error) {
 	endpoints := o.endpoints
 	s := &startup{probeAddr: o.probeAddr, log: log}
 	err = s.await(ctx, func(ctx context.Context) error {
@@ -188,7 +190,7 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 			return err
 		}
 		if len(endpoints) == 0 {
-			if o.endpoints, err = discover(ctx, direct); err != nil {
+			if o.endpoints, err = discover(ctx, api); err != nil {
 				return err
 			}
 		}
@@ -196,13 +198,13 @@ func (o *runOptions) connect(ctx context.Context, config *rest.Config, types *ru
 		if err != nil {
 			return cli.Usage("%w", err)
 		}
-		if err := o.preflight(ctx, direct); err != nil {
+		if err := o.preflight(ctx, api); err != nil {
 			ring.Close()
 			return err
 		}
 		// Before etcd is asked for the first time. Where a first member is gone, another cluster's etcd may have its address:
 		// that is noticed only beside answers of this cluster's.
-		o.search(direct, ring, log).once(ctx)
+		o.search(api, ring, log).once(ctx)
 		return nil
 	})
 	return ring, err
