@@ -165,6 +165,24 @@ func (k keeper) value(t *testing.T, name string, labels ...string) (sum float64)
 	return sum
 }
 
+// byName are the values of a metric, by the registrations' names.
+func (k keeper) byName(t *testing.T, name string) map[string]float64 {
+	t.Helper()
+	families, err := k.meters.Gather()
+	must(t, err)
+	out := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if family.GetName() == name && l.GetName() == "name" {
+					out[l.GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return out
+}
+
 // run starts something until the test ends.
 func run(t *testing.T, start func(context.Context) error) (stop func()) {
 	t.Helper()

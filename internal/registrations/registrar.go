@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
@@ -330,15 +329,11 @@ func (k *Registrar) report(o *object, there, correct bool) {
 		present("binding", o.name, there)
 		return
 	}
-	names := []string{RepairWebhook}
-	if o.key() == validatingKey {
-		names = []string{ClosedWebhook, OpenWebhook, HomeWebhook, KeeperWebhook}
-	}
 	live := entries(o.live)
-	for _, name := range names {
+	for name, want := range entries(k.object(o.key()).want) { // o.want has the failure policies of before Proof
 		w, registered := live[name]
 		present("webhook", name, registered)
-		if (name == ClosedWebhook || name == HomeWebhook) && (k.Options == nil || k.Options.Enforcement == admission.Enforce) {
+		if want.failsClosed() {
 			k.Metrics.enforced.WithLabelValues(name).Set(one(registered && w.failsClosed()))
 		}
 	}

@@ -31,7 +31,7 @@ func TestKeeping(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"kept": testKept, "at rest": testRest, "injector": testInjector, "proof": testProof, "only looking": testLooking, "new CA": testNewCA,
 		"unwritable": testUnwritable, "moved": testMoved, "another injector": testOtherInjector, "entry removed": testEntryRemoved, "reached": testReached, "followed": testFollow,
-		"standby": testStandby, "scale-in": testScaleIn, "versions": testVersions, "apart": testApart,
+		"standby": testStandby, "scale-in": testScaleIn, "full mode is reported": testFullModeReported, "versions": testVersions, "apart": testApart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.clear(t)

@@ -175,6 +175,36 @@ func testScaleIn(t *testing.T, c *cluster) {
 	}
 }
 
+// testFullModeReported: the metrics have the webhooks of full mode, too, whether they may fail closed yet or not.
+func testFullModeReported(t *testing.T, c *cluster) {
+	k := c.keeper(t, nobodyURL, trusted(t))
+	k.Options.EtcdNamespace, k.Proof = "openshift-etcd", unreached
+	enforced := func(when string, closed, home, scale float64) {
+		t.Helper()
+		k.round(t.Context())
+		want := map[string]float64{ClosedWebhook: closed, HomeWebhook: home, ScaleWebhook: scale}
+		if diff := cmp.Diff(want, k.byName(t, "holdfast_registration_enforced")); diff != "" {
+			t.Errorf("%s: enforced: %s", when, diff)
+		}
+	}
+	enforced("not reached", 0, 0, 0)
+	k.Proof = reached
+	enforced("reached", 1, 1, 1)
+	if present := k.byName(t, "holdfast_registration_present"); present[SetWebhook] != 1 || present[ScaleWebhook] != 1 {
+		t.Errorf("present: %v", present)
+	}
+	k.API = interceptor.NewClient(c.api, interceptor.Funcs{Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error {
+		return errUnreached
+	}})
+	config := c.validating(t)
+	config.Webhooks = slices.DeleteFunc(config.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == ScaleWebhook })
+	must(t, c.api.Update(t.Context(), config))
+	enforced("removed, and not put back", 1, 1, 0)
+	if present := k.byName(t, "holdfast_registration_present"); present[ScaleWebhook] != 0 {
+		t.Errorf("removed, it is present: %v", present)
+	}
+}
+
 // testOtherInjector: one fills in caBundle, and who did so before is not asked any more.
 func testOtherInjector(t *testing.T, c *cluster) {
 	certManager := map[string]string{"cert-manager.io/inject-ca-from": "a/b"}

@@ -424,8 +424,8 @@ func TestScrape(t *testing.T) {
 	eventually(t, "no alert at rest", func() error { return c.nonempty("absent(ALERTS)") })
 	for _, is := range []string{
 		"sum(holdfast_etcd_member_is_leader) == 1", "sum(holdfast_etcd_member_has_leader) == 3", "sum(holdfast_etcd_member_healthy) == 3",
-		"sum(holdfast_etcd_member_is_learner) == 0", "holdfast_quorum_guard_pods_ready == 3", "sum(holdfast_registration_present) == 13",
-		"sum(holdfast_registration_enforced) == 2", "holdfast_registration_reached == 1",
+		"sum(holdfast_etcd_member_is_learner) == 0", "holdfast_quorum_guard_pods_ready == 3", "sum(holdfast_registration_present) == 15",
+		"sum(holdfast_registration_enforced) == 3", "holdfast_registration_reached == 1",
 	} {
 		eventually(t, is, func() error { return c.nonempty(is) })
 	}
@@ -514,7 +514,7 @@ func TestScrape(t *testing.T) {
 	c.must(t, admin, "", "delete", "validatingwebhookconfiguration", "holdfast", "--ignore-not-found")
 	c.fires(t, "HoldfastRegistrationGone")
 	giveBack()
-	eventually(t, "the registration is back", func() error { return c.nonempty("sum(holdfast_registration_present) == 13") })
+	eventually(t, "the registration is back", func() error { return c.nonempty("sum(holdfast_registration_present) == 15") })
 
 	c.uneven(t)
 
