@@ -128,6 +128,8 @@ func (k *Registrar) Lead(ctx context.Context) error {
 	k.elected.Store(true)
 	k.wake()
 	<-ctx.Done()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.elected.Store(false)
 	k.Metrics.reached.Reset() // another replica reports it now
 	return nil
@@ -363,6 +365,8 @@ func (k *Registrar) prove(ctx context.Context) {
 	if !empty {
 		err = k.Proof(ctx)
 	}
+	k.mu.Lock() // so that Lead does not end in between: it takes the metric back
+	defer k.mu.Unlock()
 	if ctx.Err() != nil || !k.elected.Load() {
 		return
 	}
@@ -371,8 +375,6 @@ func (k *Registrar) prove(ctx context.Context) {
 	} else {
 		k.Metrics.reached.WithLabelValues(ClosedWebhook).Set(one(err == nil))
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if err != nil {
 		if text := err.Error(); text != k.unsure {
 			k.unsure = text

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
@@ -308,6 +310,43 @@ func testReached(t *testing.T, c *cluster) {
 	c.fail(t, "not any more", fails, fails)
 	says("no Machine any more", func(context.Context) error { return errNoMachine })
 	c.fail(t, "no Machine any more", fails, fails)
+}
+
+// lastLook is an error that is looked at before its metric is set.
+type lastLook struct{ looked func() }
+
+func (lastLook) Error() string { return "not reached" }
+func (e lastLook) Is(error) bool {
+	e.looked()
+	return false
+}
+
+// TestReachedByOneAlone: a replica that is not elected any more does not say whether the webhooks are reached, also if it loses the
+// election while it sets the metric. The alert takes the greatest value of all replicas.
+func TestReachedByOneAlone(t *testing.T) {
+	meters := prometheus.NewPedanticRegistry()
+	k := &Registrar{Options: &Options{MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)}, Metrics: NewMetrics(meters), Log: logr.Discard()}
+	k.begin()
+	k.kept[validatingKey].right.Store(true)
+	ctx, lose := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() { left <- k.Lead(ctx) }()
+	eventually(t, k.elected.Load).Should(gomega.BeTrue())
+	k.Proof = func(context.Context) error {
+		return lastLook{func() {
+			lose()
+			if k.mu.TryLock() { // nothing keeps Lead from ending now
+				k.mu.Unlock()
+				must(t, <-left)
+				close(left)
+			}
+		}}
+	}
+	k.prove(t.Context())
+	must(t, <-left)
+	if got := (keeper{k, nil, meters}).byName(t, "holdfast_registration_reached"); len(got) > 0 {
+		t.Errorf("it is not elected and says %v", got)
+	}
 }
 
 // testFollow: the beginning of a watch is told of, also where there is nothing; no watch is said once.
