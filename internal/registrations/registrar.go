@@ -197,7 +197,7 @@ const validatingKey = "ValidatingWebhookConfiguration/" + Name
 func (k *Registrar) check(ctx context.Context, key string) {
 	o := k.object(key)
 	if k.Shared != nil && o.called() && (k.elected.Load() || k.Shared.Token() == "") {
-		k.Shared.say(ctx, k.Shared.keep(ctx))
+		k.Shared.say(ctx, k.Shared.keep(ctx, k.elected.Load()))
 		o = k.object(key)
 	}
 	there, err := k.read(ctx, &o)

@@ -219,12 +219,13 @@ func (s *Shared) forget(uid types.UID) {
 	s.uid = uid
 }
 
-// keep is the elected replica's, or of whoever finds no Secret: it puts into the Secret what it registers next.
-func (s *Shared) keep(ctx context.Context) error {
+// keep puts into the Secret what this replica registers next. A replica that is not elected only makes a Secret that is absent: what it
+// would put in place of one that cannot be read lacks the token that the others are called with.
+func (s *Shared) keep(ctx context.Context, elected bool) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	secret, err := s.read(ctx)
-	if secret == nil && err != nil {
+	if secret == nil && err != nil || secret != nil && !elected {
 		return err
 	}
 	next := s.next()

@@ -81,7 +81,7 @@ func testTokens(t *testing.T, c *cluster) {
 	if err := other.Check(nil); err == nil || other.Token() != "" {
 		t.Errorf("ready without a token: %v", err)
 	}
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	reads(t, other)
 	must(t, other.Check(nil))
 	first := leader.Token()
@@ -96,13 +96,13 @@ func testTokens(t *testing.T, c *cluster) {
 		}
 	}
 	before := secretOf(t, c.api, leader.Secret).ResourceVersion
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	if v := secretOf(t, c.api, leader.Secret).ResourceVersion; v != before {
 		t.Error("written although nothing differs")
 	}
 
 	at.passes(tokenLife)
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	if leader.Token() != first {
 		t.Error("the new token is registered before others may know it")
 	}
@@ -116,11 +116,11 @@ func testTokens(t *testing.T, c *cluster) {
 		t.Error("one of the two is not good")
 	}
 	// Whoever starts meanwhile registers the same one.
-	if fresh := c.shared(nil, at); fresh.keep(t.Context()) != nil || fresh.Token() != second {
+	if fresh := c.shared(nil, at); fresh.keep(t.Context(), false) != nil || fresh.Token() != second {
 		t.Errorf("a replica that starts would register %q, not %q", fresh.Token(), second)
 	}
 	at.passes(tokenOverlap)
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	reads(t, other)
 	if other.good(first) || !other.good(second) {
 		t.Error("an hour later the old token is good, or the new one is not")
@@ -137,11 +137,11 @@ func testSharedDeleted(t *testing.T, c *cluster) {
 		must(t, each.Set(used.Bundle()))
 	}
 	leader, other := c.shared(trust, at), c.shared(others, at)
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	reads(t, other)
 	first := leader.Token()
 	must(t, c.api.Delete(t.Context(), sharedSecret()))
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	reads(t, other)
 	second := leader.Token()
 	if second == "" || second == first || other.Token() != second {
@@ -165,7 +165,7 @@ func testSharedDeleted(t *testing.T, c *cluster) {
 func testSharedGarbled(t *testing.T, c *cluster) {
 	at := now()
 	leader, other := c.shared(nil, at), c.shared(nil, at)
-	must(t, leader.keep(t.Context()))
+	must(t, leader.keep(t.Context(), true))
 	reads(t, other)
 	first := leader.Token()
 	for _, bad := range []string{"", "{", `{"tokens":[]}`, `{"tokens":[{"token":"short"}]}`, `{"tokens":[{"token":"aaaaaaaaaaaaaaaaaaaa/aaaaa"}]}`} {
@@ -175,7 +175,14 @@ func testSharedGarbled(t *testing.T, c *cluster) {
 		if _, err := other.read(t.Context()); err == nil || !other.good(first) {
 			t.Errorf("%q: read with %v, and the token is good: %t", bad, err, other.good(first))
 		}
-		must(t, leader.keep(t.Context()))
+		starting := c.keeper(t, nobodyURL, nil) // and not elected
+		starting.elected.Store(false)
+		starting.Shared = c.shared(nil, at)
+		starting.round(t.Context())
+		if reads := secretOf(t, c.api, leader.Secret).Data[recordKey]; string(reads) != bad {
+			t.Errorf("%q: a replica that starts makes it %q", bad, reads)
+		}
+		must(t, leader.keep(t.Context(), true))
 		reads(t, other)
 		if other.Token() != first {
 			t.Errorf("%q: token %q", bad, other.Token())
@@ -183,9 +190,16 @@ func testSharedGarbled(t *testing.T, c *cluster) {
 	}
 	must(t, c.api.Delete(t.Context(), sharedSecret()))
 	must(t, c.api.Create(t.Context(), sharedSecret()))
-	fresh := c.shared(nil, at) // has nothing to go by
-	must(t, fresh.keep(t.Context()))
-	if fresh.Token() == "" {
+	fresh := c.keeper(t, nobodyURL, nil) // has nothing to go by
+	fresh.Shared = c.shared(nil, at)
+	fresh.elected.Store(false)
+	fresh.round(t.Context())
+	if fresh.Shared.Token() != "" {
+		t.Error("not elected, it makes something in place of an empty one")
+	}
+	fresh.elected.Store(true)
+	fresh.round(t.Context())
+	if fresh.Shared.Token() == "" {
 		t.Error("nothing is made in place of an empty one")
 	}
 }
@@ -197,7 +211,7 @@ func testSharedImmutable(t *testing.T, c *cluster) {
 	must(t, c.api.Create(t.Context(), secret))
 	s := c.shared(nil, now())
 	eventually(t, func() string {
-		if err := s.keep(t.Context()); err != nil {
+		if err := s.keep(t.Context(), true); err != nil {
 			return ""
 		}
 		return s.Token()
@@ -209,15 +223,15 @@ func testCABefore(t *testing.T, c *cluster) {
 	at := now()
 	trust := trusted(t)
 	before := trust.Bundle()
-	must(t, c.shared(trust, at).keep(t.Context()))
+	must(t, c.shared(trust, at).keep(t.Context(), true))
 	next := trusted(t)
 	used := next.Bundle()
 	s := c.shared(next, at)
-	must(t, s.keep(t.Context()))
+	must(t, s.keep(t.Context(), true))
 	if diff := cmp.Diff(string(slices.Concat(used, before)), string(next.Bundle())); diff != "" {
 		t.Error(diff)
 	}
-	must(t, s.keep(t.Context())) // it says until when
+	must(t, s.keep(t.Context(), true)) // it says until when
 	third := NewTrust(at)
 	must(t, third.Set(used))
 	reads(t, c.shared(third, at))
