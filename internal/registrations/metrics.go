@@ -22,7 +22,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		return register.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		present: gauge("holdfast_registration_present", "1 if the API server has this webhook, policy or policy binding of Holdfast, unchanged, else 0. Also 0 for one that somebody changed, and that the elected replica cannot put back, or that Holdfast may not read.", "kind", "name"),
+		present: gauge("holdfast_registration_present", "1 if the API server has this webhook, policy or policy binding of Holdfast, else 0. Also 0 for one that somebody changed and Holdfast cannot put back, or that Holdfast may not read. One that another holder of the Lease may have changed counts as there.", "kind", "name"),
 		restored: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_registration_restored_total", Help: "How often a registration of Holdfast was put back that had been right, by the object's kind and name.",
 		}, []string{"kind", "name"}),

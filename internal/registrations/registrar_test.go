@@ -461,6 +461,9 @@ func testStandby(t *testing.T, c *cluster) {
 	if n := k.value(t, "holdfast_registration_present", "webhook", ClosedWebhook); n != 0 {
 		t.Error("it does not tell what is missing")
 	}
+	if n := k.value(t, "holdfast_registration_present", "policy", MachinePolicy); n != 1 {
+		t.Error("it reports what an elected replica of another version may have written")
+	}
 	// Elected, it puts all right.
 	k.elected.Store(true)
 	k.round(t.Context())
