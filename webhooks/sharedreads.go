@@ -2,12 +2,11 @@ package webhooks
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // readTimeout is how long a read waits for the one before it, which may hang.
@@ -23,51 +22,26 @@ func (r *review) mayShareRead() bool {
 // sharedReads makes requests that come while the cluster is being read share the next read. Each is judged by a read that
 // began after it came, as it would be by its own. One read sends eighteen requests to the API server
 // and etcd, and many at once would all come too late. The zero value is ready.
-type sharedReads struct {
-	mu   sync.Mutex
-	next *sharedRead   // has not begun; nil if nobody waits for one
-	last chan struct{} // closed when the read before has ended
+type sharedReads[T any] struct {
+	next singleflight.Group // the read that has not begun
+	last chan struct{}      // closed when the read before has ended; only the next read uses it
 }
-
-// sharedRead is a read for all that waited for it.
-type sharedRead struct {
-	done     chan struct{} // closed when the rest is there
-	snapshot *quorum.Snapshot
-	err      error
-}
-
-// errRead is the error for requests that shared a read which did not return.
-var errRead = errors.New("the read of the cluster failed")
 
 // share returns the result of a read that begins after this call.
-func (s *sharedReads) share(ctx context.Context, read func(context.Context) (*quorum.Snapshot, error)) (*quorum.Snapshot, error) {
-	s.mu.Lock()
-	if theirs := s.next; theirs != nil {
-		s.mu.Unlock()
-		select {
-		case <-theirs.done:
-			return theirs.snapshot, theirs.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
+func (s *sharedReads[T]) share(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
+	out, err, _ := s.next.Do("", func() (any, error) {
+		before, done := s.last, make(chan struct{})
+		s.last = done
+		defer close(done)
+		if before != nil {
+			select {
+			case <-before:
+			case <-time.After(readTimeout):
+			}
 		}
-	}
-	mine := &sharedRead{done: make(chan struct{}), err: errRead}
-	before := s.last
-	s.next, s.last = mine, mine.done
-	s.mu.Unlock()
-	defer close(mine.done)
-
-	if before != nil {
-		hangs := time.NewTimer(readTimeout)
-		select {
-		case <-before:
-		case <-hangs.C:
-		}
-		hangs.Stop()
-	}
-	s.mu.Lock()
-	s.next = nil // who comes now shares the one after
-	s.mu.Unlock()
-	mine.snapshot, mine.err = read(context.WithoutCancel(ctx)) // the others still want it if this one hangs up
-	return mine.snapshot, mine.err
+		s.next.Forget("")                       // who comes now shares the one after
+		return read(context.WithoutCancel(ctx)) // the others still want it if this one hangs up
+	})
+	t, _ := out.(T)
+	return t, err
 }

@@ -91,8 +91,8 @@ type Handlers struct {
 	// Claim adds an entry to the release ledger, and fails if that is not as it was read any more.
 	Claim func(ctx context.Context, l *quorum.Ledger, entry quorum.Release) error
 
-	sharedReads sharedReads
-	lists       sharedReads // of the guarded Machines alone
+	sharedReads sharedReads[*quorum.Snapshot]
+	lists       sharedReads[[]quorum.Machine]
 }
 
 // Mutating is the handler for MutatePath.
@@ -235,15 +235,11 @@ func (g *Handlers) gather(ctx context.Context, r *review) *quorum.Snapshot {
 // hosts reads what the rule claim wants to know. Requests share the list of the guarded Machines, because a tool may delete many workers
 // at once, and a large set names the instances of as many.
 func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, error) {
-	list := func(ctx context.Context) (s *quorum.Snapshot, err error) {
-		s = new(quorum.Snapshot)
-		s.Machines, err = g.Observer.Machines(ctx)
-		return s, err
-	}
-	var machines, hosts *quorum.Snapshot
+	var machines []quorum.Machine
+	var hosts *quorum.Snapshot
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		machines, err = g.lists.share(within, list)
+		machines, err = g.lists.share(within, g.Observer.Machines)
 		return err
 	})
 	group.Go(func() (err error) {
@@ -254,7 +250,7 @@ func (g *Handlers) hosts(ctx context.Context, r *review) (*quorum.Snapshot, erro
 		return nil, err
 	}
 	with := *hosts
-	with.Machines = machines.Machines
+	with.Machines = machines
 	return &with, nil
 }
 
