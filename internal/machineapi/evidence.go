@@ -12,44 +12,32 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// evidence is quorum.Evidence as it is written down. Member IDs are hex, as etcdctl prints them.
-type evidence struct {
-	MachineUID    string            `json:"machineUID"`
-	Machine       string            `json:"machine"`
-	MemberIDs     []quorum.MemberID `json:"memberIDs"`
-	PeerAddresses []string          `json:"peerAddresses"`
-	Voted         bool              `json:"voted,omitempty"`
-}
-
 // ParseEvidence reads the value of the annotation quorum.EvidenceAnnotation. The Evidence is zero
 // with an error: half of it would be as good as a wrong one.
 func ParseEvidence(value string) (quorum.Evidence, error) {
-	var in evidence
-	if err := json.Unmarshal([]byte(value), &in); err != nil {
+	var e quorum.Evidence
+	if err := json.Unmarshal([]byte(value), &e); err != nil {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q: %w", value, err)
 	}
-	out := quorum.Evidence{MachineUID: in.MachineUID, Machine: in.Machine, MemberIDs: in.MemberIDs, Voted: in.Voted}
-	if in.MachineUID == "" || len(in.MemberIDs) == 0 {
+	if e.MachineUID == "" || len(e.MemberIDs) == 0 {
 		return quorum.Evidence{}, fmt.Errorf("evidence %.200q names no Machine UID or no member", value)
 	}
-	for _, s := range in.PeerAddresses {
-		addr, err := netip.ParseAddr(s)
-		if err != nil {
-			return quorum.Evidence{}, fmt.Errorf("evidence of Machine %s: peer address: %w", in.Machine, err)
+	addresses := e.Addresses
+	e.Addresses = nil
+	for _, addr := range addresses {
+		if !addr.IsValid() { // "" is read as none
+			return quorum.Evidence{}, fmt.Errorf("evidence of Machine %s: a peer address is empty", e.Machine)
 		}
-		out.Addresses = append(out.Addresses, addr.Unmap())
+		e.Addresses = append(e.Addresses, addr.Unmap())
 	}
-	return out, nil
+	return e, nil
 }
 
 // FormatEvidence is the value of the annotation quorum.EvidenceAnnotation.
 func FormatEvidence(e quorum.Evidence) string {
-	out := evidence{MachineUID: e.MachineUID, Machine: e.Machine, MemberIDs: append([]quorum.MemberID{}, e.MemberIDs...), PeerAddresses: []string{}, Voted: e.Voted}
-	for _, addr := range e.Addresses {
-		out.PeerAddresses = append(out.PeerAddresses, addr.String())
-	}
-	value, err := json.Marshal(out)
-	if err != nil { // strings and slices of strings always marshal
+	e.MemberIDs, e.Addresses = append([]quorum.MemberID{}, e.MemberIDs...), append([]netip.Addr{}, e.Addresses...) // [] and not null
+	value, err := json.Marshal(e)
+	if err != nil { // IDs, addresses and strings always marshal
 		panic(err)
 	}
 	return string(value)

@@ -203,11 +203,20 @@ func TestEvidence(t *testing.T) {
 	for _, bad := range []string{
 		``, `{`, `[]`, `{}`, `null`, `{"machineUID":"u","memberIDs":[]}`, `{"memberIDs":["1"]}`, `{"machineUID":"u","memberIDs":["0"]}`,
 		`{"machineUID":"u","memberIDs":["xyz"]}`, `{"machineUID":"u","memberIDs":[1]}`, `{"machineUID":"u","memberIDs":["1"],"peerAddresses":["host"]}`,
+		`{"machineUID":"u","memberIDs":["1"],"peerAddresses":[""]}`, `{"machineUID":"u","memberIDs":["1"],"peerAddresses":[null]}`,
 		`{"machineUID":"u","memberIDs":["11112222333344445"]}`,
 	} {
 		if got, err := machineapi.ParseEvidence(bad); err == nil || got.MachineUID != "" || got.MemberIDs != nil {
 			t.Errorf("%s: %+v, %v", bad, got, err)
 		}
+	}
+}
+
+// TestEvidenceOfNothing: a list that is empty is written as one, and not as null: what is stored is compared byte by byte.
+func TestEvidenceOfNothing(t *testing.T) {
+	const want = `{"machineUID":"u-1","machine":"","memberIDs":[],"peerAddresses":[],"voted":true}`
+	if got := machineapi.FormatEvidence(quorum.Evidence{MachineUID: "u-1", Voted: true}); got != want {
+		t.Error(got)
 	}
 }
 

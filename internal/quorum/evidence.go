@@ -7,13 +7,13 @@ import (
 
 // Evidence is what a Machine says of the etcd member that it hosts. It is written with the hook and
 // survives a Machine that loses its addresses. Only evidence under the Machine's own UID counts: a
-// copied manifest claims nothing.
+// copied manifest claims nothing. The tags are the form in which it is stored.
 type Evidence struct {
-	MachineUID string
-	Machine    string // name of the Machine, for people
-	MemberIDs  []MemberID
-	Addresses  []netip.Addr // of the peer URLs
-	Voted      bool         // of a record: etcd has listed the member as a voter
+	MachineUID string       `json:"machineUID"`
+	Machine    string       `json:"machine"` // its name, for people
+	MemberIDs  []MemberID   `json:"memberIDs"`
+	Addresses  []netip.Addr `json:"peerAddresses"`   // of the peer URLs
+	Voted      bool         `json:"voted,omitempty"` // of a record: etcd has listed the member as a voter
 }
 
 // Names reports whether the evidence names the member.
