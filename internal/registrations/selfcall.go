@@ -28,16 +28,18 @@ var errNoMachine = errors.New("there is no control-plane Machine to try it with"
 // ClosedWebhook, with a word that only this call knows. Nothing is stored. The client must be a
 // custodian's.
 func SelfCall(api client.Client, namespace string) func(context.Context) error {
+	observer := observe.Observer{API: api, Namespace: namespace}
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, selfCallBound)
 		defer cancel()
-		machines, err := guardedMachines(ctx, api, namespace)
+		machines, err := observer.Machines(ctx)
 		if err != nil {
 			return err
 		}
+		slices.SortStableFunc(machines, func(a, b quorum.Machine) int { return int(one(a.Deleting())) - int(one(b.Deleting())) }) // live ones first
 		err = errNoMachine
 		for i := range machines[:min(len(machines), 3)] { // one that another webhook refuses is not the only one
-			if err = tryMachine(ctx, api, &machines[i]); err == nil {
+			if err = tryMachine(ctx, api, &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: machines[i].Name}}); err == nil {
 				return nil
 			}
 		}
@@ -45,30 +47,10 @@ func SelfCall(api client.Client, namespace string) func(context.Context) error {
 	}
 }
 
-// guardedMachines are the control-plane Machines, live ones first.
-func guardedMachines(ctx context.Context, api client.Client, namespace string) ([]machinev1beta1.Machine, error) {
-	var out []machinev1beta1.Machine
-	for _, label := range [...]string{quorum.RoleLabel, quorum.TypeLabel} {
-		// Metadata alone: one Machine whose spec cannot be read is not to stand for all.
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(machinev1beta1.GroupVersion.WithKind("MachineList"))
-		if err := api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: observe.ControlPlane(label)}); err != nil {
-			return nil, fmt.Errorf("list Machines in namespace %s: %w", namespace, err)
-		}
-		for i := range list.Items {
-			out = append(out, machinev1beta1.Machine{ObjectMeta: list.Items[i].ObjectMeta})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b machinev1beta1.Machine) int {
-		return int(one(a.DeletionTimestamp != nil)) - int(one(b.DeletionTimestamp != nil))
-	})
-	return out, nil
-}
-
 func tryMachine(ctx context.Context, api client.Client, m *machinev1beta1.Machine) error {
 	nonce := rand.Text()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, webhooks.SelfCallAnnotation, nonce)
-	err := api.Patch(ctx, m.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+	err := api.Patch(ctx, m, client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
 	if err == nil {
 		return fmt.Errorf("a change of Machine %s/%s that %s was to refuse passed: the API server does not reach the webhooks, or has not heard of them yet", m.Namespace, m.Name, ClosedWebhook)
 	}
