@@ -9,8 +9,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
-
-	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
 // settle is how long a new certificate waits after this replica has read registrations that vouch for
@@ -31,20 +29,15 @@ type Source struct {
 	mu            sync.Mutex
 	serving, next *tls.Certificate
 	vouched       time.Time // since when the registrations vouch for next
-	wake          chan struct{}
 }
 
 // NewSource has no certificate yet. The host is what the API server verifies it for.
 func NewSource(live *Live, host string, c clock.PassiveClock, metrics *Metrics, log logr.Logger) *Source {
-	s := &Source{live: live, host: host, settle: settle, clock: c, metrics: metrics, log: log, wake: make(chan struct{}, 1)}
-	if live != nil {
-		live.OnChange(func() { observe.Wake(s.wake) })
-	}
-	return s
+	return &Source{live: live, host: host, settle: settle, clock: c, metrics: metrics, log: log}
 }
 
 // Start goes over to the certificate that was offered last, when it is time, until the context ends.
-func (s *Source) Start(ctx context.Context) error { return every(ctx, time.Second, s.wake, s.review) }
+func (s *Source) Start(ctx context.Context) error { return every(ctx, time.Second, nil, s.review) }
 
 // Offer brings a certificate, whose Leaf is set.
 func (s *Source) Offer(c *tls.Certificate) {

@@ -28,14 +28,6 @@ const (
 type Live struct {
 	mu      sync.Mutex
 	bundles map[string]map[string][]byte // by the configuration's kind, then by the webhook's name; nil for one that does not exist
-	changed []func()
-}
-
-// OnChange has a function called, which must not block, after each look.
-func (l *Live) OnChange(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changed = append(l.changed, f)
 }
 
 // saw takes what was read.
@@ -48,15 +40,11 @@ func (l *Live) saw(kind string, there bool, o client.Object) {
 		}
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.bundles == nil {
 		l.bundles = map[string]map[string][]byte{}
 	}
 	l.bundles[kind] = bundles
-	changed := slices.Clone(l.changed)
-	l.mu.Unlock()
-	for _, f := range changed {
-		f()
-	}
 }
 
 var errUnread = errors.New("the registrations have not been read yet: the API server does not answer, or does not let this user get them")
