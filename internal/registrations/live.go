@@ -119,21 +119,28 @@ func every(ctx context.Context, interval time.Duration, wake <-chan struct{}, do
 	}
 }
 
-// trouble is an error that comes again and again. It is logged when it is another one, and once a minute.
+// trouble is an error that may last.
 type trouble struct {
 	mu   sync.Mutex
 	text string
 	said time.Time
 }
 
-// say logs an error, nil for none any more. The end of the context is none.
-func (t *trouble) say(ctx context.Context, log logr.Logger, err error, message string, about ...any) {
+// news reports whether to log an error, nil for none: the first one, one that differs from the last, and once a minute one that lasts.
+func (t *trouble) news(err error) bool {
+	text := fmt.Sprint(err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err == nil {
-		t.text = ""
-	} else if ctx.Err() == nil && (err.Error() != t.text || time.Since(t.said) > time.Minute) {
-		t.text, t.said = err.Error(), time.Now()
+	if text == t.text && (err == nil || time.Since(t.said) < time.Minute) {
+		return false
+	}
+	t.text, t.said = text, time.Now()
+	return true
+}
+
+// say logs an error that is news. The end of the context is none.
+func (t *trouble) say(ctx context.Context, log logr.Logger, err error, message string, about ...any) {
+	if ctx.Err() == nil && t.news(err) && err != nil {
 		log.Error(err, message, about...)
 	}
 }

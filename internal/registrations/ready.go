@@ -16,24 +16,16 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 )
 
-// LogChanges is a check whose change of answer is logged: /readyz itself withholds the sentence.
+// LogChanges is a check that logs its answer when it changes, and once a minute while it is an error: /readyz itself withholds the sentence.
 func LogChanges(name string, log logr.Logger, check healthz.Checker) healthz.Checker {
-	var (
-		mu   sync.Mutex
-		last = "not asked yet"
-	)
+	var last trouble
 	return func(r *http.Request) error {
 		err := check(r)
-		text := fmt.Sprint(err)
-		mu.Lock()
-		defer mu.Unlock()
-		if text == last {
-			return err
-		}
-		last = text
-		if err != nil {
-			log.Info("not ready", "check", name, "reason", text)
-		} else {
+		switch {
+		case !last.news(err):
+		case err != nil:
+			log.Info("not ready", "check", name, "reason", err.Error())
+		default:
 			log.Info("ready", "check", name)
 		}
 		return err

@@ -65,8 +65,9 @@ type Registrar struct {
 	proven map[string]bool // the webhooks that were seen to fail closed, or for which Proof succeeded; by name
 	open   []string        // the webhooks that will fail closed once Proof succeeds
 	empty  bool            // one of them has no caBundle yet from the operator that Annotations name
-	unsure string          // the last error of Proof, as logged
 	asked  time.Time       // when Proof was last called
+
+	unsure trouble // with Proof
 }
 
 // memory is what is known of one registration. Only that registration's loop uses it, except for wake and right.
@@ -123,7 +124,7 @@ func (k *Registrar) Start(ctx context.Context) error {
 func (k *Registrar) Lead(ctx context.Context) error {
 	k.begin()
 	k.mu.Lock()
-	k.unsure, k.asked = "", time.Time{}
+	k.asked = time.Time{}
 	k.mu.Unlock()
 	k.elected.Store(true)
 	k.wake()
@@ -375,19 +376,14 @@ func (k *Registrar) prove(ctx context.Context) {
 	} else {
 		k.Metrics.reached.WithLabelValues(ClosedWebhook).Set(one(err == nil))
 	}
-	if err != nil {
-		if text := err.Error(); text != k.unsure {
-			k.unsure = text
-			message := "a call through the API server to the webhooks does not come back"
-			if len(open) > 0 {
-				message = "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
-			}
-			k.Log.Info(message, "reason", text)
+	if k.unsure.news(err) && err != nil {
+		message := "a call through the API server to the webhooks does not come back"
+		if len(open) > 0 {
+			message = "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
 		}
-		return
+		k.Log.Info(message, "reason", err.Error())
 	}
-	k.unsure = ""
-	if len(open) == 0 {
+	if err != nil || len(open) == 0 {
 		return
 	}
 	for _, name := range open {
