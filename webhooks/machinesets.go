@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -67,10 +68,7 @@ func (g *Handlers) setOrHealthCheck(ctx context.Context, req *ctrladmission.Requ
 		log.FromContext(ctx).Error(err, "passing what cannot be read", "kind", kind)
 		return admission.Decision{}, nil
 	}
-	name := k.Metadata.Name
-	if name == "" {
-		name = k.Metadata.GenerateName
-	}
+	name := cmp.Or(k.Metadata.Name, k.Metadata.GenerateName)
 	selector, err := metav1.LabelSelectorAsSelector(&k.Spec.Selector)
 	if err != nil || kind == "MachineSet" && selector.Empty() {
 		selector = labels.Nothing() // as its controller takes it

@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"net/http"
+	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,13 +36,5 @@ func (g *Handlers) selfCall(r *review) *ctrladmission.Response {
 
 // AnswersSelfCall reports whether an API server's status is the answer to the self-call with that value.
 func AnswersSelfCall(s metav1.Status, asked string) bool {
-	if s.Details == nil {
-		return false
-	}
-	for _, c := range s.Details.Causes {
-		if c.Type == selfCallCause && c.Message == asked {
-			return true
-		}
-	}
-	return false
+	return s.Details != nil && slices.Contains(s.Details.Causes, metav1.StatusCause{Type: selfCallCause, Message: asked})
 }
