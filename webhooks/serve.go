@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"sync"
 
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -43,7 +42,6 @@ func logger(ctx context.Context, req *ctrladmission.Request) logr.Logger {
 type handler struct {
 	enforcement admission.Enforcement // what becomes of what cannot be read
 	webhook     ctrladmission.Webhook
-	buffers     sync.Pool // *bytes.Buffer, for bodies
 }
 
 const (
@@ -52,20 +50,16 @@ const (
 	limit = 7 << 20
 	// front is how much of a body is searched for the UID. It stands before all that a user can write.
 	front = 1 << 10
-	// room is made for a body as long as it says it is, but not for more than this; and none beyond it is kept.
+	// room is made for a body as long as it says it is, but not for more than this.
 	room = 64 << 10
 )
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	buffer, ok := h.buffers.Get().(*bytes.Buffer)
-	if !ok {
-		buffer = new(bytes.Buffer)
-	}
-	defer h.keep(buffer)
-	code, err := read(buffer, r)
+	var buffer bytes.Buffer
+	code, err := read(&buffer, r)
 	var review admissionv1.AdmissionReview
 	if err == nil {
-		err = machineapi.ReadJSON(buffer.Bytes(), &review) // keeps nothing of the buffer
+		err = machineapi.ReadJSON(buffer.Bytes(), &review)
 	}
 	var answer ctrladmission.Response
 	switch {
@@ -83,14 +77,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	// The API server may have hung up.
 	_ = json.NewEncoder(w).Encode(review)
-}
-
-// keep keeps a buffer for another body, unless it has grown beyond what most need.
-func (h *handler) keep(buffer *bytes.Buffer) {
-	if buffer.Cap() <= room {
-		buffer.Reset()
-		h.buffers.Put(buffer)
-	}
 }
 
 // read reads a body into the buffer. With an error comes its code, and what was read until then.
