@@ -38,6 +38,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -92,7 +93,7 @@ func start(t *testing.T) *fixture {
 	}
 
 	f.audit = filepath.Join(t.TempDir(), "audit.log")
-	f.config = apiserver.Start(t, apiserver.WithMachineAPI(t), apiserver.WithScalableSets(t), func(env *envtest.Environment) {
+	f.config = apiserver.Start(t, apiserver.WithCRDs(t, append(assets.MachineAPI(), assets.ScalableSet)...), func(env *envtest.Environment) {
 		env.ControlPlane.GetAPIServer().Configure().Append("audit-log-path", f.audit).Append("audit-policy-file", auditPolicy(t))
 	}).Config
 	f.admin = f.client(t, admin, nil)

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
@@ -65,7 +66,11 @@ func TestPreflight(t *testing.T) {
 	if status, said := run("--custodians=etcd-keeper"); status != 1 || !strings.Contains(said, "machines.machine.openshift.io") {
 		t.Errorf("without the Machine API: status %d, %q", status, said)
 	}
-	if _, err := envtest.InstallCRDs(env.Config, envtest.CRDInstallOptions{Paths: apiserver.MachineCRDs(t), ErrorIfPathMissing: true}); err != nil {
+	crds, err := assets.CRDs(assets.MachineAPI()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := envtest.InstallCRDs(env.Config, envtest.CRDInstallOptions{CRDs: crds}); err != nil {
 		t.Fatal(err)
 	}
 	if status, said := run(); status != 2 || !strings.Contains(said, "etcd-keeper") || !strings.Contains(said, "--custodians") {
@@ -124,7 +129,9 @@ func testBesideOperator(t *testing.T, config *rest.Config, c client.Client, run 
 	passes("--mode=guard")
 	passes("--mode=full", "--allow-cluster-etcd-operator")
 
-	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: apiserver.ClusterOperatorCRD(t), ErrorIfPathMissing: true})
+	crds, err := assets.CRDs(assets.ClusterOperatorCRD)
+	must(err)
+	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: crds})
 	must(err)
 	with, err := client.New(config, client.Options{Scheme: scheme()})
 	must(err)

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/loopback"
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
@@ -116,7 +117,7 @@ func (o *output) Write(p []byte) (int, error) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	const me = "system:serviceaccount:holdfast-system:holdfast"
-	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	env := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...))
 	user, err := env.AddUser(envtest.User{Name: me, Groups: []string{"system:masters"}}, nil)
 	ok(t, err)
 	text, err := user.KubeConfig()

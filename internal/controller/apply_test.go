@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // fixedRing is a ring whose members are given, and which nobody changes.
@@ -66,7 +67,7 @@ func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestRelease releases the hook of a Machine on a real API server, by a decision made on an earlier look.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	config := rest.CopyConfig(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config)
+	config := rest.CopyConfig(apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...)).Config)
 	connection := &hanging{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		connection.RoundTripper = next

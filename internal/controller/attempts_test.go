@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // TestAttempts: what fails is tried later and later and is known since when; what passes is tried at once, unless it lasts.
@@ -76,7 +77,7 @@ func TestAttempts(t *testing.T) {
 func TestUndone(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	env := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...))
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))

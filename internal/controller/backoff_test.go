@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // faulty is a connection to an API server that fails those requests that match, and notes when they came.
@@ -81,7 +82,7 @@ func (f *faulty) longest() (most time.Duration) {
 // TestBackoff: what fails is tried again later and later, is counted, and a change wakes the reconciler all the same.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
-	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	env := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...))
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))

@@ -2,34 +2,27 @@ package machineapi
 
 import (
 	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
-// machineCRD is the real Machine CRD, YAML.
-func machineCRD(t *testing.T) []byte {
+// machineCRD is the real Machine CRD.
+func machineCRD(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api").Output()
+	crds, err := assets.CRDs(assets.MachineCRD)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "machine", "v1beta1", "zz_generated.crd-manifests", "0000_10_machine-api_01_machines-Default.crd.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return crds[0]
 }
 
 // TestLosesHooks begins with the real Machine CRD, which keeps hooks, and takes away what it takes to
 // lose them.
 func TestLosesHooks(t *testing.T) {
-	text := machineCRD(t)
+	original := machineCRD(t)
 	type schema = apiextensionsv1.JSONSchemaProps
 	spec := func(crd *apiextensionsv1.CustomResourceDefinition, change func(spec *schema)) {
 		root := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -119,11 +112,8 @@ func TestLosesHooks(t *testing.T) {
 		"no version": {func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Versions = nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var crd apiextensionsv1.CustomResourceDefinition
-			if err := yaml.Unmarshal(text, &crd); err != nil {
-				t.Fatal(err)
-			}
-			c.change(&crd)
+			crd := original.DeepCopy()
+			c.change(crd)
 			raw, err := json.Marshal(crd)
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +130,7 @@ func TestLosesHooks(t *testing.T) {
 
 // TestChanges begins with the real Machine CRD: what cannot matter may change, and nothing else.
 func TestChanges(t *testing.T) {
-	text := machineCRD(t)
+	original := machineCRD(t)
 	type (
 		crd    = apiextensionsv1.CustomResourceDefinition
 		schema = apiextensionsv1.JSONSchemaProps
@@ -223,14 +213,10 @@ func TestChanges(t *testing.T) {
 		"without schema": {func(d *crd) { d.Spec.Versions[0].Schema = nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var old, next crd
-			if err := yaml.Unmarshal(text, &old); err != nil {
-				t.Fatal(err)
-			}
-			old.DeepCopyInto(&next)
-			c.change(&next)
+			next := original.DeepCopy()
+			c.change(next)
 			var raw [2][]byte
-			for i, d := range []*crd{&old, &next} {
+			for i, d := range []*crd{original, next} {
 				var err error
 				if raw[i], err = json.Marshal(d); err != nil {
 					t.Fatal(err)

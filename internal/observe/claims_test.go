@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // TestClaims has Watch find the Machines that have a control-plane Machine's instance, on a real API server and among Machines of which no list can hold
@@ -26,7 +27,7 @@ func TestClaims(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))
-	api, err := client.NewWithWatch(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config, client.Options{Scheme: scheme})
+	api, err := client.NewWithWatch(apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...)).Config, client.Options{Scheme: scheme})
 	must(t, err)
 	create := func(name, role, provider string) {
 		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{

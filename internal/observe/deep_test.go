@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // TestDeepMachine has a real API server store a Machine that is nested so deep that no list that holds it can be decoded: all
@@ -23,7 +24,7 @@ func TestDeepMachine(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))
-	api, err := client.New(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config, client.Options{Scheme: scheme})
+	api, err := client.New(apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...)).Config, client.Options{Scheme: scheme})
 	must(t, err)
 	for _, name := range []string{"deep", "master-0"} {
 		must(t, api.Create(t.Context(), &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 // TestMachines reads every Machine that has a control-plane role or type, also one whose labels change between the lists.
@@ -21,7 +22,7 @@ func TestMachines(t *testing.T) {
 	t.Parallel()
 	scheme := runtime.NewScheme()
 	must(t, machinev1beta1.Install(scheme))
-	api, err := client.New(apiserver.Start(t, apiserver.WithMachineAPI(t)).Config, client.Options{Scheme: scheme})
+	api, err := client.New(apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...)).Config, client.Options{Scheme: scheme})
 	must(t, err)
 	for name, labels := range map[string]map[string]string{
 		"both":      {quorum.RoleLabel: "master", quorum.TypeLabel: "master"},

@@ -33,6 +33,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/webhooks"
 )
@@ -60,7 +61,7 @@ func startCluster(t *testing.T) *cluster {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))
-	env := apiserver.Start(t, apiserver.WithMachineAPI(t))
+	env := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...))
 	user, err := env.AddUser(envtest.User{Name: holdfast, Groups: []string{"system:masters"}}, nil)
 	must(t, err)
 	c := &cluster{config: user.Config()}

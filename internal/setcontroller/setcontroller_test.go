@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 )
 
 const where = "openshift-machine-api"
@@ -43,7 +44,7 @@ func must(t *testing.T, err error) {
 // fixture is a controller on a real API server, which has one set and Machines m-0 and m-1, and what the controller has seen of them.
 func fixture(t *testing.T) (*Controller, *observe.Set) {
 	t.Helper()
-	env := apiserver.Start(t, apiserver.WithMachineAPI(t), apiserver.WithControlPlaneMachineSets(t))
+	env := apiserver.Start(t, apiserver.WithCRDs(t, append(assets.MachineAPI(), assets.ControlPlaneSetCRD)...))
 	types := runtime.NewScheme()
 	must(t, errors.Join(corev1.AddToScheme(types), machinev1.Install(types), machinev1beta1.Install(types)))
 	config := rest.CopyConfig(env.Config)

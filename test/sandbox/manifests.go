@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -79,57 +77,21 @@ func (s *Sandbox) apply(ctx context.Context, objects ...object) error {
 	return nil
 }
 
-// crds reads the CustomResourceDefinitions out of the openshift/api module in
-// Go's module cache, so that they are never a copy that has aged, and more of that module. scalable has the control plane scaled.
-func crds(ctx context.Context, scalable bool, more ...string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	root, err := assets.Root()
-	if err != nil {
-		return nil, err
-	}
-	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openshift/api")
-	command.Dir = root
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	out, err := command.Output()
-	if err != nil {
-		return nil, fmt.Errorf("finding the module github.com/openshift/api: %w\n%s", err, stderr.String())
-	}
-	dir := strings.TrimSpace(string(out))
-	if dir == "" {
-		return nil, errors.New("the module github.com/openshift/api is not in the module cache: run `go mod download` in " + root)
-	}
-	var all []*apiextensionsv1.CustomResourceDefinition
-	for _, file := range append([]string{
-		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machines-Default.crd.yaml",
-		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinesets-Default.crd.yaml",
-		"machine/v1beta1/zz_generated.crd-manifests/0000_10_machine-api_01_machinehealthchecks.crd.yaml",
-		"machine/v1/zz_generated.crd-manifests/0000_10_control-plane-machine-set_01_controlplanemachinesets-Default.crd.yaml",
-		"config/v1/zz_generated.crd-manifests/0000_00_cluster-version-operator_01_clusteroperators.crd.yaml",
-		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_infrastructures-Default.crd.yaml",
-		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_dnses-Default.crd.yaml",
-	}, more...) {
-		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
-		if err != nil {
-			return nil, fmt.Errorf("a CRD of the module github.com/openshift/api: %w", err)
-		}
-		form := assets.CRD
-		if scalable && strings.Contains(file, "controlplanemachinesets") {
-			form = assets.ScalableSet
-		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if text, err = form(text); err == nil {
-			err = json.Unmarshal(text, crd)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		all = append(all, crd)
-	}
-	return all, nil
-}
-
 // installCRDs returns once the API server serves all of them.
-func (s *Sandbox) installCRDs(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) error {
+func (s *Sandbox) installCRDs(ctx context.Context) error {
+	files := append(assets.MachineAPI(), assets.ClusterOperatorCRD, assets.InfrastructureCRD, assets.DNSCRD)
+	switch {
+	case s.options.PlatformSets:
+		files = append(files, assets.ControlPlaneSetCRD, assets.ClusterVersionCRD, assets.FeatureGateCRD)
+	case s.options.Mode == "full":
+		files = append(files, assets.ScalableSet)
+	default:
+		files = append(files, assets.ControlPlaneSetCRD)
+	}
+	crds, err := assets.CRDs(files...)
+	if err != nil {
+		return err
+	}
 	return s.poll(ctx, func(context.Context) error {
 		_, err := envtest.InstallCRDs(s.Config(Admin), envtest.CRDInstallOptions{CRDs: crds, MaxTime: time.Minute})
 		return err

@@ -437,19 +437,11 @@ func (s *Sandbox) startAPIServer(ctx context.Context) error {
 }
 
 func (s *Sandbox) startCluster(ctx context.Context) error {
-	var more []string
-	if s.options.PlatformSets {
-		more = setOperatorCRDs()
-	}
-	crds, err := crds(ctx, s.options.Mode == "full" && !s.options.PlatformSets, more...)
-	if err != nil {
-		return err
-	}
 	objects, err := s.cluster()
 	if err != nil {
 		return err
 	}
-	if err := s.installCRDs(ctx, crds); err != nil {
+	if err := s.installCRDs(ctx); err != nil {
 		return err
 	}
 	return s.apply(ctx, objects...)

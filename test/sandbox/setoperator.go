@@ -10,14 +10,6 @@ import (
 // SetOperatorIdentity is the platform's control plane machine set operator.
 const SetOperatorIdentity Identity = "system:serviceaccount:openshift-machine-api:control-plane-machine-set-operator"
 
-// setOperatorCRDs are what that operator reads beside Machines and sets.
-func setOperatorCRDs() []string {
-	return []string{
-		"config/v1/zz_generated.crd-manifests/0000_00_cluster-version-operator_01_clusterversions-Default.crd.yaml",
-		"config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_featuregates.crd.yaml",
-	}
-}
-
 // The version that the operator believes it is of, and what a cluster of that version has.
 const (
 	setOperatorVersion = "0.0.1-snapshot"

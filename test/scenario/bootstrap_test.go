@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/holdfast-dev/holdfast/internal/quorum"
-	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
@@ -59,7 +59,9 @@ func TestFromBootstrap(t *testing.T) {
 // platformAPIServers installs the object by which OpenShift configures its API servers. What it returns has all of them know these URLs of etcd.
 func (c *cluster) platformAPIServers(t *testing.T) (know func(urls ...string)) {
 	t.Helper()
-	_, err := envtest.InstallCRDs(c.Config(sandbox.Admin), envtest.CRDInstallOptions{Paths: apiserver.KubeAPIServerCRD(t), MaxTime: slowly})
+	crds, err := assets.CRDs(assets.KubeAPIServerCRD)
+	must(t, err)
+	_, err = envtest.InstallCRDs(c.Config(sandbox.Admin), envtest.CRDInstallOptions{CRDs: crds, MaxTime: slowly})
 	must(t, err)
 	admin, servers := c.as(sandbox.Admin), &unstructured.Unstructured{}
 	servers.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "KubeAPIServer"})

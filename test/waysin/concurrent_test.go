@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/internal/registrations"
 	"github.com/holdfast-dev/holdfast/test/apiserver"
+	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/pki"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
@@ -149,7 +150,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 		}
 	}
 	log.SetLogger(logr.Discard())
-	config := apiserver.Start(t, apiserver.WithMachineAPI(t)).Config
+	config := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...)).Config
 	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	must(clientgoscheme.AddToScheme(scheme))
