@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -33,7 +31,6 @@ import (
 )
 
 const (
-	namespace = "openshift-machine-api"
 	// soon bounds one step of a Machine's life; none may wait for the library's 30 s.
 	soon = 25 * time.Second
 	// settle is for how long nothing may happen to a Machine that is held.
@@ -47,6 +44,7 @@ const asMain = "HOLDFAST_TEST_MACHINE_API"
 func TestMain(m *testing.M) {
 	if os.Getenv(asMain) != "" {
 		main()
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -197,39 +195,6 @@ func TestMachineLife(t *testing.T) {
 		g.Expect(c.Delete(c.ctx, m)).To(Succeed())
 		g.Eventually(func() string { return c.cloud.instance("master-0").State }, soon, poll).Should(Equal("Terminating"))
 		g.Expect(c.cloud.instance("worker").State).To(Equal("Running"))
-	})
-}
-
-func TestCommandLine(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--kubeconfig k --cloud-socket s", ""},
-		{"--cloud-socket s", "needs --kubeconfig"},
-		{"--kubeconfig k", "needs --cloud-socket"},
-		{"--kubeconfig k --cloud-socket s --namespace=", "needs a --namespace"},
-		{"--kubeconfig k --cloud-socket s --resync 1ms", "needs a --resync of at least 1s, not 1ms"},
-		{"--kubeconfig k --cloud-socket s extra", `takes flags only, not "extra"`},
-		{"--colour blue", "flag provided but not defined: -colour"},
-	} {
-		t.Run(test.args, func(t *testing.T) {
-			g := NewWithT(t)
-			_, err := parse(strings.Fields(test.args), os.Stderr)
-			if test.want == "" {
-				g.Expect(err).NotTo(HaveOccurred())
-				return
-			}
-			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
-			var stdout, stderr strings.Builder
-			g.Expect(command(t.Context(), strings.Fields(test.args), &stdout, &stderr)).To(Equal(2))
-			g.Expect(stderr.String()).To(HavePrefix("machine-api: "))
-			g.Expect(strings.Count(stderr.String(), "\n")).To(Equal(1), "one sentence")
-		})
-	}
-	t.Run("help", func(t *testing.T) {
-		g := NewWithT(t)
-		var help strings.Builder
-		_, err := parse([]string{"--help"}, &help)
-		g.Expect(errors.Is(err, flag.ErrHelp)).To(BeTrue())
-		g.Expect(help.String()).To(ContainSubstring("-cloud-socket socket"))
 	})
 }
 

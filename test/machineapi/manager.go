@@ -12,7 +12,7 @@ import (
 	"github.com/openshift/machine-api-operator/pkg/controller/nodelink"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -33,7 +33,12 @@ const (
 
 // run starts all controllers and returns when the context ends, or with the
 // first error that ends them earlier.
-func run(ctx context.Context, config *rest.Config, opts options) error {
+func run(ctx context.Context, opts options) error {
+	config, err := clientcmd.BuildConfigFromFlags("", opts.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // a client that throttles itself would be measured with the controllers
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("registering the Kubernetes types: %w", err)
@@ -44,7 +49,7 @@ func run(ctx context.Context, config *rest.Config, opts options) error {
 	grace := shutdownGrace
 	managerOptions := manager.Options{
 		Scheme:                  scheme,
-		Cache:                   cache.Options{SyncPeriod: &opts.resync, DefaultNamespaces: map[string]cache.Config{opts.namespace: {}}},
+		Cache:                   cache.Options{SyncPeriod: &opts.resync, DefaultNamespaces: map[string]cache.Config{namespace: {}}},
 		Metrics:                 server.Options{BindAddress: "0"},
 		GracefulShutdownTimeout: &grace,
 	}

@@ -162,7 +162,6 @@ func (s *Sandbox) machineAPISpec() (process.Spec, error) {
 		Name: "machine-api", Path: path, Log: s.logFile("machine-api"),
 		Args: []string{
 			"--kubeconfig=" + s.Kubeconfig(MachineAPI),
-			"--namespace=" + MachineNamespace,
 			"--cloud-socket=" + s.cloudSocket(),
 			"--webhook-host=" + s.machineAPIHost, "--webhook-port=" + strconv.Itoa(s.machineAPIPort),
 			"--webhook-cert-dir=" + certs,
