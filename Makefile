@@ -210,7 +210,7 @@ chaos: binaries parts ## Replace Machines CHAOS_ROUNDS times with faults and hos
 .PHONY: model
 model: ## Explore every situation of small control planes with the real decisions, then plant bugs (docs/proof/invariants.md)
 	go run ./test/model
-	go run ./test/model -mutants
+	go run ./test/mutation -run model:
 
 .PHONY: format
 format:

@@ -4,8 +4,6 @@
 //
 //	go run ./test/model             all configurations
 //	go run ./test/model -run dead   those whose name holds "dead"
-//	go run ./test/model -bounded    as much of each as go test does
-//	go run ./test/model -mutants    planted bugs: each has to be found
 //	go run ./test/model -trace t    what a real control plane was seen to do (trace.go): chaos does this after each replacement
 //
 // In every state and at every step I1 to I7 and I10 are judged, by own arithmetic; from every state that is

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // TestFit: every edit still fits the code and compiles, for one that does not shows nothing, and has a name of its own.
@@ -43,7 +42,7 @@ func TestFit(t *testing.T) {
 			t.Errorf("two mutants are named %s", m.name)
 		}
 		seen[m.name] = true
-		if _, err := overlay.Write(base, dir, m.file, m.old, m.new); err != nil {
+		if _, err := m.overlay(base, dir); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 			continue
 		}
@@ -57,7 +56,7 @@ func TestFit(t *testing.T) {
 				continue
 			}
 			if filepath.Base(source) == path.Base(m.file) {
-				source = filepath.Join(dir, overlay.Mutated)
+				source = filepath.Join(dir, mutated)
 			}
 			file, err := parser.ParseFile(fset, source, nil, parser.SkipObjectResolution)
 			if err != nil {

@@ -1,26 +1,29 @@
-// Mutation shows that test/decisions holds every admission rule and every step of the plan, and the tests of internal/verify
-// whether etcd may start: it switches them off one at a time and runs the tests, which have to fail.
+// Mutation shows that test/decisions holds every admission rule and every step of the plan, the tests of internal/verify
+// whether etcd may start, and test/model what comes of them: it switches them off one at a time and runs the tests, which have to fail.
 //
-//	go run ./test/mutation          all of them
-//	go run ./test/mutation -run dead  those whose name holds "dead"
+//	go run ./test/mutation             all of them
+//	go run ./test/mutation -run dead   those whose name holds "dead"
+//	go run ./test/mutation -run model: those that the model has to find
 //
 // A mutant is compiled with an overlay, so the tree is never changed.
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
-	"github.com/holdfast-dev/holdfast/test/mutation/overlay"
 )
 
 // mutant is one edit of a file in internal, in which old stands exactly once.
@@ -31,6 +34,17 @@ type mutant struct {
 // tests are what has to fail: a package, and the flags for its tests. Of internal/verify that is what needs no ring of etcd and
 // decides on facts that are written down.
 func (m mutant) tests() (pkg string, flags []string) {
+	if what, ok := strings.CutPrefix(m.name, "model: "); ok {
+		configurations := ""
+		switch kind, _, _ := strings.Cut(what, ":"); kind {
+		case "set":
+			configurations = "/^set,"
+		case "guard mode":
+			configurations = "/^guard_mode"
+		}
+		// Configurations that are known to break also fail where a mutant only hides that: they show nothing.
+		return "./test/model", []string{"-run=^TestModel$" + configurations, "-skip=^TestModel$/^(open|planted):", "-failfast", "-states=150000", "-timeout=1h"}
+	}
 	if path.Dir(m.file) == "verify" {
 		return "./internal/verify", []string{"-run=^TestTranscripts$"}
 	}
@@ -78,7 +92,7 @@ func run(only string) (survived int, err error) {
 		}
 		tried++
 		began := time.Now()
-		edited, err := overlay.Write(root, dir, m.file, m.old, m.new)
+		edited, err := m.overlay(root, dir)
 		if err != nil {
 			stale = append(stale, fmt.Errorf("%s: %w", m.name, err))
 			continue
@@ -96,6 +110,31 @@ func run(only string) (survived int, err error) {
 	}
 	fmt.Printf("%d mutants in %s\n", tried, time.Since(start).Round(time.Second))
 	return survived, errors.Join(stale...)
+}
+
+// mutated is the name of the edited file in the directory of an overlay.
+const mutated = "mutated.go"
+
+// overlay writes an overlay for the go command into a directory, and returns its path.
+func (m mutant) overlay(root, dir string) (string, error) {
+	file := filepath.Join(root, "internal", filepath.FromSlash(m.file))
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	if n := bytes.Count(source, []byte(m.old)); n != 1 {
+		return "", fmt.Errorf("%s holds %q %d times, not once", file, m.old, n)
+	}
+	edited := filepath.Join(dir, mutated)
+	if err := os.WriteFile(edited, bytes.Replace(source, []byte(m.old), []byte(m.new), 1), 0o600); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]map[string]string{"Replace": {file: edited}})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
 const failedBuild = "the compiler"
