@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -81,7 +80,7 @@ func (s *Sandbox) writeEnv() error {
 	text := &strings.Builder{}
 	for _, line := range [][2]string{
 		{"KUBECONFIG", s.Kubeconfig(Admin)},
-		{"ETCDCTL_ENDPOINTS", strings.Join(s.VoterEndpoints(), ",")},
+		{"ETCDCTL_ENDPOINTS", strings.Join(s.Endpoints(), ",")},
 		{"ETCDCTL_CACERT", s.EtcdFiles.CA},
 		{"ETCDCTL_CERT", s.EtcdFiles.Cert},
 		{"ETCDCTL_KEY", s.EtcdFiles.Key},
@@ -97,26 +96,6 @@ func (s *Sandbox) writeEnv() error {
 		return fmt.Errorf("writing the environment: %w", err)
 	}
 	return nil
-}
-
-// keepEnv rewrites the environment whenever the ring's voters change, so that
-// sourcing it again is enough after all the first members were replaced.
-func (s *Sandbox) keepEnv() {
-	written := s.VoterEndpoints()
-	for {
-		list, changed := s.cloud.members.latest()
-		if now := voters(list); !slices.Equal(now, written) {
-			if err := s.writeEnv(); err != nil {
-				s.fail(err)
-			}
-			written = now
-		}
-		select {
-		case <-s.background.Done():
-			return
-		case <-changed:
-		}
-	}
 }
 
 // quote is a word for a POSIX shell.

@@ -22,10 +22,9 @@ type members struct {
 	// running are the client URLs of the members whose process runs, voters or not.
 	running func() []string
 
-	mu      sync.Mutex
-	began   time.Time // when the read of list began
-	list    []*etcdserverpb.Member
-	changed chan struct{} // closed when list changes, and replaced
+	mu    sync.Mutex
+	began time.Time // when the read of list began
+	list  []*etcdserverpb.Member
 }
 
 func newMembers(config clientv3.Config, running func() []string) (*members, error) {
@@ -33,7 +32,7 @@ func newMembers(config clientv3.Config, running func() []string) (*members, erro
 	if err != nil {
 		return nil, err
 	}
-	return &members{client: client, running: running, changed: make(chan struct{})}, nil
+	return &members{client: client, running: running}, nil
 }
 
 // run keeps the list fresh until the context ends, and tells each good read. A
@@ -77,17 +76,15 @@ func (m *members) read(ctx context.Context, limit time.Duration) ([]*etcdserverp
 		return m.list, nil
 	}
 	m.list = response.Members
-	close(m.changed)
-	m.changed = make(chan struct{})
 	m.client.SetEndpoints(voters(m.list)...)
 	return m.list, nil
 }
 
-// latest is the list as it was read last, and a channel that is closed when it changes.
-func (m *members) latest() ([]*etcdserverpb.Member, <-chan struct{}) {
+// latest is the list as it was read last.
+func (m *members) latest() []*etcdserverpb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.list, m.changed
+	return m.list
 }
 
 func sameMember(a, b *etcdserverpb.Member) bool {

@@ -230,7 +230,6 @@ func Start(ctx context.Context, options Options) (_ *Sandbox, err error) {
 	if err := s.writeEnv(); err != nil {
 		return nil, err
 	}
-	s.work.Go(s.keepEnv)
 	return s, nil
 }
 
@@ -479,8 +478,7 @@ func (s *Sandbox) Endpoints() []string { return slices.Clone(s.doors) }
 
 // VoterEndpoints are the client URLs of the ring's voters as it is now.
 func (s *Sandbox) VoterEndpoints() []string {
-	list, _ := s.cloud.members.latest()
-	return voters(list)
+	return voters(s.cloud.members.latest())
 }
 
 // EtcdClient dials the voters as they are now, or the endpoints that are given.
