@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/test/assets"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -98,7 +99,7 @@ func (b *bench) restart(ctx context.Context, c *cluster, what string) error {
 			return err
 		}
 		if err := until(ctx, "Holdfast", func(ctx context.Context) error {
-			_, err := scrape(ctx, c.plain, c.ReadyURL())
+			_, err := metrics.Read(ctx, c.plain, c.ReadyURL())
 			return err
 		}); err != nil {
 			return err
@@ -116,12 +117,12 @@ type counts struct {
 }
 
 func (c *cluster) counts(ctx context.Context) (n counts, err error) {
-	own, err := scrape(ctx, c.plain, c.MetricsURL())
+	own, err := metrics.Read(ctx, c.plain, c.MetricsURL())
 	if err != nil {
 		return n, err
 	}
-	n.api = own.sum("rest_client_requests_total")
-	n.rounds = own.sum("controller_runtime_reconcile_total")
+	n.api = own.Sum("rest_client_requests_total")
+	n.rounds = own.Sum("controller_runtime_reconcile_total")
 	n.cpu, err = cpu(c.Holdfast.Process().PID())
 	return n, err
 }
@@ -165,8 +166,8 @@ func (b *bench) rest(ctx context.Context, c *cluster, what string, doing func(co
 // settle waits until the manager has made its first looks.
 func settle(ctx context.Context, c *cluster) error {
 	return until(ctx, "the manager's first looks", func(ctx context.Context) error {
-		m, err := scrape(ctx, c.plain, c.MetricsURL())
-		if err == nil && m.sum("controller_runtime_reconcile_total") < 2 {
+		m, err := metrics.Read(ctx, c.plain, c.MetricsURL())
+		if err == nil && m.Sum("controller_runtime_reconcile_total") < 2 {
 			err = errors.New("it has not looked yet")
 		}
 		return err

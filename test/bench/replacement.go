@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/writer"
 )
@@ -93,7 +94,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 		return r, err
 	}
 	defer func() { err = errors.Join(err, etcd.Close()) }()
-	before, err := scrape(ctx, c.plain, c.MetricsURL())
+	before, err := metrics.Read(ctx, c.plain, c.MetricsURL())
 	if err != nil {
 		return r, err
 	}
@@ -108,7 +109,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 		return r, err
 	}
 	r.whole = time.Since(began)
-	after, err := scrape(ctx, c.plain, c.MetricsURL())
+	after, err := metrics.Read(ctx, c.plain, c.MetricsURL())
 	if err != nil {
 		return r, err
 	}
@@ -119,7 +120,7 @@ func (c *cluster) replace(ctx context.Context, old, next string) (r replaced, er
 	}
 	r.caught, r.release = w.caughtUp.Sub(began), w.released.Sub(w.caughtUp)
 	const requests = "rest_client_requests_total"
-	r.api = after.sum(requests) - before.sum(requests)
+	r.api = after.Sum(requests) - before.Sum(requests)
 	r.lost, err = lost(ctx, w.writer)
 	return r, err
 }

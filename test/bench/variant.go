@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -134,7 +135,7 @@ func (s *switcher) calls(ctx context.Context) (float64, error) {
 	if s.nothing == nil {
 		return 0, nil
 	}
-	raw, err := scrape(ctx, trusting(s.nothing.ca), s.nothing.url+"/calls")
+	raw, err := metrics.Read(ctx, trusting(s.nothing.ca), s.nothing.url+"/calls")
 	return raw["calls"], err
 }
 
@@ -152,15 +153,15 @@ func strip(with string) request {
 
 // webhookCalls is how often the API server has called Holdfast.
 func (c *cluster) webhookCalls(ctx context.Context) (float64, error) {
-	m, err := scrape(ctx, c.http[sandbox.Admin], c.Server()+"/metrics")
+	m, err := metrics.Read(ctx, c.http[sandbox.Admin], c.Server()+"/metrics")
 	if err != nil {
 		return 0, err
 	}
 	const name = "apiserver_admission_webhook_admission_duration_seconds_count"
-	if m.sum(name) == 0 {
+	if m.Sum(name) == 0 {
 		return 0, errors.New("the API server does not count webhook calls")
 	}
-	return m.sum(name, `machines.holdfast.dev"`), nil
+	return m.Sum(name, `machines.holdfast.dev"`), nil
 }
 
 // cost is what requests cost: calls of webhooks, and the CPU of the process that answers them.

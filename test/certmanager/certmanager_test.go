@@ -1,18 +1,17 @@
 package certmanager
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/registrations"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
@@ -271,28 +271,9 @@ func serial(address string) (string, error) {
 
 // metric is the sum of a metric of a replica over its labels.
 func metric(address, name string) (float64, error) {
-	answer, err := http.Get("http://" + address + ":9441/metrics")
-	if err != nil {
-		return 0, err
+	page, err := metrics.Read(context.Background(), http.DefaultClient, "http://"+address+":9441/metrics")
+	if err == nil && !page.Has(name) {
+		err = fmt.Errorf("there is no metric %s", name)
 	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return 0, err
-	}
-	sum, found := 0.0, false
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
-			fields := strings.Fields(rest)
-			value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-			if err != nil {
-				return 0, err
-			}
-			sum, found = sum+value, true
-		}
-	}
-	if !found {
-		return 0, fmt.Errorf("there is no metric %s", name)
-	}
-	return sum, nil
+	return page.Sum(name), err
 }

@@ -1,7 +1,6 @@
 package custodian_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/test/assets"
 	"github.com/holdfast-dev/holdfast/test/custodian"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
@@ -211,7 +211,7 @@ func (d *drained) over() error {
 
 // blocked says whether Holdfast reports that a released Machine is not drained.
 func (c *cluster) blocked(ctx context.Context) bool {
-	series, err := c.series(ctx)
+	series, err := metrics.Read(ctx, http.DefaultClient, c.MetricsURL())
 	for key, n := range series {
 		if err == nil && n > 0 && strings.Contains(key, `reason="DrainBlocked"`) {
 			return true
@@ -254,32 +254,6 @@ func (c *cluster) othersAnswer(ctx context.Context, but string) error {
 	return errors.Join(errs...)
 }
 
-// series are the sums of Holdfast's metrics, by name, and by name with labels.
-func (c *cluster) series(ctx context.Context) (_ map[string]float64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.MetricsURL(), http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	all := map[string]float64{}
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		key, value, _ := strings.Cut(lines.Text(), " ")
-		if n, err := strconv.ParseFloat(value, 64); err == nil {
-			name, _, labeled := strings.Cut(key, "{")
-			all[name] += n
-			if labeled {
-				all[key] += n
-			}
-		}
-	}
-	return all, lines.Err()
-}
-
 // budget is the operator's.
 func (c *cluster) budget(ctx context.Context) (*policyv1.PodDisruptionBudget, error) {
 	b := &policyv1.PodDisruptionBudget{}
@@ -299,7 +273,7 @@ func (c *cluster) guardSeen(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		series, err := c.series(ctx)
+		series, err := metrics.Read(ctx, http.DefaultClient, c.MetricsURL())
 		if err != nil {
 			return err
 		}
@@ -322,7 +296,7 @@ func (c *cluster) guardSeen(t *testing.T) {
 }
 
 // reasons wants the reasons of holdfast_condition that are about the quorum guard to be these.
-func reasons(series map[string]float64, want ...string) error {
+func reasons(series metrics.Page, want ...string) error {
 	var is []string
 	for key, n := range series {
 		if at := strings.Index(key, `reason="QuorumGuard`); at >= 0 && n > 0 {
@@ -343,7 +317,7 @@ func reasons(series map[string]float64, want ...string) error {
 func (c *cluster) reports(t *testing.T, reason string, least int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("Holdfast to report %q with a budget of %d", reason, least), func(ctx context.Context) error {
-		series, err := c.series(ctx)
+		series, err := metrics.Read(ctx, http.DefaultClient, c.MetricsURL())
 		if err != nil {
 			return err
 		}

@@ -117,26 +117,20 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 
 // probeHTTP asks as a kubelet does.
 func probeHTTP(ctx context.Context, client *http.Client, limit time.Duration, url string) error {
-	_, err := get(ctx, client, limit, url)
-	return err
-}
-
-// get reads what is served at a URL. Its error says why it is not served.
-func get(ctx context.Context, client *http.Client, limit time.Duration, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return "", err
+		return err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	if response.StatusCode >= http.StatusBadRequest {
-		return "", fmt.Errorf("%s answers %s: %.200s", url, response.Status, strings.TrimSpace(string(body)))
+		return fmt.Errorf("%s answers %s: %.200s", url, response.Status, strings.TrimSpace(string(body)))
 	}
-	return string(body), err
+	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/process"
 )
 
@@ -152,8 +153,10 @@ func (s *Sandbox) Elected(ctx context.Context) (*Component, error) {
 }
 
 func (s *Sandbox) saysItLeads(ctx context.Context, r *replica) (bool, error) {
-	text, err := get(ctx, http.DefaultClient, time.Second, s.url(r.ports.metrics, "/metrics"))
-	return strings.Contains(text, `leader_election_master_status{name="holdfast"} 1`+"\n"), err
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	page, err := metrics.Read(ctx, http.DefaultClient, s.url(r.ports.metrics, "/metrics"))
+	return page[`leader_election_master_status{name="holdfast"}`] == 1, err
 }
 
 // SecondHoldfast starts another replica of Holdfast, which runs the reconciler as well, without an election:

@@ -1,12 +1,9 @@
 package scenario_test
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
+	"github.com/holdfast-dev/holdfast/test/metrics"
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 	"github.com/holdfast-dev/holdfast/test/tier"
 )
@@ -77,33 +75,7 @@ func TestAlarm(t *testing.T) {
 }
 
 // metric adds the samples of one of Holdfast's metrics whose labels hold all of the texts.
-func (c *cluster) metric(ctx context.Context, name string, labels ...string) (total float64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.MetricsURL(), http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	lines := bufio.NewScanner(response.Body)
-next:
-	for lines.Scan() {
-		key, value, _ := strings.Cut(lines.Text(), " ")
-		if is, _, _ := strings.Cut(key, "{"); is != name {
-			continue
-		}
-		for _, label := range labels {
-			if !strings.Contains(key, label) {
-				continue next
-			}
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", key, err)
-		}
-		total += n
-	}
-	return total, lines.Err()
+func (c *cluster) metric(ctx context.Context, name string, labels ...string) (float64, error) {
+	page, err := metrics.Read(ctx, http.DefaultClient, c.MetricsURL())
+	return page.Sum(name, labels...), err
 }
