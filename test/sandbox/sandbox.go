@@ -84,11 +84,12 @@ type Options struct {
 	// FromBootstrap begins as an installation does: the ring is the installer's member alone, and there is neither Machine nor host yet.
 	// Replicas is then what the install-config asks for.
 	FromBootstrap bool
-	// SpareAddresses is how many more hosts than Replicas may stand at a time; zero means 5.
-	SpareAddresses int
 	// Progress receives a line for each step of the start and of Stop, for people; nil for none.
 	Progress func(string)
 }
+
+// spareAddresses is how many more hosts than Options.Replicas may stand at a time.
+const spareAddresses = 6
 
 // withDefaults replaces zero values as the fields' comments say.
 func (o Options) withDefaults() Options {
@@ -100,9 +101,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HoldfastReplicas == 0 {
 		o.HoldfastReplicas = 1
-	}
-	if o.SpareAddresses == 0 {
-		o.SpareAddresses = 5
 	}
 	return o
 }
@@ -120,12 +118,6 @@ func (o Options) Validate() error {
 	}
 	if o.Bootstrap && o.FromBootstrap {
 		return errors.New("the bootstrap member either joins the ring or begins it")
-	}
-	if o.SpareAddresses < 0 || o.SpareAddresses > 200 {
-		return fmt.Errorf("spare addresses must be 0 to 200, not %d", o.SpareAddresses)
-	}
-	if most := podBase - 10; o.ForInstall && o.Replicas+o.SpareAddresses > most {
-		return fmt.Errorf("replicas and spare addresses must be %d at most where pods have addresses, not %d", most, o.Replicas+o.SpareAddresses)
 	}
 	return nil
 }
@@ -262,7 +254,7 @@ func (s *Sandbox) prepare() error {
 		return err
 	}
 	s.closers = append(s.closers, s.block.Close)
-	hosts := s.options.Replicas + s.options.SpareAddresses
+	hosts := s.options.Replicas + spareAddresses
 	ports, err := s.block.FreePorts(4 + 2*hosts)
 	if err != nil {
 		return err

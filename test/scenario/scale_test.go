@@ -19,7 +19,7 @@ func TestScale(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
 	const two = "--max-learners=2"
-	c := start(t, sandbox.Options{Replicas: 1, SpareAddresses: 6, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
+	c := start(t, sandbox.Options{Replicas: 1, HoldfastArgs: []string{two}, EtcdArgs: []string{two}})
 	history := c.watch(t, 1)
 	c.judgeFiles(t)
 	c.atRest(t)
