@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"hash/maphash"
 	"runtime"
 	"syscall"
 	"time"
@@ -68,9 +69,9 @@ func (e *explorer) run(bound int) (out result) {
 		}
 	}
 	n := 0
-	for ; n < e.seen.n && n < bound && out.found == nil; n++ {
+	for ; n < len(e.seen.states) && n < bound && out.found == nil; n++ {
 		at = uint32(n)
-		s = *e.seen.get(at)
+		s = e.seen.states[n]
 		if s.ctl&beyond == 0 {
 			if !s.quorate() {
 				out.found = &violation{invariant: "quorum", what: "etcd has lost quorum though no more failed than it tolerates", at: at}
@@ -87,7 +88,7 @@ func (e *explorer) run(bound int) (out result) {
 		}
 		e.steps(&s)
 	}
-	out.states, out.views, out.restful, out.all = e.seen.n, len(e.views), e.restful.n, n == e.seen.n
+	out.states, out.views, out.restful, out.all = len(e.seen.states), len(e.views), len(e.restful.states), n == len(e.seen.states)
 	out.took, out.cpu = time.Since(began), used()-cpu
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -158,55 +159,33 @@ func (e *explorer) replies(v *view, s *state, outage int) *[slots][requests]repl
 
 // set is states, each once, in the order in which they came, with what each came from.
 type set struct {
-	chunks [][]state
+	states []state
 	from   []uint32
-	table  []uint32 // open addressing: index of a state plus one
-	n      int
+	index  map[uint64]uint32 // of a state, by its hash or, where that is another's, by the next number: it has half the size of a map of states
+	seed   maphash.Seed
 }
 
-const chunk = 1 << 14
+func newSet() set { return set{index: map[uint64]uint32{}, seed: maphash.MakeSeed()} }
 
-func newSet() set { return set{table: make([]uint32, 1<<12)} }
-
-func (s *set) get(i uint32) *state { return &s.chunks[i/chunk][i%chunk] }
-
-func hash(s *state) uint64 {
-	h := uint64(s.ctl)
-	for _, o := range s.at {
-		h = (h ^ uint64(o)) * 0x9e3779b97f4a7c15
-		h ^= h >> 29
-	}
-	return h
-}
-
-// place is where in the table a state is, or would be.
-func (s *set) place(x *state) int {
-	mask := len(s.table) - 1
-	for i := int(hash(x)) & mask; ; i = (i + 1) & mask {
-		if k := s.table[i]; k == 0 || *s.get(k - 1) == *x {
-			return i
+// key is that of a state in the index, or the one that it would have.
+func (s *set) key(x *state) (key uint64, there bool) {
+	for key = maphash.Comparable(s.seed, *x); ; key++ {
+		if at, taken := s.index[key]; !taken || s.states[at] == *x {
+			return key, taken
 		}
 	}
 }
 
-func (s *set) has(x *state) bool { return s.table[s.place(x)] != 0 }
+func (s *set) has(x *state) bool {
+	_, there := s.key(x)
+	return there
+}
 
 func (s *set) add(x *state, from uint32) {
-	i := s.place(x)
-	if s.table[i] != 0 {
+	key, there := s.key(x)
+	if there {
 		return
 	}
-	if s.n%chunk == 0 {
-		s.chunks = append(s.chunks, make([]state, chunk))
-	}
-	s.chunks[s.n/chunk][s.n%chunk] = *x
-	s.from = append(s.from, from)
-	s.n++
-	s.table[i] = uint32(s.n)
-	if s.n*2 > len(s.table) {
-		s.table = make([]uint32, 2*len(s.table))
-		for k := range s.n {
-			s.table[s.place(s.get(uint32(k)))] = uint32(k + 1)
-		}
-	}
+	s.index[key] = uint32(len(s.states))
+	s.states, s.from = append(s.states, *x), append(s.from, from)
 }

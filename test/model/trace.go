@@ -114,17 +114,17 @@ func (c *config) follow(trace []moment) (most int, err error) {
 	s.canon(nil)
 	at.add(&s, 0)
 	for n, m := range trace {
-		if at = e.until(&at, m); at.n == 0 {
+		if at = e.until(&at, m); len(at.states) == 0 {
 			return most, fmt.Errorf("line %d: the model does not get to %s", n+1, m)
 		}
-		most = max(most, at.n)
+		most = max(most, len(at.states))
 	}
 	return most, nil
 }
 
 // until is the states that show the moment, by as few changes of what is shown as possible.
 func (e *explorer) until(from *set, m moment) (there set) {
-	for changes := 0; changes <= atOnce && there.n == 0; changes++ {
+	for changes := 0; changes <= atOnce && len(there.states) == 0; changes++ {
 		there = e.after(from, m, changes)
 	}
 	return there
@@ -133,8 +133,8 @@ func (e *explorer) until(from *set, m moment) (there set) {
 // after is the states that show the moment after so many changes. from gets all that show what it does.
 func (e *explorer) after(from *set, m moment, changes int) set {
 	there, next := newSet(), newSet()
-	for n := 0; n < from.n; n++ {
-		now := *from.get(uint32(n))
+	for n := 0; n < len(from.states); n++ {
+		now := from.states[n]
 		is := now.moment()
 		if is == m {
 			there.add(&now, 0)
@@ -149,7 +149,7 @@ func (e *explorer) after(from *set, m moment, changes int) set {
 		}
 		e.steps(&now)
 	}
-	if changes == 0 || there.n > 0 {
+	if changes == 0 || len(there.states) > 0 {
 		return there
 	}
 	return e.after(&next, m, changes-1)

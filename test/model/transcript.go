@@ -25,23 +25,23 @@ func (e *explorer) transcript(v *violation) string {
 		names[i] = i
 	}
 	for k := len(path) - 1; k > 0; k-- {
-		from, to := e.seen.get(path[k]), e.seen.get(path[k-1])
+		from, to := e.seen.states[path[k]], e.seen.states[path[k-1]]
 		found := false
 		e.fail = func(membership.Invariant, string, event) {}
 		e.emit = func(next *state, ev event) {
 			moved := names
-			if next.canon(&moved); !found && *next == *to {
+			if next.canon(&moved); !found && *next == to {
 				found = true
 				fmt.Fprintf(&b, "# %2d. %s\n", len(path)-k, ev.text(&names))
 				names = moved
 			}
 		}
-		e.steps(from)
+		e.steps(&from)
 	}
 	if v.event != nil {
 		fmt.Fprintf(&b, "# %2d. %s: this breaks %s\n", len(path), v.event.text(&names), v.invariant)
 	}
-	b.WriteString(e.c.cluster(e.seen.get(v.at), &names) + "run\n----\n")
+	b.WriteString(e.c.cluster(&e.seen.states[v.at], &names) + "run\n----\n")
 	if v.hung != nil {
 		for i := range names {
 			names[i] = i
