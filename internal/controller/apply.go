@@ -76,7 +76,7 @@ func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.S
 		return r.QuorumGuard.createPod(ctx, c.Node, c.Address)
 	case membership.DeleteGuardPod:
 		return r.QuorumGuard.deletePod(ctx, c.Pod, c.PodUID)
-	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // applyLocked's
+	case membership.AddLearner, membership.Promote, membership.RemoveLearner, membership.RemoveVoter, membership.MoveLeader: // changeMembership's
 	}
 	return fmt.Errorf("action %s is not one that can be applied", a.Describe())
 }
@@ -161,23 +161,43 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 	return nil
 }
 
-// applyLocked makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan made
-// under that lock still has the action.
-func (r *Reconciler) applyLocked(ctx context.Context, a membership.Action, _ *quorum.Snapshot) error {
-	held, err := r.Etcd.Lock(ctx)
-	if err != nil {
-		return notYet{err}
+// justSeen is for how long a look under the membership lock is the second look that a change of members needs.
+const justSeen = 50 * time.Millisecond
+
+// changeMembership makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan
+// made under that lock a moment ago still has the action. held is that lock if this round planned under it; if nil, it takes the lock. It
+// returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal: the lock may
+// have been taken at the removed member's endpoint.
+func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.Held) (keep *etcd.Held, err error) {
+	seen := held != nil && r.Observer.Clock.Since(s.Now).Abs() < justSeen // other actions and writes of this round may have taken long
+	if held == nil {
+		if held, err = r.Etcd.Lock(ctx); err != nil {
+			return nil, notYet{err}
+		}
+		defer func() {
+			if keep == nil {
+				r.unlock(ctx, held)
+			}
+		}()
+		within, release, err := held.Context(ctx)
+		if err != nil {
+			return nil, notYet{err}
+		}
+		defer release()
+		ctx = within
 	}
-	defer r.unlock(ctx, held)
-	within, release, err := held.Context(ctx)
-	if err != nil {
-		return notYet{err}
+	if !seen {
+		if err := r.confirm(ctx, a); err != nil {
+			return nil, err
+		}
 	}
-	defer release()
-	if err := r.confirm(within, a); err != nil {
-		return err
+	if err := r.change(ctx, a, held); err != nil {
+		return nil, transient(err)
 	}
-	return transient(r.change(within, a, held))
+	if a.Kind() == membership.KindPromote || a.Kind() == membership.KindMoveLeader {
+		return held, nil
+	}
+	return nil, nil
 }
 
 func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {

@@ -138,7 +138,7 @@ func TestRelease(t *testing.T) {
 	seen, err = r.readCluster(t.Context())
 	must(t, err)
 	connection.loses = true
-	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}})
+	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}}, nil)
 	must(t, err)
 	connection.loses = false
 	held("in the end", false)

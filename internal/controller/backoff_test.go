@@ -22,7 +22,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/holdfast-dev/holdfast/internal/etcd"
 	"github.com/holdfast-dev/holdfast/internal/hostenv"
 	"github.com/holdfast-dev/holdfast/internal/observe"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -163,4 +165,58 @@ func reconcileErrors(t *testing.T) float64 {
 		}
 	}
 	return n
+}
+
+// locked is a ring that counts who wants its lock.
+type locked struct {
+	fixedRing
+	wanted int
+}
+
+func (l *locked) Lock(context.Context) (*etcd.Held, error) {
+	l.wanted++
+	return nil, errors.New("not now")
+}
+
+// TestLockOnlyToAct: the lock is not taken while a learner has yet to keep up for long, only right before its promotion.
+func TestLockOnlyToAct(t *testing.T) {
+	t.Parallel()
+	env := apiserver.Start(t, apiserver.WithCRDs(t, assets.MachineAPI()...))
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, machinev1beta1.Install(scheme))
+	api, err := client.New(env.Config, client.Options{Scheme: scheme})
+	must(t, err)
+	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: where}}))
+	voter := quorum.Member{ID: 2, Name: "old", Healthy: true, Applied: 10000}
+	learner := quorum.Member{ID: 3, Name: "new", Learner: true, Healthy: true, Applied: 10000}
+	for _, test := range []struct {
+		steady time.Duration
+		wanted bool
+		again  time.Duration
+	}{
+		{30 * time.Second, false, requeueSoon},
+		{requeueAgain, true, requeueAgain},
+	} {
+		ring := &locked{fixedRing: fixedRing{[]quorum.Member{voter, learner}}}
+		meters := NewMetrics(prometheus.NewRegistry())
+		limits := quorum.DefaultLimits()
+		limits.SteadyFor = test.steady
+		r := &Reconciler{
+			Client: api, Etcd: ring, Log: logr.Discard(), Reports: Reports{Events: events.NewFakeRecorder(1000), Metrics: meters},
+			Observer: &observe.Observer{API: api, Etcd: ring, Namespace: where, Mode: quorum.ModeFull, Desired: 1, Limits: limits, Clock: clock.RealClock{}},
+		}
+		var result reconcile.Result
+		for range 3 {
+			if result, err = r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+				t.Fatal(err)
+			}
+			if test.wanted {
+				break
+			}
+		}
+		if (ring.wanted > 0) != test.wanted || result.RequeueAfter != test.again {
+			t.Errorf("with %s to keep up: the lock was wanted %d times, the next look is after %s", test.steady, ring.wanted, result.RequeueAfter)
+		}
+	}
 }

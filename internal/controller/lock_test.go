@@ -78,7 +78,8 @@ func TestLockHolder(t *testing.T) {
 	}
 }
 
-// TestStaleChange: a change of etcd's members that a second look does not lead to is not made, however fresh the first look is.
+// TestStaleChange: a change of etcd's members that a second look does not lead to is not made, however fresh the first look is. A look under
+// the lock is the second one only for a moment.
 func TestStaleChange(t *testing.T) {
 	members, err := ring.Start(t.Context(), t.TempDir(), 1)
 	must(t, err)
@@ -96,7 +97,13 @@ func TestStaleChange(t *testing.T) {
 		API: api, Etcd: etcd, Namespace: "n", Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
 	add := membership.Action{Change: membership.AddLearner{PeerURL: members.Ports.PeerURL(members.Next("new").Address)}}
-	if err := r.applyLocked(t.Context(), add, &quorum.Snapshot{Now: time.Now()}); !errors.Is(err, errChanged) {
+	held, err := etcd.Lock(t.Context())
+	must(t, err)
+	if _, err := r.changeMembership(t.Context(), add, &quorum.Snapshot{Now: time.Now().Add(-time.Second)}, held); !errors.Is(err, errChanged) {
+		t.Errorf("it is made a while after the look under the lock: %v", err)
+	}
+	must(t, held.Unlock(t.Context()))
+	if _, err := r.changeMembership(t.Context(), add, &quorum.Snapshot{Now: time.Now()}, nil); !errors.Is(err, errChanged) {
 		t.Errorf("it is made: %v", err)
 	}
 	if now := etcd.Read(t.Context()); !now.Known || len(now.Members) != 1 {

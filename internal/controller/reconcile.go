@@ -98,27 +98,47 @@ func (r *Reconciler) Run(ctx context.Context, api client.WithWatch) error {
 	})
 }
 
-// Reconcile runs one round. controller-runtime logs and counts its errors, and tries again after longer and longer pauses.
+// Reconcile runs one round, and further ones while one change of etcd's members follows another. It returns the errors of all:
+// controller-runtime logs and counts them, and tries again after longer and longer pauses.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if r.etcdWaitLasts(ctx) {
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil
 	}
-	again, err := r.round(ctx)
+	did, err := r.round(ctx, nil)
+	for did.heldLock != nil {
+		var more error
+		did, more = r.round(ctx, did.heldLock)
+		err = errors.Join(err, more)
+	}
 	if err != nil && ctx.Err() == nil { // not while shutting down, when every call fails
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: did.again}, nil
 }
 
-// round reads the cluster, decides and acts once. It returns how long to wait for the next one.
-func (r *Reconciler) round(ctx context.Context) (again time.Duration, err error) {
+// round reads the cluster, decides and acts once. held is the membership lock if the round before kept it, else nil. With it the cluster
+// is read under the lock.
+func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
+	if held != nil {
+		defer func() {
+			if did.heldLock == nil {
+				r.unlock(ctx, held)
+			}
+		}()
+		within, release, err := held.Context(ctx)
+		if err != nil {
+			return outcome{again: requeueNow}, nil
+		}
+		defer release()
+		ctx = within
+	}
 	s, err := r.readCluster(ctx)
 	if err != nil {
 		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
 		if ctx.Err() == nil { // not while shutting down, when every call fails
 			err = errors.Join(err, r.unread(ctx, err))
 		}
-		return 0, err
+		return outcome{}, err
 	}
 	if news := r.changes.Update(s); r.Seen != nil {
 		r.Seen(s, news)
@@ -131,19 +151,19 @@ func (r *Reconciler) round(ctx context.Context) (again time.Duration, err error)
 	// Before any action: once a Machine is gone, nothing else says what it hosted.
 	unrecorded := r.keepRecords(ctx, s, plan.Records)
 	if errors.As(unrecorded, new(notYet)) {
-		return requeueNow, nil
+		return outcome{again: requeueNow}, nil
 	}
 	wrote, unkept := r.keepLedger(ctx, s, plan.Ledger)
 	if wrote || errors.As(unkept, new(notYet)) {
-		return requeueNow, nil // plan again: a release may only be added to a ledger that has not changed since it was read
+		return outcome{again: requeueNow}, nil // plan again: a release may only be added to a ledger that has not changed since it was read
 	}
 	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
 	r.reportNotes(s, plan.Notes)
-	did, err := r.act(ctx, s, &plan)
+	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
-		return did.again, err // publish after the next round that makes no chained change
+		return did, err // publish after the next round that makes no chained change
 	}
 	if !s.Ring.Known {
 		err = errors.Join(err, fmt.Errorf("etcd could not be read: %s", s.Ring.Why))
@@ -152,7 +172,15 @@ func (r *Reconciler) round(ctx context.Context) (again time.Duration, err error)
 	if unpublished == nil {
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
-	return did.again, errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
+	err = errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
+	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
+		// A promotion is next: take the lock now, so that the next round reads under it.
+		var busy error
+		if did.heldLock, busy = r.Etcd.Lock(ctx); busy != nil {
+			r.Log.V(1).Info("not yet", "reason", busy.Error())
+		}
+	}
+	return did, err
 }
 
 // unread reads only etcd, and reports that the rest of the cluster cannot be read: the API server may be down because etcd is, or
@@ -180,15 +208,16 @@ func (r *Reconciler) report(ctx context.Context, s *quorum.Snapshot, p *membersh
 	return errors.Join(r.ClusterOperator.report(ctx, s, p), r.OperatorCondition.report(ctx, s, p))
 }
 
-// outcome is what became of a plan's actions.
+// outcome is the result of a round.
 type outcome struct {
-	again   time.Duration // until the next round
-	tried   bool          // an action was tried
-	chained bool          // a change of members usually follows what was done
+	again    time.Duration // until the next round
+	tried    bool          // an action was tried
+	chained  bool          // a change of members usually follows what was done
+	heldLock *etcd.Held    // the membership lock, kept for the next round; nil without it
 }
 
 // act carries out a plan's actions. Those that fail are reported.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan) (did outcome, failed error) {
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
 	did.again = requeueIdle
 	if plan.InProgress {
 		did.again = requeueSoon
@@ -204,12 +233,17 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membersh
 		if r.attempts.pausing(a.Describe(), s.Now) {
 			continue
 		}
-		did.tried = true
-		act := r.apply
-		if a.Locks(s) {
-			act = r.applyLocked
+		locks := a.Locks(s)
+		if locks && did.heldLock != nil {
+			continue // the next round reads under the lock that is kept, and plans it again if it is still needed
 		}
-		err := act(ctx, a, s)
+		var err error
+		did.tried = true
+		if locks {
+			did.heldLock, err = r.changeMembership(ctx, a, s, held)
+		} else {
+			err = r.apply(ctx, a, s)
+		}
 		r.attempts.after(actionFailure(a, err), s.Now, err, errors.As(err, new(notYet)))
 		switch {
 		case err == nil:
