@@ -53,7 +53,8 @@ type loss struct {
 	member                  string // on the Machine, "" without one
 	learner                 bool   // the member has no vote
 	nothing                 bool   // the Machine hosts nothing
-	voters, healthy, remain int    // all voters; healthy ones; healthy ones for certain without this Machine (Join.Remaining)
+	voters, healthy, remain int    // Join.VotersWith; healthy ones now; healthy ones for certain without this Machine (Join.Remaining)
+	leaving                 int    // healthy voters besides, that cluster-etcd-operator may be about to remove (Join.OperatorMayRemove)
 	held                    bool   // etcd cannot do without, or that is not known
 }
 
@@ -69,7 +70,7 @@ func (d *deciding) loss() loss {
 	is, why := d.join.Hosting(m)
 	l := loss{known: is != quorum.HostingUnknown, why: why, nothing: is == quorum.HostingNothing, remain: d.join.Remaining(m)}
 	_, l.healthy = d.s.Ring.Voters()
-	l.voters = d.join.VotersWith(m)
+	l.voters, l.leaving = d.join.VotersWith(m), d.join.OperatorMayRemove(m)
 	l.held = !l.nothing && !d.join.QuorumWithout(m)
 	for _, member := range d.join.Members(m) {
 		if l.member == "" || l.learner {
@@ -151,9 +152,14 @@ func (l *loss) tally() string {
 	if l.learner {
 		with = " (with that learner, which may be promoted)"
 	}
-	text := fmt.Sprintf("Healthy voters: %d of %d%s now, %d without this Machine; quorum is %d", l.healthy, l.voters, with, l.remain, quorum.Size(l.voters))
-	if l.stops() {
+	voters, remain := l.voters+l.leaving, l.remain+l.leaving
+	text := fmt.Sprintf("Healthy voters: %d of %d%s now, %d without this Machine; quorum is %d", l.healthy, voters, with, remain, quorum.Size(voters))
+	switch {
+	case !l.stops():
+	case remain < quorum.Size(voters):
 		text += ": etcd stops without it, and the API server with etcd"
+	default:
+		text += ". Should cluster-etcd-operator first remove one whose Machine is being deleted, etcd stops without this one, and the API server with etcd"
 	}
 	return text + "."
 }

@@ -114,7 +114,11 @@ func (p *planner) whyReleased(m *quorum.Machine) string {
 // noteHeld notes that a Machine stays although its hook is off.
 func (p *planner) noteHeld(m *quorum.Machine) {
 	voters := p.join.VotersWith(m)
-	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain, and quorum is %d: it would stop, and the API server with it", p.join.Remaining(m), quorum.NVoters(voters), quorum.Size(voters))
+	left := ""
+	if n := p.join.OperatorMayRemove(m); n > 0 {
+		left = fmt.Sprintf(" (and %d that cluster-etcd-operator may remove, because their Machines are being deleted)", n)
+	}
+	why := fmt.Sprintf("without the Machine etcd would have %d healthy of %s for certain%s, and quorum is %d: it would stop, and the API server with it", p.join.Remaining(m), quorum.NVoters(voters), left, quorum.Size(voters))
 	if !p.s.Ring.Known {
 		why = "how etcd is doing is not known: " + p.s.RingWhy()
 	} else if member := p.s.Mislisted(); member != nil {

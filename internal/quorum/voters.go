@@ -8,6 +8,7 @@ import "time"
 //	Join.Staying      healthy, and not on a Machine that is released                    will it have quorum once those are gone?
 //	Join.Serving      staying, started, each on one Machine or Node, healthy for long   may another voter be removed?
 //	Join.Remaining    certain to be there without a Machine: what is unknown is lost    may that Machine be released?
+//	                  (in guard mode without those that cluster-etcd-operator may remove)
 //	Join.VotersWith   all, and the learners that may be promoted before it is gone      how many are a quorum then?
 
 // StaysHealthy reports whether a member is healthy and not released. A released member counts as lost even if it still answers.

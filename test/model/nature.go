@@ -139,9 +139,14 @@ func (s *state) acting(i int, such func(membership.Kind) bool) bool {
 	return false
 }
 
-// inHand says whether that is a change of the member at a slot, and changing whether it is any change of members.
-func (s *state) inHand(i int) bool { return s.acting(i, membership.Kind.Membership) }
-func (s *state) changing() bool    { return s.acting(-1, membership.Kind.Membership) }
+// inHand says whether that is a change of the member at a slot, or cluster-etcd-operator is about to promote it; and changing whether it is any
+// change of members.
+func (s *state) inHand(i int) bool {
+	d := s.rec(operatorRec)
+	promotes := d.stage() == operating && d.kind() == membership.KindPromote && s.at[i].is(target(operatorRec))
+	return promotes || s.acting(i, membership.Kind.Membership)
+}
+func (s *state) changing() bool { return s.acting(-1, membership.Kind.Membership) }
 
 // releasing says whether it is the release of what stands at a slot.
 func (s *state) releasing(i int) bool {

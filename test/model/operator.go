@@ -92,7 +92,7 @@ func (e *explorer) operatorFair(s *state) {
 // wanted, or neither Machine nor Node.
 func (s *state) leftByOperator(c *config, o slot) bool {
 	if o.learner() {
-		return !o.is(machine) || o.leaves()
+		return !o.is(machine) || o.leaves() || o.get(record) == recGone
 	}
 	return o.get(answers) == dead && (o.leaves() || o.get(record) == recGone || o.going() && s.count(slot.votes) < s.wanted(c))
 }
