@@ -162,7 +162,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 }
 
 // justSeen is for how long a look under the membership lock is the second look that a change of members needs.
-const justSeen = 50 * time.Millisecond
+const justSeen = 200 * time.Millisecond
 
 // changeMembership makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan
 // made under that lock a moment ago still has the action. held is that lock if this round planned under it; if nil, it takes the lock. It

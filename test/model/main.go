@@ -136,13 +136,16 @@ func configs() []config {
 		{name: "guard mode, Holdfast down", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, escape: true, outage: true},
 		{name: "guard mode, Nodes stay", voters: 3, desired: 3, version: current, spares: 2, faults: 1, recs: 1, operated: true, stays: true, escape: true},
 		{name: "guard mode, Nodes lost", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, nodes: true, escape: true},
-		{name: "guard mode, silent voters", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, mutes: true},
+		{name: "guard mode, silent voters", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, mutes: true, deletes: 1},
 		{name: "guard mode, beyond", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, escape: true, lifted: true, beyond: true},
-		{name: "guard mode, five", voters: 5, desired: 5, version: current, spares: 1, faults: 2, recs: 1, operated: true},
+		{name: "guard mode, five", voters: 5, desired: 5, version: current, spares: 1, faults: 1, recs: 1, operated: true, deletes: 2},
 
 		// What is open, and why: docs/proof/invariants.md.
 		{name: "a Machine flees", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, flees: true},
 		{name: "open: windows", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, escape: true, windows: true, finds: "I1"},
+		{name: "open: guard mode, windows", voters: 3, desired: 3, version: current, spares: 1, faults: 1, recs: 1, operated: true, windows: true, finds: "quorum"},
+		{name: "open: guard mode, any deletions", voters: 3, desired: 3, version: current, spares: 1, faults: 2, recs: 1, operated: true, mutes: true, finds: "quorum"},
+		{name: "open: guard mode, five", voters: 5, desired: 5, version: current, spares: 1, faults: 2, recs: 1, operated: true, deletes: 2, finds: "quorum"},
 		// Planted: without lock and second look, two reconcilers remove two different voters.
 		{name: "planted: blind", voters: 3, desired: 3, version: current, spares: 1, recs: 2, blind: true, finds: "I4"},
 	}

@@ -27,6 +27,9 @@ func (e *explorer) operator(s *state) {
 	next := *s
 	next.forget(operatorRec)
 	e.emit(&next, event{what: operatorStops, slot: a.slot, doing: d})
+	if a.kind() == membership.KindPromote && (s.at[slot].freed() || s.releasing(slot)) && !e.c.windows {
+		return // it asks etcd before Holdfast has let that Machine go
+	}
 	if next.etcd(e.c, a) {
 		e.emit(&next, event{what: operatorActs, slot: a.slot, doing: d})
 	}
