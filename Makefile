@@ -198,7 +198,7 @@ BENCH_FLAGS ?=
 bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
 	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
 	go build -o $(BIN)/ ./test/bench
-	$(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
+	env -u GOGC $(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 
 CHAOS_SEED   ?= $(shell date +%s)
 CHAOS_ROUNDS ?= 20
