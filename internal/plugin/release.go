@@ -126,7 +126,7 @@ func (o *releaseOptions) run(ctx context.Context, t terminal, name string) error
 		fmt.Fprintf(t.out, "A trial: the hook of Machine %s would be off; nothing was changed.\n", name)
 		return nil
 	}
-	stops := v.Ring.Known && v.join.Voter(seen) != nil && !v.join.QuorumWithout(seen) && v.join.OperatorMayRemove(seen) == 0
+	stops := v.Ring.Known && v.join.Voter(seen) != nil && v.join.StopsWithout(seen)
 	if o.confirm == "" {
 		question := "This cannot be taken back. To release Machine " + name + ", type its name: "
 		if stops {

@@ -155,6 +155,12 @@ func (j *Join) QuorumWithout(m *Machine) bool {
 	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(j.VotersWith(m))
 }
 
+// StopsWithout reports whether etcd has no quorum for certain without a Machine, even if cluster-etcd-operator removes no other voter.
+func (j *Join) StopsWithout(m *Machine) bool {
+	n := j.OperatorMayRemove(m)
+	return j.Remaining(m)+n < Size(j.VotersWith(m)+n)
+}
+
 // MayRelease reports whether a deleting Machine whose hook is off may be let go, whatever it hosts: etcd can do without it, or a person
 // lifted the rule.
 func (j *Join) MayRelease(m *Machine) bool {
