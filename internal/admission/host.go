@@ -91,6 +91,9 @@ func (d *deciding) hostLoss() (voter *quorum.Member, why string) {
 		if names := d.s.PoweredOff(m); names != nil {
 			off = fmt.Sprintf(" (powered off, or to be by a request of the last two minutes: %s)", strings.Join(names, ", "))
 		}
+		if n := d.join.OperatorMayRemove(m); n > 0 {
+			off += fmt.Sprintf(", and without %d that cluster-etcd-operator may remove, because their Machines are being deleted", n)
+		}
 		return voter, fmt.Sprintf("Healthy voters: %d of %d now, %d for certain without this host and those that are powered off or let go%s; quorum is %d.", healthy, voters, d.join.Remaining(m), off, quorum.Size(voters))
 	}
 	if why := d.s.Ledger.Unusable(); why != "" { // it has to be on record first: see powersOff

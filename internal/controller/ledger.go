@@ -12,7 +12,8 @@ import (
 )
 
 // keepLedger writes the ledger if it is missing, cannot be read, or has entries that are not needed any more. wrote reports whether it did.
-// If somebody else changed the ledger meanwhile, it returns notYet. A ledger that cannot be read is deleted and created, and not overwritten: the object's age then shows that it may lack entries.
+// If somebody else changed the ledger meanwhile, it returns notYet. A ledger that cannot be read is deleted and created, and not overwritten:
+// the object's age then shows that it may lack entries.
 func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries []quorum.Release) (wrote bool, err error) {
 	if entries == nil || s.Ledger.Version != "" && s.Ledger.Why == "" && len(entries) == len(s.Ledger.Entries) {
 		return false, nil
