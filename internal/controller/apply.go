@@ -38,10 +38,10 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
-// apply makes one action happen that is no change of etcd's membership, decided on a Snapshot. A notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
+// apply makes one action happen that is no change of etcd's membership, decided on a look that began then. A notYet is no failure.
+func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot, began time.Time) (err error) {
 	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
-		if err := r.confirm(ctx, a); err != nil {
+		if err := r.confirm(ctx, a, began); err != nil {
 			return err
 		}
 	}
@@ -113,8 +113,15 @@ func (p *writeTimeout) after(err error) {
 	}
 }
 
-// confirm looks a second time and wants the same action.
-func (r *Reconciler) confirm(ctx context.Context, a membership.Action) error {
+// justSeen is for how long from its beginning a look counts. What cannot be taken back is done by then, or after another look.
+const justSeen = 500 * time.Millisecond
+
+// confirm looks a second time and wants the same action, unless the first look began a moment ago: it, or the round's other actions and
+// writes, may have taken long.
+func (r *Reconciler) confirm(ctx context.Context, a membership.Action, began time.Time) error {
+	if r.Observer.Clock.Since(began) < justSeen {
+		return nil
+	}
 	s, err := r.readCluster(ctx)
 	if err != nil {
 		return err
@@ -161,16 +168,13 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 	return nil
 }
 
-// justSeen is for how long a look under the membership lock is the second look that a change of members needs.
-const justSeen = 200 * time.Millisecond
-
 // changeMembership makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan
-// made under that lock a moment ago still has the action. held is that lock if this round planned under it; if nil, it takes the lock. It
-// returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal: the lock may
+// made under that lock a moment ago still has the action. held is that lock if this round planned under it, on a look that began then; if nil,
+// it takes the lock and looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal: the lock may
 // have been taken at the removed member's endpoint.
-func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.Held) (keep *etcd.Held, err error) {
-	seen := held != nil && r.Observer.Clock.Since(s.Now).Abs() < justSeen // other actions and writes of this round may have taken long
+func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, began time.Time, held *etcd.Held) (keep *etcd.Held, err error) {
 	if held == nil {
+		began = time.Time{}
 		if held, err = r.Etcd.Lock(ctx); err != nil {
 			return nil, notYet{err}
 		}
@@ -186,10 +190,8 @@ func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, 
 		defer release()
 		ctx = within
 	}
-	if !seen {
-		if err := r.confirm(ctx, a); err != nil {
-			return nil, err
-		}
+	if err := r.confirm(ctx, a, began); err != nil {
+		return nil, err
 	}
 	if err := r.change(ctx, a, held); err != nil {
 		return nil, transient(err)

@@ -100,7 +100,7 @@ func TestRelease(t *testing.T) {
 	seen, err := r.readCluster(t.Context())
 	must(t, err)
 	for _, a := range membership.Decide(seen).Actions { // evidence
-		must(t, r.apply(t.Context(), a, seen))
+		must(t, r.apply(t.Context(), a, seen, time.Now()))
 	}
 	var old machinev1beta1.Machine
 	key := client.ObjectKey{Namespace: where, Name: "old"}
@@ -117,8 +117,8 @@ func TestRelease(t *testing.T) {
 		}
 	}
 
-	// The member is listed, whatever the look showed that the release was decided on.
-	if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); !errors.Is(err, errChanged) {
+	// The member is listed, whatever the look showed a while ago that the release was decided on.
+	if err := r.apply(t.Context(), release, nil, time.Now().Add(-time.Second)); !errors.Is(err, errChanged) {
 		t.Errorf("on a look that is no longer true: %v", err)
 	}
 	held("on a look that is no longer true", true)
@@ -127,7 +127,7 @@ func TestRelease(t *testing.T) {
 	ring.members = []quorum.Member{stays}
 	connection.hangs, connection.bounds = true, nil
 	for range 5 {
-		if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); !errors.As(err, new(notYet)) {
+		if err := r.apply(t.Context(), release, nil, time.Now()); !errors.As(err, new(notYet)) {
 			t.Errorf("while the API server hangs: %v", err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestRelease(t *testing.T) {
 	seen, err = r.readCluster(t.Context())
 	must(t, err)
 	connection.loses = true
-	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}}, nil)
+	_, err = r.act(t.Context(), seen, time.Now(), &membership.Plan{Actions: []membership.Action{release}}, nil)
 	must(t, err)
 	connection.loses = false
 	held("in the end", false)
@@ -154,10 +154,10 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the release was not told, or twice: %d more Events", len(said.Events))
 	}
 
-	if err := r.apply(t.Context(), release, &quorum.Snapshot{Now: time.Now()}); !errors.Is(err, errChanged) {
+	if err := r.apply(t.Context(), release, nil, time.Time{}); !errors.Is(err, errChanged) {
 		t.Errorf("once more: %v", err)
 	}
-	must(t, r.apply(t.Context(), membership.Action{Machine: old.Name, UID: string(old.UID), Change: membership.MarkIdle{}}, nil))
+	must(t, r.apply(t.Context(), membership.Action{Machine: old.Name, UID: string(old.UID), Change: membership.MarkIdle{}}, nil, time.Time{}))
 	if r.writeTimeout.next() != time.Second {
 		t.Errorf("after a write that went through, the next is waited for for %s", r.writeTimeout.next())
 	}

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,13 +22,13 @@ const (
 
 // runKubelet plays the kubelet, which registers the Node and renews its Ready
 // condition, and the node lifecycle controller, which marks the Node of a host
-// without power.
+// without power, or without a network.
 func (h *host) runKubelet(ctx context.Context) {
 	said := ""
 	for {
 		on, _, changed := h.state()
 		wait := nodeCheck
-		if err := h.syncNode(ctx, on); err != nil && ctx.Err() == nil {
+		if err := h.syncNode(ctx, on && h.connected()); err != nil && ctx.Err() == nil {
 			// At first the API server is not there; say what is wrong once.
 			if text := err.Error(); text != said {
 				said = text
@@ -42,6 +43,12 @@ func (h *host) runKubelet(ctx context.Context) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// connected reports whether the host has its address: a test takes that away to cut it off.
+func (h *host) connected() bool {
+	socket, err := net.ListenPacket("udp", net.JoinHostPort(h.at(), "0"))
+	return err == nil && socket.Close() == nil
 }
 
 // followEnvironments keeps up with the ConfigMap that Holdfast renders, as a kubelet does with what its
@@ -142,7 +149,7 @@ func readyCondition(on bool) corev1.NodeCondition {
 	now := metav1.Now()
 	condition := corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue,
-		Reason: "KubeletReady", Message: "the host has power",
+		Reason: "KubeletReady", Message: "the host has power and a network",
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}
 	if !on {

@@ -60,15 +60,21 @@ func start(t *testing.T, mode string) *cluster {
 	c.admin, _ = c.as(t, sandbox.Admin)
 	c.machineAPI, _ = c.as(t, sandbox.MachineAPI)
 	c.operator, _ = c.as(t, sandbox.EtcdOperator)
-	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
+	eventually(t, func(ctx context.Context) error {
 		for _, name := range masters() {
 			if m := machineapi.Machine(c.get(ctx, t, name)); !m.Protected() || len(m.OwnEvidence().MemberIDs) == 0 {
 				return fmt.Errorf("Machine %s is not adopted", name)
 			}
 		}
 		return nil
-	}).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
+	})
 	return c
+}
+
+// eventually asks again until there is no error.
+func eventually(t *testing.T, ask func(context.Context) error) {
+	t.Helper()
+	NewWithT(t).Eventually(t.Context(), ask).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
 }
 
 func masters() []string { return []string{"master-0", "master-1", "master-2"} }

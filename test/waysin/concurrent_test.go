@@ -9,10 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
-	. "github.com/onsi/gomega"
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -191,7 +189,7 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 	must(c.Create(t.Context(), mutating))
 	must(c.Create(t.Context(), validating))
 	// They are called once a hook brings its latch along.
-	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
+	eventually(t, func(ctx context.Context) error {
 		m := &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: sandbox.MachineNamespace, Labels: map[string]string{quorum.RoleLabel: "master"}}}
 		m.Spec.LifecycleHooks.PreDrain = []machinev1beta1.LifecycleHook{{Name: quorum.HookName, Owner: quorum.HookOwner}}
 		if err := c.Create(ctx, m, client.DryRunAll); err != nil {
@@ -201,6 +199,6 @@ func serveTwice(t *testing.T) (client.Client, *replicas) {
 			return fmt.Errorf("no latch yet")
 		}
 		return nil
-	}).WithTimeout(within).WithPolling(50 * time.Millisecond).Should(Succeed())
+	})
 	return c, r
 }

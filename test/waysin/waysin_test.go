@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
@@ -133,7 +132,7 @@ func (c *cluster) send(t *testing.T, w *way, who sandbox.Identity, on, other str
 func (c *cluster) webhooksOfMachineAPI(t *testing.T) {
 	t.Helper()
 	cl, _ := c.as(t, sandbox.Alice)
-	NewWithT(t).Eventually(t.Context(), func(ctx context.Context) error {
+	eventually(t, func(ctx context.Context) error {
 		m := c.get(ctx, t, "master-1")
 		m.Name, m.ResourceVersion, m.UID, m.Labels, m.Spec.ProviderID = "probe", "", "", nil, nil
 		if err := cl.Create(ctx, m, dryRun()); err != nil {
@@ -143,7 +142,7 @@ func (c *cluster) webhooksOfMachineAPI(t *testing.T) {
 			return fmt.Errorf("labels %v", m.Labels)
 		}
 		return nil
-	}).WithTimeout(within).WithPolling(100 * time.Millisecond).Should(Succeed())
+	})
 }
 
 // TestDocument keeps the tables of docs/proof/attacks.md as ways has them; -update writes them.
