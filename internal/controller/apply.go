@@ -170,8 +170,8 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 
 // changeMembership makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan
 // made under that lock a moment ago still has the action. held is that lock if this round planned under it, on a look that began then; if nil,
-// it takes the lock and looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal: the lock may
-// have been taken at the removed member's endpoint.
+// it takes the lock and looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does
+// not after a removal: the lock may have been taken at the removed member's endpoint.
 func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, began time.Time, held *etcd.Held) (keep *etcd.Held, err error) {
 	if held == nil {
 		began = time.Time{}

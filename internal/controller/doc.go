@@ -3,8 +3,8 @@
 //
 // A round is: look, decide, act, look again. What a restart forgets is measured anew or reported again: how
 // long a member has been silent or without progress, which actions fail and since when, which notes
-// were reported. A change of etcd's members is made only if a look under the lock in etcd, which began a moment ago (justSeen), leads to
-// it; so is a release, without the lock where it is not the final one.
+// were reported. A change of etcd's members is made only if a look under the lock in etcd leads to it that began a moment ago (justSeen).
+// So is a release, without the lock where it is not the final one.
 //
 // Where things are:
 //

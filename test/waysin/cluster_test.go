@@ -43,7 +43,7 @@ type cluster struct {
 
 	machineAPI client.Client
 	operator   client.Client
-	once       bool // each row is sent once: dry if it may only be dry
+	guard      bool // in guard mode each row is sent once: dry if it may only be dry
 }
 
 func start(t *testing.T, mode string) *cluster {

@@ -104,7 +104,7 @@ func (c *cluster) hung(t *testing.T) {
 	}
 	// The latch stood, for want of anyone to drop it. Now it goes, and the Machine with it; the other one is held. In guard mode it goes once
 	// alice says so: etcd may be about to lose the other's voter, too, by cluster-etcd-operator.
-	if c.once {
+	if c.guard {
 		eventually(t, func(ctx context.Context) error {
 			var events corev1.EventList
 			err := c.admin.List(ctx, &events, client.InNamespace(sandbox.MachineNamespace))

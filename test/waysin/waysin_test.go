@@ -34,7 +34,7 @@ func TestWaysInGuard(t *testing.T) {
 func waysIn(t *testing.T, mode string) {
 	t.Helper()
 	c := start(t, mode)
-	c.once = mode == "guard"
+	c.guard = mode == "guard"
 	c.webhooksOfMachineAPI(t)
 	t.Run(string(live), func(t *testing.T) { c.try(t, live, "master-1", "master-2") })
 	t.Run("the deletion is held", func(t *testing.T) {
@@ -66,7 +66,7 @@ func (c *cluster) try(t *testing.T, state when, on, other string) {
 			}
 			for _, who := range w.who {
 				t.Run(who.File(), func(t *testing.T) {
-					if !w.realOnly && (!c.once || w.dryOnly) {
+					if !w.realOnly && (!c.guard || w.dryOnly) {
 						c.send(t, &w, who, on, other, true)
 					}
 					if !w.dryOnly {
