@@ -103,8 +103,8 @@ func (d *deciding) deletions(except *quorum.Machine) (going []*quorum.Machine, l
 	return going, limit
 }
 
-// anotherDeletion is another deleting Machine that has evidence of a member, if the request's has, too; nil without one, or where any number may
-// be deleted. It is asked while etcd is not known, and so what etcd could do without.
+// anotherDeletion is another Machine that is being deleted, where it and the request's Machine both have evidence of a member; nil if there
+// is none, or if any number may be deleted. It is for when etcd is not known, and with it how many members etcd can do without.
 func (d *deciding) anotherDeletion() *quorum.Machine {
 	if d.s.Limits.MaxDeleting == 0 || len(d.Old.OwnEvidence().MemberIDs) == 0 {
 		return nil

@@ -38,7 +38,8 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
-// apply makes one action happen that is no change of etcd's membership, decided on a look that began then. A notYet is no failure.
+// apply carries out one action that does not change etcd's membership. The look on which it was decided began at began. An error that is
+// a notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot, began time.Time) (err error) {
 	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
 		if err := r.confirm(ctx, a, began); err != nil {
@@ -113,7 +114,8 @@ func (p *writeTimeout) after(err error) {
 	}
 }
 
-// justSeen is for how long from its beginning a look counts. What cannot be taken back is done by then, or after another look.
+// justSeen is how old a look may be, from its beginning, when an action is carried out that cannot be taken back: if it is older, confirm
+// looks again.
 const justSeen = 500 * time.Millisecond
 
 // confirm looks a second time and wants the same action, unless the first look began a moment ago: it, or the round's other actions and

@@ -97,13 +97,13 @@ func TestAttention(t *testing.T) {
 
 	m, registry := newMetrics(t)
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	for _, reason := range check("HoldfastNeedsAttention", "holdfast_condition", "internal/membership/note.go", names(toldElsewhere)) {
+	for _, reason := range check("HoldfastNeedsAttention", "holdfast_condition", "internal/membership/reason.go", names(toldElsewhere)) {
 		m.observe(threeVoters(noon), &membership.Plan{Notes: []membership.Note{{Reason: membership.Reason(reason)}}})
 		if got := scrape(t, registry)["condition{"+reason+"}"]; got != 1 {
 			t.Errorf("holdfast_condition{reason=%q} is %v after a look that notes it once, want 1", reason, got)
 		}
 	}
-	check("HoldfastSetNeedsAttention", "holdfast_machineset_note", "internal/machineset/note.go", names(setToldElsewhere))
+	check("HoldfastSetNeedsAttention", "holdfast_machineset_note", "internal/machineset/reason.go", names(setToldElsewhere))
 
 	// What no transcript in test/decisions has, because no plan decides it.
 	var p membership.Plan

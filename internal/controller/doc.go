@@ -9,7 +9,7 @@
 // Where things are:
 //
 //   - the rounds: reconcile.go; what they read, and who else drives etcd: snapshot.go; a change of etcd or of a Machine: apply.go; the ledger, written before a release: ledger.go
-//   - when the next round comes: backoff.go; rounds that only wait for a learner: catchup.go; when a failed action is tried again: attempts.go
+//   - when the next round comes: backoff.go; rounds that only wait for a learner: etcdwait.go; when a failed action is tried again: attempts.go
 //   - what is reported: alarms.go, clusteroperator.go, operatorcondition.go, metrics.go, ringview.go; etcd's hosts and clients: publish.go
 //   - the rest: quorumguard.go (budget and pods); machinecrd.go
 package controller

@@ -93,12 +93,12 @@ func (p *planner) decide() {
 		p.plan.Actions = []Action{{Change: TakeSet{}, Why: "it is Active, and no other operator reconciles it"}}
 		return
 	}
-	p.hindered()
+	p.noteHindrances()
 	if p.set.Unusable != "" {
 		return
 	}
-	if c := p.counts(); p.set.Nothing != "" && (c.Unavailable > 0 || c.Updated < p.set.Replicas) {
-		p.note(ReasonCreationFails, "", "%s", p.set.Nothing)
+	if c := p.counts(); p.set.CreationFailure != "" && (c.Unavailable > 0 || c.Updated < p.set.Replicas) {
+		p.note(ReasonCreationFails, "", "%s", p.set.CreationFailure)
 	}
 	for _, step := range []func() []Action{p.adopt, p.shrink, p.grow, p.rollout} {
 		if p.plan.Actions = step(); len(p.plan.Actions) > 0 || p.waits {
@@ -107,14 +107,14 @@ func (p *planner) decide() {
 	}
 }
 
-// hindered notes all that a person must mend before a Machine is deleted or rolled out. What is lost has its successor all the same.
-func (p *planner) hindered() {
+// noteHindrances notes all that a person must mend before a Machine is deleted or rolled out. Lost Machines are replaced all the same.
+func (p *planner) noteHindrances() {
 	if p.set.Unusable != "" {
 		p.note(ReasonSetUnusable, "", "nothing is done: %s", p.set.Unusable)
 	}
 	for i := range p.s.Machines {
 		if m := &p.s.Machines[i]; m.ControlPlane() && !m.Deleting() {
-			p.hinders(m)
+			p.noteHindrance(m)
 		}
 	}
 	p.noteStrays()
@@ -122,8 +122,8 @@ func (p *planner) hindered() {
 	p.stopped = slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Reason.hinders() })
 }
 
-// hinders notes why the set cannot act by a live control-plane Machine.
-func (p *planner) hinders(m *quorum.Machine) {
+// noteHindrance notes why the set cannot act by a live control-plane Machine.
+func (p *planner) noteHindrance(m *quorum.Machine) {
 	place, owned, notes := p.set.place(m), p.set.owns(m), len(p.plan.Notes)
 	const only = "only lost Machines are replaced: "
 	switch c := m.Controller(); {

@@ -34,8 +34,8 @@ type Set struct {
 
 	// NotBefore is when a Machine may be created again after creations from this template that failed; zero is at any time.
 	NotBefore time.Time `json:"notBefore,omitzero"`
-	// Nothing says how the last creation failed, for people; "" if it did not, or that is not known.
-	Nothing string `json:"nothing,omitzero"`
+	// CreationFailure is how the last creation failed, for people; "" if it did not, or that is not known.
+	CreationFailure string `json:"creationFailure,omitzero"`
 
 	// Places is what the set makes of each control-plane Machine, by the Machine's UID. Of one without a place nothing is known.
 	Places map[string]Place `json:"places,omitempty"`

@@ -132,8 +132,8 @@ func lift(m *quorum.Machine) string {
 	return fmt.Sprintf("To have it terminated at once all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: <reason>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
 }
 
-// ledgerToKeep is what the release ledger is to keep: the entries whose members are listed, or whose Machine is there, until they
-// are due. Nil to leave it as it is.
+// ledgerToKeep are the ledger's entries that are still needed: their member is listed, or their Machine is there, and their time is not
+// over. It is empty, not nil, if there are none.
 func (p *planner) ledgerToKeep() []quorum.Release {
 	out := []quorum.Release{}
 	for _, r := range p.s.Ledger.Entries {

@@ -3,7 +3,7 @@ package quorum
 import "time"
 
 // CaughtUp reports whether a learner answers and is no more than Limits.MaxLag entries behind the leader.
-// It is asked beside etcd's own readiness, which is 90 % of the leader's log.
+// etcd has a check of its own besides: it promotes no learner that has less than 90 % of the leader's log.
 func (s *Snapshot) CaughtUp(m *Member) bool {
 	return m.Started() && m.Healthy && s.Lag(m) <= s.Limits.MaxLag
 }

@@ -56,12 +56,12 @@ func (c *creations) recall(s *quorum.Snapshot, set *machineset.Set, generation i
 		c.at = s.Now
 	}
 	set.NotBefore = c.at.Add(min(mostPause, firstPause<<min(c.failures-1, 10)))
-	set.Nothing = fmt.Sprintf("Machine %s was created from the template as it is, and was deleted or failed before it had a Node", c.last)
+	set.CreationFailure = fmt.Sprintf("Machine %s was created from the template as it is, and was deleted or failed before it had a Node", c.last)
 	if c.why != "" {
-		set.Nothing += ": " + c.why
+		set.CreationFailure += ": " + c.why
 	}
 	if c.failures > 1 {
-		set.Nothing += fmt.Sprintf(" (%d in a row)", c.failures)
+		set.CreationFailure += fmt.Sprintf(" (%d in a row)", c.failures)
 	}
-	set.Nothing += "; correct the template, or what the platform lacks"
+	set.CreationFailure += "; correct the template, or what the platform lacks"
 }

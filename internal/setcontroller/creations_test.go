@@ -24,8 +24,8 @@ func TestCreations(t *testing.T) {
 	}
 	free := func(what string, set *machineset.Set) {
 		t.Helper()
-		if !set.NotBefore.IsZero() || set.Nothing != "" {
-			t.Errorf("%s: not before %s: %s", what, set.NotBefore, set.Nothing)
+		if !set.NotBefore.IsZero() || set.CreationFailure != "" {
+			t.Errorf("%s: not before %s: %s", what, set.NotBefore, set.CreationFailure)
 		}
 	}
 	paused := func(what string, set *machineset.Set, until time.Time, words ...string) {
@@ -34,8 +34,8 @@ func TestCreations(t *testing.T) {
 			t.Errorf("%s: not before %s, want %s", what, set.NotBefore, until)
 		}
 		for _, word := range words {
-			if !strings.Contains(set.Nothing, word) {
-				t.Errorf("%s: %q does not say %q", what, set.Nothing, word)
+			if !strings.Contains(set.CreationFailure, word) {
+				t.Errorf("%s: %q does not say %q", what, set.CreationFailure, word)
 			}
 		}
 	}

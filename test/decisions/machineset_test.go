@@ -195,7 +195,7 @@ func (w *world) setCPMS(opts []string) error {
 			if err != nil {
 				return err
 			}
-			w.cpms.NotBefore, w.cpms.Nothing = w.s.Now.Add(pause), "Machine new-0 came to nothing"
+			w.cpms.NotBefore, w.cpms.CreationFailure = w.s.Now.Add(pause), "Machine new-0 came to nothing"
 		case "no-capacity":
 			w.noCapacity = true
 		case "capacity":

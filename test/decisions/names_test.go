@@ -86,7 +86,7 @@ func TestNames(t *testing.T) {
 	// Of what no plan decides internal/controller tells, and of a violated invariant a property.
 	undecided := []string{"MachineCRDUnfit", "RecordsNotKept", "ConditionsNotTold", "ClusterUnreadable", "InvariantViolated"}
 	for dir, pkg := range map[string]string{"plan": "membership", "machineset": "machineset"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "internal", pkg, "note.go"))
+		text, err := os.ReadFile(filepath.Join("..", "..", "internal", pkg, "reason.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

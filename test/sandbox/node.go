@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	heartbeat = 10 * time.Second
+	// Heartbeat is how often a kubelet writes the status of a Node that does not change, unless it is configured otherwise.
+	Heartbeat = 5 * time.Minute
 	// nodeCheck is how soon a Node that somebody deleted is registered again.
 	nodeCheck = 2 * time.Second
 )
@@ -87,7 +88,7 @@ func (h *host) syncNode(ctx context.Context, on bool) error {
 	ready := readyCondition(on)
 	current := nodeReady(node)
 	if current != nil && current.Status == ready.Status {
-		if !on || time.Since(current.LastHeartbeatTime.Time) < heartbeat {
+		if !on || time.Since(current.LastHeartbeatTime.Time) < Heartbeat {
 			return nil
 		}
 		ready.LastTransitionTime = current.LastTransitionTime

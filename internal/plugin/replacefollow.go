@@ -99,7 +99,7 @@ func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (s
 		if m.DeletionTimestamp != nil {
 			continue
 		}
-		if v.elsewhere(r.old.Name, m.Name) {
+		if v.replacedAnother(r.old.Name, m.Name) {
 			r.say("Machine %s was created to replace %s, and votes in place of another Machine by now.", m.Name, r.old.Name)
 			continue
 		}
@@ -139,14 +139,15 @@ func (v *view) spare() (name string, enough bool) {
 	return name, v.Desired > 0 && staying >= v.Desired
 }
 
-// elsewhere reports whether a copy votes although the Machine that it was created for still waits for a Node: it took another one's place.
-// Without the number of voters that is wanted this is not known, and it is taken for the Machine's own.
-func (v *view) elsewhere(old, copied string) bool {
+// replacedAnother reports whether the copy of a Machine has replaced another one: the copy votes, and the Machine still waits for a Node. It
+// is false where the number of voters that is wanted is not known.
+func (v *view) replacedAnother(old, copied string) bool {
 	m := v.Machine(copied)
 	return v.Desired > 0 && m != nil && v.join.Voter(m) != nil && v.phase(old) == membership.PhaseAwaitNode
 }
 
-// waitRunning waits until the replacement is: a deletion cannot be taken back, a Machine that never runs can.
+// waitRunning waits until the replacement is Running, before the old Machine is deleted: that cannot be taken back, and the replacement may
+// never run.
 func (r *replacing) waitRunning(ctx context.Context, by string) error {
 	return r.each(ctx, func() (bool, error) {
 		m, err := r.machine(ctx, by)
@@ -202,7 +203,7 @@ func (r *replacing) waitReplaced(ctx context.Context, next func() string) error 
 		if gone {
 			return r.voting(v, next())
 		}
-		if by := next(); by != "" && !keeps(metav1.GetControllerOf(r.old)) && v.elsewhere(r.old.Name, by) { // a set creates one more by itself
+		if by := next(); by != "" && !keeps(metav1.GetControllerOf(r.old)) && v.replacedAnother(r.old.Name, by) { // a set creates one more by itself
 			return false, fmt.Errorf("Machine %s votes, and Machine %s is still held: it took the place of another voter that has gone or is to go; the same command creates one more", by, r.old.Name)
 		}
 		if seen := v.Machine(r.old.Name); seen != nil { // else it went in between, as the next look shows

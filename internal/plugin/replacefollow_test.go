@@ -72,8 +72,8 @@ func TestVoting(t *testing.T) {
 // voter is node-3's member.
 func voter(s *quorum.Snapshot) *quorum.Member { return s.Ring.Member(0xa3) }
 
-// TestElsewhere: a copy that votes in place of another Machine is none for the one that still waits for a Node.
-func TestElsewhere(t *testing.T) {
+// TestReplacedAnother: a copy that votes in place of another Machine is none for the one that still waits for a Node.
+func TestReplacedAnother(t *testing.T) {
 	v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/replacing.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -82,16 +82,16 @@ func TestElsewhere(t *testing.T) {
 	first, second := v.Machine("master-0"), v.Machine("master-1")
 	second.DeletedAt = noon().Add(time.Minute)
 	v.decide(v.Snapshot)
-	if v.elsewhere("master-1", "master-3") {
+	if v.replacedAnother("master-1", "master-3") {
 		t.Error("it votes in place of the only one that is being deleted")
 	}
 	first.DeletedAt = noon()
 	v.decide(v.Snapshot)
-	if !v.elsewhere("master-1", "master-3") || v.elsewhere("master-0", "master-3") {
+	if !v.replacedAnother("master-1", "master-3") || v.replacedAnother("master-0", "master-3") {
 		t.Errorf("the replacements: %v", membership.Replacements(v.Snapshot))
 	}
 	v.Desired = 0
-	if v.elsewhere("master-1", "master-3") {
+	if v.replacedAnother("master-1", "master-3") {
 		t.Error("how many voters are wanted is not known, and it takes the copy for another Machine's")
 	}
 }
