@@ -38,11 +38,10 @@ func (n notYet) Unwrap() error { return n.err }
 
 var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
-// apply carries out one action that does not change etcd's membership. The look on which it was decided began at began. An error that is
-// a notYet is no failure.
-func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot, began time.Time) (err error) {
+// apply carries out one action that does not change etcd's membership. An error that is a notYet is no failure.
+func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
 	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
-		if err := r.confirm(ctx, a, began); err != nil {
+		if err := r.confirm(ctx, a, s.Now); err != nil {
 			return err
 		}
 	}
@@ -171,12 +170,13 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 }
 
 // changeMembership makes an action that Locks. Leader election does not fence, so it works under the membership lock, and only if a plan
-// made under that lock a moment ago still has the action. held is that lock if this round planned under it, on a look that began then; if nil,
-// it takes the lock and looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does
-// not after a removal: the lock may have been taken at the removed member's endpoint.
-func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, began time.Time, held *etcd.Held) (keep *etcd.Held, err error) {
+// made under that lock a moment ago still has the action. held is that lock if this round planned under it; if nil, it takes the lock and
+// looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal:
+// the lock may have been taken at the removed member's endpoint.
+func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.Held) (keep *etcd.Held, err error) {
+	began := s.Now
 	if held == nil {
-		began = time.Time{}
+		began = time.Time{} // not under the lock
 		if held, err = r.Etcd.Lock(ctx); err != nil {
 			return nil, notYet{err}
 		}

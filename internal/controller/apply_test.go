@@ -64,6 +64,9 @@ func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
+// begun is a look that began so long ago.
+func begun(ago time.Duration) *quorum.Snapshot { return &quorum.Snapshot{Now: time.Now().Add(-ago)} }
+
 // TestRelease releases the hook of a Machine on a real API server, by a decision made on an earlier look.
 func TestRelease(t *testing.T) {
 	t.Parallel()
@@ -100,7 +103,7 @@ func TestRelease(t *testing.T) {
 	seen, err := r.readCluster(t.Context())
 	must(t, err)
 	for _, a := range membership.Decide(seen).Actions { // evidence
-		must(t, r.apply(t.Context(), a, seen, time.Now()))
+		must(t, r.apply(t.Context(), a, seen))
 	}
 	var old machinev1beta1.Machine
 	key := client.ObjectKey{Namespace: where, Name: "old"}
@@ -118,7 +121,7 @@ func TestRelease(t *testing.T) {
 	}
 
 	// The member is listed, whatever the look showed a while ago that the release was decided on.
-	if err := r.apply(t.Context(), release, nil, time.Now().Add(-time.Second)); !errors.Is(err, errChanged) {
+	if err := r.apply(t.Context(), release, begun(time.Second)); !errors.Is(err, errChanged) {
 		t.Errorf("on a look that is no longer true: %v", err)
 	}
 	held("on a look that is no longer true", true)
@@ -127,7 +130,7 @@ func TestRelease(t *testing.T) {
 	ring.members = []quorum.Member{stays}
 	connection.hangs, connection.bounds = true, nil
 	for range 5 {
-		if err := r.apply(t.Context(), release, nil, time.Now()); !errors.As(err, new(notYet)) {
+		if err := r.apply(t.Context(), release, begun(0)); !errors.As(err, new(notYet)) {
 			t.Errorf("while the API server hangs: %v", err)
 		}
 	}
@@ -138,7 +141,7 @@ func TestRelease(t *testing.T) {
 	seen, err = r.readCluster(t.Context())
 	must(t, err)
 	connection.loses = true
-	_, err = r.act(t.Context(), seen, time.Now(), &membership.Plan{Actions: []membership.Action{release}}, nil)
+	_, err = r.act(t.Context(), seen, &membership.Plan{Actions: []membership.Action{release}}, nil)
 	must(t, err)
 	connection.loses = false
 	held("in the end", false)
@@ -154,10 +157,10 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the release was not told, or twice: %d more Events", len(said.Events))
 	}
 
-	if err := r.apply(t.Context(), release, nil, time.Time{}); !errors.Is(err, errChanged) {
+	if err := r.apply(t.Context(), release, begun(time.Second)); !errors.Is(err, errChanged) {
 		t.Errorf("once more: %v", err)
 	}
-	must(t, r.apply(t.Context(), membership.Action{Machine: old.Name, UID: string(old.UID), Change: membership.MarkIdle{}}, nil, time.Time{}))
+	must(t, r.apply(t.Context(), membership.Action{Machine: old.Name, UID: string(old.UID), Change: membership.MarkIdle{}}, seen))
 	if r.writeTimeout.next() != time.Second {
 		t.Errorf("after a write that went through, the next is waited for for %s", r.writeTimeout.next())
 	}

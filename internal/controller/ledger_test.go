@@ -88,7 +88,7 @@ func TestFinalReleaseLocks(t *testing.T) {
 	meters := NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Etcd: &fixedRing{}, Reports: Reports{Metrics: meters}, Log: logr.Discard()} // no client: nothing is written
 	s := &quorum.Snapshot{Mode: quorum.ModeFull, Ring: quorum.Ring{Known: true}}
-	r.act(t.Context(), s, time.Now(), &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}}, nil)
+	r.act(t.Context(), s, &membership.Plan{Actions: []membership.Action{{Machine: "master-0", UID: "uid-0", Change: membership.ReleaseHook{Latch: true, Final: true}}}}, nil)
 	if got := testutil.ToFloat64(meters.actions.WithLabelValues("release-hook", "not-yet")); got != 1 {
 		t.Errorf("%v releases wait for the lock, not one", got)
 	}

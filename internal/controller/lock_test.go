@@ -99,11 +99,11 @@ func TestStaleChange(t *testing.T) {
 	add := membership.Action{Change: membership.AddLearner{PeerURL: members.Ports.PeerURL(members.Next("new").Address)}}
 	held, err := etcd.Lock(t.Context())
 	must(t, err)
-	if _, err := r.changeMembership(t.Context(), add, time.Now().Add(-time.Second), held); !errors.Is(err, errChanged) {
+	if _, err := r.changeMembership(t.Context(), add, begun(time.Second), held); !errors.Is(err, errChanged) {
 		t.Errorf("it is made a while after the look under the lock began: %v", err)
 	}
 	must(t, held.Unlock(t.Context()))
-	if _, err := r.changeMembership(t.Context(), add, time.Now(), nil); !errors.Is(err, errChanged) {
+	if _, err := r.changeMembership(t.Context(), add, begun(0), nil); !errors.Is(err, errChanged) {
 		t.Errorf("it is made: %v", err)
 	}
 	if now := etcd.Read(t.Context()); !now.Known || len(now.Members) != 1 {

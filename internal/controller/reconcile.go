@@ -132,7 +132,6 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 		defer release()
 		ctx = within
 	}
-	began := r.Observer.Clock.Now()
 	s, err := r.readCluster(ctx)
 	if err != nil {
 		err = fmt.Errorf("the cluster could not be read, so nothing is done: %w", err)
@@ -161,7 +160,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, e
 	plan.NoteWriteErrors(unrecorded, unkept)
 	r.Metrics.observe(s, &plan)
 	r.reportNotes(s, plan.Notes)
-	did, err = r.act(ctx, s, began, &plan, held)
+	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
 	if did.chained {
 		return did, err // publish after the next round that makes no chained change
@@ -217,8 +216,8 @@ type outcome struct {
 	heldLock *etcd.Held    // the membership lock, kept for the next round; nil without it
 }
 
-// act carries out the actions of a plan on a look that began then. Those that fail are reported.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, began time.Time, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
+// act carries out the actions of a plan. Those that fail are reported.
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
 	did.again = requeueIdle
 	if plan.InProgress {
 		did.again = requeueSoon
@@ -241,9 +240,9 @@ func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, began time.Tim
 		var err error
 		did.tried = true
 		if locks {
-			did.heldLock, err = r.changeMembership(ctx, a, began, held)
+			did.heldLock, err = r.changeMembership(ctx, a, s, held)
 		} else {
-			err = r.apply(ctx, a, s, began)
+			err = r.apply(ctx, a, s)
 		}
 		r.attempts.after(actionFailure(a, err), s.Now, err, errors.As(err, new(notYet)))
 		switch {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -62,6 +63,22 @@ func TestReadsEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNow: a Snapshot is as old as its oldest part may be.
+func TestNow(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, corev1.AddToScheme(scheme))
+	must(t, machinev1beta1.Install(scheme))
+	o := &Observer{API: fake.NewClientBuilder().WithScheme(scheme).Build(), Etcd: silent{}, Namespace: "n", Mode: quorum.ModeGuard, Clock: clock.RealClock{}}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s, err := o.Snapshot(t.Context())
+		must(t, err)
+		if took := time.Since(began); !s.Now.Equal(began) || took < EtcdTimeout {
+			t.Errorf("a look that took %s is dated %s after it began", took, s.Now.Sub(began))
+		}
+	})
 }
 
 // TestGarbledRecords: one record that cannot be read hides no other.
