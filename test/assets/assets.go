@@ -2,7 +2,6 @@
 package assets
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -100,18 +99,9 @@ func Root() (string, error) {
 }
 
 func isModule(file string) bool {
-	f, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if path, ok := strings.CutPrefix(lines.Text(), "module "); ok {
-			// Modules below this one, such as test/binaries, are passed by.
-			return strings.TrimSpace(path) == module
-		}
-	}
-	return false
+	text, err := os.ReadFile(file)
+	// Modules below this one, such as test/binaries, are passed by.
+	return err == nil && strings.HasPrefix(string(text), "module "+module+"\n")
 }
 
 func executable(path string) bool {

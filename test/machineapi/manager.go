@@ -22,14 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-const (
-	// soonest is the longest that the machine controller waits until it looks
-	// again at a Machine that waits for its instance or its Node. The library
-	// says 30 s, in constants made for clouds.
-	soonest = 500 * time.Millisecond
-
-	shutdownGrace = 5 * time.Second
-)
+// soonest is the longest that the machine controller waits until it looks
+// again at a Machine that waits for its instance or its Node. The library
+// says 30 s, in constants made for clouds.
+const soonest = 500 * time.Millisecond
 
 // run starts all controllers and returns when the context ends, or with the
 // first error that ends them earlier.
@@ -46,12 +42,11 @@ func run(ctx context.Context, opts options) error {
 	if err := machinev1beta1.Install(scheme); err != nil {
 		return fmt.Errorf("registering the Machine types: %w", err)
 	}
-	grace := shutdownGrace
 	managerOptions := manager.Options{
 		Scheme:                  scheme,
 		Cache:                   cache.Options{SyncPeriod: &opts.resync, DefaultNamespaces: map[string]cache.Config{namespace: {}}},
 		Metrics:                 server.Options{BindAddress: "0"},
-		GracefulShutdownTimeout: &grace,
+		GracefulShutdownTimeout: new(5 * time.Second),
 	}
 	if opts.webhooks.host != "" {
 		managerOptions.WebhookServer = opts.webhooks.server()

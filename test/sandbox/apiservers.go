@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,11 +31,9 @@ func (s *Sandbox) openAPI() error {
 	if !s.options.APIServers {
 		return nil
 	}
-	known := x509.NewCertPool()
-	known.AppendCertsFromPEM(s.ca.CertPEM())
 	s.cloud.apiPort = int(netip.MustParseAddrPort(s.apiserverAddress).Port())
 	s.cloud.apiClient = &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: known, ServerName: "localhost"}, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool(), ServerName: "localhost"}, DisableKeepAlives: true,
 	}}
 	listener, err := (&net.ListenConfig{}).Listen(s.background, "tcp", s.apiserverAddress)
 	if err != nil {

@@ -89,20 +89,6 @@ func (c *Component) Process() *process.Process {
 	return c.proc
 }
 
-// Log is the file that the process writes to.
-func (c *Component) Log() (string, error) {
-	spec, err := c.spec()
-	return spec.Log, err
-}
-
-// Err is why the process ended, if it did and nobody asked it to.
-func (c *Component) Err() error {
-	if proc := c.Process(); proc != nil {
-		return proc.Err()
-	}
-	return nil
-}
-
 // Stop ends the process in order; it does nothing if there is none.
 func (c *Component) Stop() error { return c.stop(5 * time.Second) }
 

@@ -191,12 +191,3 @@ func (c *cloud) operate(list []*etcdserverpb.Member) {
 	}
 	c.environments.set(texts)
 }
-
-func byPeerURL(list []*etcdserverpb.Member, url string) *etcdserverpb.Member {
-	for _, m := range list {
-		if slices.Contains(m.PeerURLs, url) {
-			return m
-		}
-	}
-	return nil
-}

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -304,10 +303,8 @@ func (h *host) run(ctx context.Context, pod *corev1.Pod, container *corev1.Conta
 	for _, v := range h.variables(pod, container, h.at()) {
 		cmd.Env = append(cmd.Env, v[0]+"="+inside.Replace(v[1]))
 	}
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(said)))
 	}
 	return nil
 }

@@ -345,9 +345,7 @@ func (c *cluster) isThere(t *testing.T, name string) (there bool) {
 // actions is how many actions Holdfast has taken since the sandbox was started, by its log.
 func (c *cluster) actions(t *testing.T) int {
 	t.Helper()
-	file, err := c.Holdfast.Log()
-	must(t, err)
-	log, err := os.ReadFile(file)
+	log, err := os.ReadFile(c.Holdfast.Process().Log())
 	must(t, err)
 	return bytes.Count(log, []byte(`"step": `))
 }

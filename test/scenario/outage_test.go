@@ -121,9 +121,7 @@ func TestOutage(t *testing.T) {
 // counts is how often Holdfast's log has a text.
 func (c *cluster) counts(t *testing.T, text string) int {
 	t.Helper()
-	file, err := c.Holdfast.Log()
-	must(t, err)
-	log, err := os.ReadFile(file)
+	log, err := os.ReadFile(c.Holdfast.Process().Log())
 	must(t, err)
 	return bytes.Count(log, []byte(text))
 }

@@ -111,11 +111,7 @@ func (c *cluster) logs(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, slowly, "Holdfast's log to say "+text, func(context.Context) error {
 		for _, replica := range c.Holdfasts() {
-			file, err := replica.Log()
-			if err != nil {
-				return err
-			}
-			if log, err := os.ReadFile(file); err != nil || bytes.Contains(log, []byte(text)) {
+			if log, err := os.ReadFile(replica.Process().Log()); err != nil || bytes.Contains(log, []byte(text)) {
 				return err
 			}
 		}

@@ -120,9 +120,7 @@ func (c *cluster) killAtEach(t *testing.T, what string, is func(context.Context)
 // setActions is how many actions of the set Holdfast has taken since the sandbox was started, by its log.
 func (c *cluster) setActions(t *testing.T) (n int) {
 	t.Helper()
-	file, err := c.Holdfast.Log()
-	must(t, err)
-	log, err := os.ReadFile(file)
+	log, err := os.ReadFile(c.Holdfast.Process().Log())
 	must(t, err)
 	for line := range bytes.Lines(log) {
 		if bytes.Contains(line, []byte("machineset")) && bytes.Contains(line, []byte(`"why": `)) {
