@@ -115,22 +115,17 @@ func inForeground(req *ctrladmission.Request, set *machinev1.ControlPlaneMachine
 
 // setsOf are the stored set and the new one; the first is nil on CREATE, the second on DELETE, and both where nothing is written.
 func setsOf(req *ctrladmission.Request) (old, set *machinev1.ControlPlaneMachineSet, err error) {
-	switch req.Operation {
-	case admissionv1.Create:
-	case admissionv1.Update, admissionv1.Delete:
+	if req.Operation == admissionv1.Update || req.Operation == admissionv1.Delete {
 		old = &machinev1.ControlPlaneMachineSet{}
 		if err := utiljson.Unmarshal(req.OldObject.Raw, old); err != nil {
 			return nil, nil, fmt.Errorf("the stored ControlPlaneMachineSet cannot be read: %w", err)
 		}
-	default:
-		return nil, nil, nil
 	}
-	if req.Operation == admissionv1.Delete {
-		return old, nil, nil
-	}
-	set = &machinev1.ControlPlaneMachineSet{}
-	if err := utiljson.Unmarshal(req.Object.Raw, set); err != nil {
-		return nil, nil, fmt.Errorf("the new ControlPlaneMachineSet cannot be read: %w", err)
+	if req.Operation == admissionv1.Create || req.Operation == admissionv1.Update {
+		set = &machinev1.ControlPlaneMachineSet{}
+		if err := utiljson.Unmarshal(req.Object.Raw, set); err != nil {
+			return nil, nil, fmt.Errorf("the new ControlPlaneMachineSet cannot be read: %w", err)
+		}
 	}
 	return old, set, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -351,13 +352,8 @@ func (r *review) due() []jsonpatch.Operation {
 // report records the findings that are this handler's to report, and returns their Warnings.
 func (g *Handlers) report(ctx context.Context, r *review, mine func(admission.Verdict) bool) (warnings []string) {
 	d := r.decision
-	d.Findings = nil
-	for _, f := range r.decision.Findings {
-		if mine(f.Verdict) {
-			d.Findings = append(d.Findings, f)
-		}
-	}
-	if d.Findings == nil || r.stale() {
+	d.Findings = slices.DeleteFunc(slices.Clone(d.Findings), func(f admission.Finding) bool { return !mine(f.Verdict) })
+	if len(d.Findings) == 0 || r.stale() {
 		return nil
 	}
 	g.decided(ctx, Record{Admission: &r.AdmissionRequest, Request: r.request, Decision: d, Snapshot: r.snapshot, Received: r.received})

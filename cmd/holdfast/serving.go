@@ -181,29 +181,10 @@ func (w *webhookFlags) newServer(source *registrations.Source, shared *registrat
 	return webhookserver.New(o)
 }
 
-// registered is what the registrations should be, nil where they are not kept.
-func (p *process) registered() (*registrations.Options, error) {
-	f := p.flags
-	if !f.webhooks.given() {
-		return nil, nil
-	}
-	o := &registrations.Options{
-		MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement, HoldfastNamespace: f.electNamespace,
-	}
-	if f.mode == quorum.ModeFull {
-		o.EtcdNamespace, o.QuorumGuard = f.etcdNamespace, f.guard
-	}
-	return o, f.webhooks.place(o)
-}
-
 // serve has the manager run what serves the webhooks and looks after their registrations, and ask whether this replica is ready.
 // keeper learns when this replica is elected.
 func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err error) {
-	options, err := p.registered()
-	if err != nil {
-		return nil, err
-	}
-	w, recorder, meters := &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
+	f, w, recorder, meters := p.flags, &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
 	keeper = &registrations.Registrar{API: p.api, Metrics: meters, Log: p.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
 	var (
 		time    = clock.RealClock{}
@@ -212,7 +193,16 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 		certLog = p.log.WithName("certificate")
 		hosts   = []string{""} // what the certificate is for
 	)
-	if options != nil {
+	if w.given() {
+		options := &registrations.Options{
+			MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement, HoldfastNamespace: f.electNamespace,
+		}
+		if f.mode == quorum.ModeFull {
+			options.EtcdNamespace, options.QuorumGuard = f.etcdNamespace, f.guard
+		}
+		if err := w.place(options); err != nil {
+			return nil, err
+		}
 		if hosts, err = options.Hosts(); err != nil {
 			return nil, err
 		}
@@ -220,7 +210,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 			keeper.Trust = trust
 		}
 		keeper.Live, keeper.Options, keeper.Annotations = &registrations.Live{}, options, w.annotations
-		keeper.Shared = registrations.NewShared(client.ObjectKey{Namespace: p.flags.electNamespace, Name: sharedSecret}, p.api, keeper.Trust, time, p.log.WithName("shared"))
+		keeper.Shared = registrations.NewShared(client.ObjectKey{Namespace: f.electNamespace, Name: sharedSecret}, p.api, keeper.Trust, time, p.log.WithName("shared"))
 		keeper.Events, keeper.Proof = recorder, registrations.SelfCall(p.api, options.MachineNamespace)
 	}
 	source := registrations.NewSource(keeper.Live, hosts[0], time, meters, certLog)
@@ -236,14 +226,14 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 		"etcd":        first.Check,
 		"certificate": source.Loaded,
 	}
-	if options != nil {
+	if keeper.Shared != nil {
 		runnable = append(runnable, keeper.Shared)
 		checks["path"], checks["registrations"] = keeper.Shared.Check, source.Vouched()
 	}
 	var certificates manager.Runnable
 	if w.source == fromCA {
 		certificates = &registrations.SelfSigned{
-			Secret: client.ObjectKey{Namespace: p.flags.electNamespace, Name: caSecret}, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: recorder,
+			Secret: client.ObjectKey{Namespace: f.electNamespace, Name: caSecret}, Config: p.mgr.GetConfig(), API: p.api, Hosts: hosts, Events: recorder,
 			Source: source, Trust: trust, Clock: time, Log: certLog,
 		}
 	} else if certificates, err = registrations.NewFiles(w.certDir, w.files, source, trust, certLog); err != nil {

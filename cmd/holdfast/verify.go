@@ -197,7 +197,16 @@ func (o *membershipFlags) endpoints(e hostenv.Environment) []string {
 	if o.given {
 		return o.etcd.Endpoints
 	}
-	return clientURLs(e, o.port)
+	var out []string
+	for _, peers := range []hostenv.Peers{e.Members, e.InitialCluster} {
+		for _, raw := range slices.Concat(slices.Collect(maps.Values(peers))...) {
+			if u, err := url.Parse(raw); err == nil {
+				out = append(out, "https://"+net.JoinHostPort(u.Hostname(), o.port))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // connect connects to the etcd of an environment file.
@@ -209,20 +218,6 @@ func (o *membershipFlags) connect(e hostenv.Environment) (verify.Etcd, func(), e
 		return nil, nil, err
 	}
 	return client, client.Close, nil
-}
-
-// clientURLs are where the members of an environment serve clients.
-func clientURLs(e hostenv.Environment, port string) []string {
-	var out []string
-	for _, peers := range []hostenv.Peers{e.Members, e.InitialCluster} {
-		for _, raw := range slices.Concat(slices.Collect(maps.Values(peers))...) {
-			if u, err := url.Parse(raw); err == nil {
-				out = append(out, "https://"+net.JoinHostPort(u.Hostname(), port))
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 func verifyStorageCommand() *cobra.Command {

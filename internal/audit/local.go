@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,23 +19,16 @@ type local struct {
 	counters counters
 	log      logr.Logger
 	complain rate.Sometimes
-
-	mu      sync.Mutex
-	failing error // the last write's, nil if it worked
+	failing  atomic.Bool // the last write did not work
 }
 
 func newLocal(path string, o Options, c counters) *local {
-	out := o.Stdout
-	if path != stdoutPath {
-		out = newFile(path, o)
-	}
 	l := &local{
-		path: path, out: &timeLimited{out: out, patience: writeTimeout, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
+		path: "(standard output)", out: &timeLimited{out: o.Stdout, patience: writeTimeout, turn: make(chan struct{}, 1)}, counters: c, log: o.Log,
 		complain: rate.Sometimes{Interval: complainEvery},
 	}
-	if path == stdoutPath {
-		l.path = "(standard output)"
-	} else {
+	if path != stdoutPath {
+		l.path, l.out.out = path, newFile(path, o)
 		_ = l.attempt([]byte("\n")) // so that a failure shows now, not at the first denial, and ends what a crash cut off
 	}
 	return l
@@ -44,7 +36,7 @@ func newLocal(path string, o Options, c counters) *local {
 
 // write writes one record, a line. After a failure an empty line comes first: a full disk may have cut off the line before.
 func (l *local) write(line []byte) {
-	if l.failure() != nil {
+	if l.failing.Load() {
 		line = append([]byte("\n"), line...)
 	}
 	if err := l.attempt(line); err != nil {
@@ -57,28 +49,19 @@ func (l *local) write(line []byte) {
 // attempt writes, and keeps whether that worked.
 func (l *local) attempt(p []byte) error {
 	err := l.out.Write(p)
-	l.mu.Lock()
-	was := l.failing
-	l.failing = err
-	l.mu.Unlock()
+	was := l.failing.Swap(err != nil)
 	switch {
 	case err != nil:
 		l.complain.Do(func() { l.log.Error(err, "the audit log cannot be written", "path", l.path) })
-	case was != nil:
+	case was:
 		l.log.Info("the audit log is written again", "path", l.path)
 	}
 	return err
 }
 
-func (l *local) failure() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.failing
-}
-
 // ready tries again if the last write failed.
 func (l *local) ready() error {
-	if l.failure() == nil {
+	if !l.failing.Load() {
 		return nil
 	}
 	if err := l.attempt([]byte("\n")); err != nil {

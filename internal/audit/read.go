@@ -15,6 +15,7 @@ import (
 	"time"
 
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Entry is a record of ours as it stands in a log, of a decision or of a Step. What is in it was sent by users: it may hold
@@ -31,12 +32,7 @@ func (e *Entry) Rules() []string { return strings.Split(e.Annotations[RuleAnnota
 func (e *Entry) Verdicts() []string { return strings.Split(e.Annotations[VerdictAnnotation], ",") }
 
 // Name is the object's: the Machine's, in nearly all records.
-func (e *Entry) Name() string {
-	if e.ObjectRef == nil {
-		return ""
-	}
-	return e.ObjectRef.Name
-}
+func (e *Entry) Name() string { return ptr.Deref(e.ObjectRef, auditv1.ObjectReference{}).Name }
 
 // Count is how many decisions the record stands for.
 func (e *Entry) Count() int {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -45,13 +46,8 @@ type repeats struct {
 
 // counted reports whether the event repeats one that was written within the window, and then keeps it.
 func (r *repeats) counted(d *admission.Decision, e *auditapi.Event) bool {
-	if e.Annotations[AbandonedAnnotation] != "" {
+	if e.Annotations[AbandonedAnnotation] != "" || slices.ContainsFunc(d.Findings, func(f admission.Finding) bool { return f.Verdict != admission.VerdictRepaired }) {
 		return false
-	}
-	for _, f := range d.Findings {
-		if f.Verdict != admission.VerdictRepaired {
-			return false
-		}
 	}
 	key := fight{e.Annotations[RuleAnnotation], string(e.ObjectRef.UID), e.User.Username}
 	if key.object == "" { // a CREATE

@@ -36,6 +36,17 @@ func (n notYet) Error() string { return n.err.Error() }
 
 func (n notYet) Unwrap() error { return n.err }
 
+// written is the result of a write: a notYet if somebody else was quicker.
+func written(err error, what string) error {
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
+		return notYet{err}
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
 var errChanged = notYet{errors.New("the plan is out of date: look again")}
 
 // apply carries out one action that does not change etcd's membership. An error that is a notYet is no failure.
@@ -285,11 +296,5 @@ func (r *Reconciler) keepRecords(ctx context.Context, s *quorum.Snapshot, record
 			err = r.Client.Create(ctx, cm)
 		}
 	}
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		return notYet{err}
-	case err != nil:
-		return fmt.Errorf("keep the records in ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
-	}
-	return nil
+	return written(err, fmt.Sprintf("keep the records in ConfigMap %s", client.ObjectKeyFromObject(cm)))
 }

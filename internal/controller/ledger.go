@@ -33,13 +33,8 @@ func (r *Reconciler) keepLedger(ctx context.Context, s *quorum.Snapshot, entries
 	default:
 		err = r.Client.Update(ctx, cm)
 	}
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		return false, notYet{err}
-	case err != nil:
-		return false, fmt.Errorf("keep the release ledger in ConfigMap %s: %w", client.ObjectKeyFromObject(cm), err)
-	}
-	return true, nil
+	err = written(err, fmt.Sprintf("keep the release ledger in ConfigMap %s", client.ObjectKeyFromObject(cm)))
+	return err == nil, err
 }
 
 // record adds a release to the ledger that was read. If the ledger was changed since, it returns notYet: the release may be one too many.

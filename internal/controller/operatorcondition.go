@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,9 +63,5 @@ func (o *OperatorCondition) write(ctx context.Context, upgradeable membership.St
 		}}},
 	}}
 	// OLM makes this object. Where it is gone, OLM does not read it either.
-	err := o.Client.Patch(ctx, object, client.Merge)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return client.IgnoreNotFound(o.Client.Patch(ctx, object, client.Merge))
 }

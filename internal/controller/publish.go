@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -150,19 +148,18 @@ func (p *Publisher) after(what string, now time.Time, err error) error {
 // read reads the objects as they stand; one without resourceVersion is not there.
 func (p *Publisher) read(ctx context.Context) (*published, error) {
 	stands := &published{slices: map[discoveryv1.AddressType]*discoveryv1.EndpointSlice{}}
+	stands.membership.Name, stands.endpoints.Name = hostenv.Name, hostenv.EndpointsName
 	objects := []client.Object{&stands.membership, &stands.endpoints}
 	for _, family := range families() {
 		slice := &discoveryv1.EndpointSlice{AddressType: family}
+		slice.Name = hostenv.ServiceName + "-" + strings.ToLower(string(family))
 		stands.slices[family] = slice
 		objects = append(objects, slice)
 	}
-	for i, name := range []string{hostenv.Name, hostenv.EndpointsName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)} {
-		key := client.ObjectKey{Namespace: p.Namespace, Name: name}
-		err := p.Client.Get(ctx, key, objects[i])
-		if apierrors.IsNotFound(err) {
-			objects[i].SetNamespace(key.Namespace)
-			objects[i].SetName(key.Name)
-		} else if err != nil {
+	for _, object := range objects {
+		object.SetNamespace(p.Namespace)
+		key := client.ObjectKeyFromObject(object)
+		if err := p.Client.Get(ctx, key, object); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read %s: %w", key, err)
 		}
 	}
@@ -171,10 +168,6 @@ func (p *Publisher) read(ctx context.Context) (*published, error) {
 
 func families() []discoveryv1.AddressType {
 	return []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
-}
-
-func sliceName(family discoveryv1.AddressType) string {
-	return hostenv.ServiceName + "-" + strings.ToLower(string(family))
 }
 
 // render returns the objects as they should be, made from those that were read: what others added stays.
@@ -208,7 +201,7 @@ func renderSlice(stands *discoveryv1.EndpointSlice, family discoveryv1.AddressTy
 	slice.Labels[discoveryv1.LabelManagedBy] = "holdfast.dev"
 	slice.Endpoints, slice.Ports = nil, nil
 	for _, e := range endpoints {
-		if !routable(e.Address) || e.Address.Is4() != (family == discoveryv1.AddressTypeIPv4) {
+		if !e.Address.IsGlobalUnicast() || e.Address.Is4() != (family == discoveryv1.AddressTypeIPv4) {
 			continue
 		}
 		port := int32(e.Port)
@@ -230,10 +223,6 @@ func renderSlice(stands *discoveryv1.EndpointSlice, family discoveryv1.AddressTy
 		slice.Endpoints = append(slice.Endpoints, one)
 	}
 	return slice
-}
-
-func routable(a netip.Addr) bool {
-	return a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
 }
 
 // changes are the objects of wanted that are not as they stand. A slice that would be made without an

@@ -13,7 +13,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -127,13 +126,7 @@ func (k *QuorumGuard) writeBudget(ctx context.Context, minAvailable int, version
 		budget.Namespace, budget.Name, budget.Labels = k.form.Namespace, machineapi.GuardName, k.form.Labels()
 		err = k.api.Create(ctx, budget)
 	}
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
-		return notYet{err}
-	}
-	if err != nil {
-		return fmt.Errorf("write PodDisruptionBudget %s/%s: %w", k.form.Namespace, machineapi.GuardName, err)
-	}
-	return nil
+	return written(err, fmt.Sprintf("write PodDisruptionBudget %s/%s", k.form.Namespace, machineapi.GuardName))
 }
 
 // createPod makes the guard pod of a Node, for the budget that stands.
@@ -156,25 +149,14 @@ func (k *QuorumGuard) createPod(ctx context.Context, node string, address netip.
 // deletePod deletes a pod of the guard, if it is still that one.
 func (k *QuorumGuard) deletePod(ctx context.Context, name, uid string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.form.Namespace, Name: name}}
-	id := types.UID(uid)
-	err := k.api.Delete(ctx, pod, client.Preconditions{UID: &id})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return notYet{err}
-	}
-	if err != nil {
-		return fmt.Errorf("delete pod %s/%s: %w", k.form.Namespace, name, err)
-	}
-	return nil
+	err := k.api.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(uid))})
+	return written(err, fmt.Sprintf("delete pod %s/%s", k.form.Namespace, name))
 }
 
 // follow reports changes of the guard's budget and pods. It is not the manager's cache that watches, because that keeps the manager from
 // starting where it has no rights yet.
 func (k *QuorumGuard) follow(ctx context.Context, changed func()) {
-	named := client.MatchingFields{"metadata.name": machineapi.GuardName}
-	for kind, which := range map[schema.GroupVersionKind]client.ListOption{
-		policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"): named,
-		corev1.SchemeGroupVersion.WithKind("PodList"):                   client.MatchingLabels(k.form.Labels()),
-	} {
-		go observe.Follow(ctx, k.api, kind, changed, client.InNamespace(k.form.Namespace), which)
-	}
+	in, named := client.InNamespace(k.form.Namespace), client.MatchingFields{"metadata.name": machineapi.GuardName}
+	go observe.Follow(ctx, k.api, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudgetList"), changed, in, named)
+	go observe.Follow(ctx, k.api, corev1.SchemeGroupVersion.WithKind("PodList"), changed, in, client.MatchingLabels(k.form.Labels()))
 }

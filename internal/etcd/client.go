@@ -96,13 +96,9 @@ func New(cfg Config) (*Client, error) {
 // Close ends all connections. Calls under way fail, later ones too.
 func (c *Client) Close() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
-	conns := c.conns
-	c.conns = nil
-	c.mu.Unlock()
-	for _, conn := range conns {
-		_ = conn.Close()
-	}
+	c.keepOnly(nil)
 }
 
 // target is the normal form of a client URL, which is also the key of its connection. Only https
@@ -159,10 +155,7 @@ func (c *Client) refresh() {
 		return
 	}
 	c.roots, c.rootAt = roots, at
-	for u, conn := range c.conns {
-		_ = conn.Close()
-		delete(c.conns, u)
-	}
+	c.keepOnly(nil)
 }
 
 // tls is how a connection proves who is at either end. c.mu is held.

@@ -254,12 +254,8 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 	}
 
 	if !m.Learner { // it would refuse linearizable reads
-		conn, err := c.conn(at)
-		if err == nil {
-			err = quorate(ctx, conn)
-		}
-		if err != nil {
-			m.Why = failure{at, err}.Error()
+		if err := c.Linearizable(ctx, at); err != nil {
+			m.Why = err.Error()
 			return out
 		}
 	}

@@ -83,6 +83,8 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 		Type:        m.Labels[quorum.TypeLabel],
 		Mirrored:    m.Status.AuthoritativeAPI != "" && m.Status.AuthoritativeAPI != machinev1beta1.MachineAuthorityMachineAPI,
 		CreatedAt:   m.CreationTimestamp.Time,
+		DeletedAt:   ptr.Deref(m.DeletionTimestamp, metav1.Time{}).Time,
+		NodeName:    ptr.Deref(m.Status.NodeRef, corev1.ObjectReference{}).Name,
 		Hook:        kindHook.entry(m),
 		Latch:       kindLatch.entry(m),
 		Finalizer:   slices.Contains(m.Finalizers, quorum.Finalizer),
@@ -109,12 +111,6 @@ func Machine(m *machinev1beta1.Machine) quorum.Machine {
 	}
 	out.Marked = out.UID != "" && m.Annotations[quorum.IdleAnnotation] == out.UID
 	_, out.Remediating = m.Annotations[quorum.RemediationAnnotation]
-	if m.DeletionTimestamp != nil {
-		out.DeletedAt = m.DeletionTimestamp.Time
-	}
-	if m.Status.NodeRef != nil {
-		out.NodeName = m.Status.NodeRef.Name
-	}
 	out.Drained = slices.ContainsFunc(m.Status.Conditions, func(c machinev1beta1.Condition) bool {
 		return c.Type == machinev1beta1.MachineDrained && c.Status == corev1.ConditionTrue
 	})

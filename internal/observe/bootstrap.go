@@ -22,12 +22,6 @@ import (
 // BootstrapAnnotation on the ConfigMap of etcd's endpoints is the address of the bootstrap member, as OpenShift's installer writes it.
 const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 
-// installerDone is the ConfigMap that OpenShift's installer makes when the control plane runs without its bootstrap host: its status is
-// "complete" then.
-func installerDone() client.ObjectKey {
-	return client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
-}
-
 // needed reads what a voter that is to go is still needed for: the installer's bootstrap member while the installation lasts, and any one
 // while API servers may know of no other.
 func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
@@ -86,7 +80,8 @@ func (o *Observer) bootstrap(ctx context.Context) (netip.Addr, error) {
 
 // bootstrapWaits says what the bootstrap member has to wait for, "" for nothing. If a fact cannot be read, the member waits.
 func (o *Observer) bootstrapWaits(ctx context.Context) string {
-	key := installerDone()
+	// OpenShift's installer makes it when the control plane runs without its bootstrap host: its status is "complete" then.
+	key := client.ObjectKey{Namespace: "kube-system", Name: "bootstrap"}
 	var cm corev1.ConfigMap
 	err := o.API.Get(ctx, key, &cm)
 	switch status := cm.Data["status"]; {
@@ -135,19 +130,12 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 			return fmt.Sprintf("the API servers are not told of %s yet: KubeAPIServer cluster has etcd-servers %s", m, strings.Join(urls, ", "))
 		}
 	}
-	return revisionsWait(servers, func(node string) bool {
-		n := s.Node(node)
-		if n == nil {
-			return false
-		}
-		owner := join.Owner(n)
-		return owner != nil && owner.Deleting()
-	})
+	return revisionsWait(servers, s, join)
 }
 
 // revisionsWait says which Node's API server does not run the latest configuration yet, "" for none. A Node that is on its way out
 // may never run it.
-func revisionsWait(servers *unstructured.Unstructured, leaves func(node string) bool) string {
+func revisionsWait(servers *unstructured.Unstructured, s *quorum.Snapshot, join *quorum.Join) string {
 	latest, _, err := unstructured.NestedInt64(servers.Object, "status", "latestAvailableRevision")
 	if err != nil {
 		return fmt.Sprintf("KubeAPIServer cluster: %v", err)
@@ -162,8 +150,10 @@ func revisionsWait(servers *unstructured.Unstructured, leaves func(node string) 
 	for _, raw := range nodes {
 		node, _ := raw.(map[string]any)
 		name, _, _ := unstructured.NestedString(node, "nodeName")
-		if leaves(name) {
-			continue
+		if n := s.Node(name); n != nil {
+			if owner := join.Owner(n); owner != nil && owner.Deleting() {
+				continue
+			}
 		}
 		if at, _, err := unstructured.NestedInt64(node, "currentRevision"); err != nil || at != latest {
 			return fmt.Sprintf("the API server of Node %s runs revision %d of its configuration, and the latest is %d", name, at, latest)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -54,17 +55,14 @@ type dialer interface {
 type network struct{}
 
 func (network) api(config *rest.Config) (client.Client, error) {
-	scheme, err := kinds()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(config, client.Options{Scheme: scheme})
+	return client.New(config, client.Options{Scheme: kinds()})
 }
 
 // kinds are the kinds of objects that the commands read and write.
-func kinds() (*runtime.Scheme, error) {
+func kinds() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme))
+	utilruntime.Must(errors.Join(clientgoscheme.AddToScheme(scheme), configv1.Install(scheme), machinev1.Install(scheme), machinev1beta1.Install(scheme)))
+	return scheme
 }
 
 func (network) core(config *rest.Config) (corev1client.CoreV1Interface, error) {

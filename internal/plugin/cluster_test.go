@@ -176,10 +176,6 @@ func controlPlane() []client.Object {
 // memory is that cluster, as alice meets it. Holdfast's part is done by the interceptor's functions.
 func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...client.Object) client.Client {
 	t.Helper()
-	scheme, err := kinds()
-	if err != nil {
-		t.Fatal(err)
-	}
 	create := funcs.Create
 	funcs.Create = func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 		if who, ok := o.(*authenticationv1.SelfSubjectReview); ok {
@@ -198,7 +194,7 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 			objects = append(objects, o)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+	return fake.NewClientBuilder().WithScheme(kinds()).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 }
 
 // registered are Holdfast's registrations and policies as they are to be.

@@ -9,7 +9,6 @@ import (
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -151,7 +150,7 @@ func TestUnseen(t *testing.T) {
 
 // TestSuccessor: of two Machines that a set creates for two that were deleted, each replaces the one with its number.
 func TestSuccessor(t *testing.T) {
-	created := map[types.UID]*machinev1beta1.Machine{}
+	var created []machinev1beta1.Machine
 	for _, is := range []struct{ add, old, want string }{
 		{"", "c-master-abcde-1", ""},
 		{"c-master-fghij-0", "c-master-abcde-1", ""},
@@ -162,7 +161,7 @@ func TestSuccessor(t *testing.T) {
 		{"", "without-a-number", "c-master-fghij-0"},
 	} {
 		if is.add != "" {
-			created[types.UID(is.add)] = &machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: is.add}}
+			created = append(created, machinev1beta1.Machine{ObjectMeta: metav1.ObjectMeta{Name: is.add}})
 		}
 		if got := successor(is.old, created); got != is.want {
 			t.Errorf("of %d Machines %q replaces %s, want %q", len(created), got, is.old, is.want)

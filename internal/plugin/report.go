@@ -24,7 +24,6 @@ type reportOptions struct {
 	machines      []string
 	since, output string
 	events        bool
-	missing       []string // what could not be read, for people
 }
 
 func reportCommand(t terminal, c *clusterFlags) *cobra.Command {
@@ -72,6 +71,12 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	if err := cmp.Or(err, oneOf("output", []string{"table", "html", "json"}, o.output)); err != nil {
 		return err
 	}
+	w := report.Wanted{From: from, Machines: o.machines}
+	lacks := func(why error) { // on the terminal, and in the report
+		text := plain(oneLine(why))
+		w.Missing = append(w.Missing, text)
+		fmt.Fprintf(t.err, "The report is without this: %s\n", text)
+	}
 	// All records, since a look before --since shows how things stood then.
 	all := auditOptions{cluster: o.cluster, steps: true}
 	entries, err := all.read(ctx, t, args)
@@ -79,9 +84,8 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 		return err
 	}
 	if err != nil {
-		o.lacks(t, err)
+		lacks(err)
 	}
-	w := report.Wanted{From: from}
 	if len(args) == 0 {
 		w.To = t.now()
 		for i := range entries { // the hosts' clocks may be ahead of this one
@@ -92,13 +96,9 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 	}
 	if o.events {
 		if w.Events, err = o.ofAPI(ctx, t, entries); err != nil {
-			o.lacks(t, err)
+			lacks(err)
 		}
 	}
-	if len(o.machines) > 0 {
-		w.Machine = func(name string) bool { return slices.Contains(o.machines, name) }
-	}
-	w.Missing = o.missing
 	made := report.New(entries, w)
 	switch o.output {
 	case "html":
@@ -107,13 +107,6 @@ func (o *reportOptions) run(ctx context.Context, t terminal, args []string) erro
 		return printData(t.out, o.output, made)
 	}
 	return printReport(t, made)
-}
-
-// lacks says what the report is without, on the terminal and in it.
-func (o *reportOptions) lacks(t terminal, why error) {
-	text := plain(oneLine(why))
-	o.missing = append(o.missing, text)
-	fmt.Fprintf(t.err, "The report is without this: %s\n", text)
 }
 
 // ofAPI are the Events about control-plane Machines, those that are there and those that the records name, and about their set.

@@ -211,11 +211,7 @@ func TestWithoutAPI(t *testing.T) {
 	away := interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 		return context.DeadlineExceeded
 	}}
-	api, err := kinds()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := fake.NewClientBuilder().WithScheme(api).WithInterceptorFuncs(away).Build()
+	c := fake.NewClientBuilder().WithScheme(kinds()).WithInterceptorFuncs(away).Build()
 	var out, errs bytes.Buffer
 	status := execute(t.Context(), []string{"status"}, terminal{nil, &out, &errs, noon, fakes{c, ""}})
 	if status != 1 || out.Len() > 0 || !strings.Contains(errs.String(), runbook) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
@@ -249,20 +247,20 @@ func (r *replacing) another(ctx context.Context) error {
 		if err != nil {
 			return "" // it is asked again with the next look
 		}
-		maps.DeleteFunc(now, func(uid types.UID, m *machinev1beta1.Machine) bool {
+		return successor(r.old.Name, slices.DeleteFunc(now, func(m machinev1beta1.Machine) bool {
 			// A command that goes on with a deletion finds the other Machine there already.
-			_, there := before[uid]
+			there := slices.ContainsFunc(before, func(b machinev1beta1.Machine) bool { return b.UID == m.UID })
 			return there && (r.old.DeletionTimestamp == nil || m.CreationTimestamp.Before(r.old.DeletionTimestamp))
-		})
-		return successor(r.old.Name, now)
+		}))
 	})
 }
 
 // successor is the name of the Machine that a set created for another one: it has the same number at the end of its name. Where the
 // other has none, any of the Machines is; "" if none is.
-func successor(old string, created map[types.UID]*machinev1beta1.Machine) (name string) {
+func successor(old string, created []machinev1beta1.Machine) (name string) {
 	number := cpms.Index(old)
-	for _, m := range created {
+	for i := range created {
+		m := &created[i]
 		if n := cpms.Index(m.Name); number != nil && (n == nil || *n != *number) {
 			continue // it is another one's, which was deleted at the same time
 		}
@@ -273,16 +271,13 @@ func successor(old string, created map[types.UID]*machinev1beta1.Machine) (name 
 	return name
 }
 
-// kept are the Machines that the old one's controller controls, by UID.
-func (r *replacing) kept(ctx context.Context) (map[types.UID]*machinev1beta1.Machine, error) {
-	kept := map[types.UID]*machinev1beta1.Machine{}
-	err := r.eachMachine(ctx, func(m *machinev1beta1.Machine) error {
-		if owner := metav1.GetControllerOf(m); owner != nil && owner.UID == metav1.GetControllerOf(r.old).UID {
-			kept[m.UID] = m
-		}
-		return nil
-	})
-	return kept, err
+// kept are the Machines that the old one's controller controls.
+func (r *replacing) kept(ctx context.Context) ([]machinev1beta1.Machine, error) {
+	machines, err := listMachines(ctx, r.Client, r.namespace)
+	return slices.DeleteFunc(machines, func(m machinev1beta1.Machine) bool {
+		owner := metav1.GetControllerOf(&m)
+		return owner == nil || owner.UID != metav1.GetControllerOf(r.old).UID
+	}), err
 }
 
 // rolledOut follows until every Machine of the set is as the template says.

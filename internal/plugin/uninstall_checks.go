@@ -17,28 +17,15 @@ import (
 // excludeDraining has the machine controller skip the drain, and the preDrain hooks with it.
 const excludeDraining = "machine.openshift.io/exclude-node-draining"
 
-// etcdOperator is the Deployment of cluster-etcd-operator.
-func etcdOperator() client.ObjectKey {
-	return client.ObjectKey{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}
-}
-
 // ownsHook reports whether etcd's hook is Holdfast's, and goes with it. Beside cluster-etcd-operator it never is,
 // whatever Holdfast's mode was.
 func (c *cluster) ownsHook(ctx context.Context) (bool, error) {
 	mode, err := c.modeOf(ctx, c.readRingReport(ctx))
-	if err != nil {
+	if err != nil || mode != quorum.ModeFull {
 		return false, err
 	}
-	if mode != quorum.ModeFull {
-		return false, nil
-	}
-	operator, err := c.hasEtcdOperator(ctx)
-	return !operator, err
-}
-
-func (c *cluster) hasEtcdOperator(ctx context.Context) (bool, error) {
 	sign, err := observe.EtcdOperator(ctx, c)
-	return sign != "", err
+	return sign == "", err
 }
 
 // alone refuses where pods of somebody else's are in Holdfast's namespace, and would go with it.
@@ -80,20 +67,16 @@ func (u *uninstalling) mayStrip(m *machinev1beta1.Machine) error {
 
 // unhooked says why the machine controller goes past etcd's hook on a Machine, "" if it does not.
 func unhooked(m *machinev1beta1.Machine) string {
-	seen := machineapi.Machine(m)
-	if seen.Hook != quorum.EntryOurs {
+	_, excluded := m.Annotations[excludeDraining]
+	switch seen := machineapi.Machine(m); {
+	case seen.Hook != quorum.EntryOurs:
 		return "etcd's hook is not on it"
-	}
-	if m.Status.NodeRef == nil {
+	case m.Status.NodeRef == nil:
 		return "it has no Node, and preDrain hooks are skipped then"
-	}
-	if _, ok := m.Annotations[excludeDraining]; ok {
+	case excluded:
 		return "annotation " + excludeDraining + " has preDrain hooks skipped"
-	}
-	for _, c := range m.Status.Conditions {
-		if c.Type == machinev1beta1.MachineDrained && c.Status == corev1.ConditionTrue {
-			return "it is drained already, which is all that preDrain hooks hold up"
-		}
+	case seen.Drained:
+		return "it is drained already, which is all that preDrain hooks hold up"
 	}
 	return ""
 }
@@ -103,7 +86,7 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	if u.full || u.mode != 0 {
 		return nil
 	}
-	if operator, err := u.hasEtcdOperator(ctx); err != nil || operator {
+	if sign, err := observe.EtcdOperator(ctx, u); err != nil || sign != "" {
 		return err
 	}
 	var hooked []string
@@ -115,7 +98,7 @@ func (u *uninstalling) nobodysHooks(ctx context.Context) error {
 	}); err != nil || len(hooked) == 0 {
 		return err
 	}
-	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment %s). If it comes back, or runs under another name: --mode guard leaves it the hook. If it does not, the hook would hold every later deletion for ever: --mode full takes it off as well", strings.Join(hooked, ", "), etcdOperator())
+	return fmt.Errorf("etcd's hook is on Machines %s, and cluster-etcd-operator, whose it is in guard mode, is not here (there is no Deployment openshift-etcd-operator/etcd-operator). If it comes back, or runs under another name: --mode guard leaves it the hook. If it does not, the hook would hold every later deletion for ever: --mode full takes it off as well", strings.Join(hooked, ", "))
 }
 
 // lingering says which pods are still there, and what to do about one whose kubelet does not answer.

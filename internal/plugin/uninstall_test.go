@@ -116,7 +116,7 @@ func TestUninstall(t *testing.T) {
 				}
 			}
 			if c.operator {
-				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: etcdOperator().Namespace, Name: etcdOperator().Name}})
+				objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-etcd-operator", Name: "etcd-operator"}})
 			}
 			if c.clusterOperator {
 				objects = append(objects, &configv1.ClusterOperator{ObjectMeta: metav1.ObjectMeta{Name: "etcd"}})

@@ -16,12 +16,12 @@ func (e enum) marshal(value uint8) ([]byte, error) {
 	return []byte(e[value-1]), nil
 }
 
-func (e enum) unmarshal(name []byte) (uint8, error) {
-	i := slices.Index(e, string(name))
-	if i < 0 {
-		return 0, fmt.Errorf("%q is none of %s", name, strings.Join(e, ", "))
+func unmarshal[T ~uint8](e enum, name []byte, into *T) error {
+	*into = T(slices.Index(e, string(name)) + 1)
+	if *into == 0 {
+		return fmt.Errorf("%q is none of %s", name, strings.Join(e, ", "))
 	}
-	return uint8(i + 1), nil
+	return nil
 }
 
 func modes() enum     { return enum{"guard", "full"} }
@@ -32,28 +32,16 @@ func podOwners() enum { return enum{"guard", "old", "others"} }
 func (m Mode) MarshalText() ([]byte, error) { return modes().marshal(uint8(m)) }
 
 // UnmarshalText reads what MarshalText writes.
-func (m *Mode) UnmarshalText(name []byte) error {
-	value, err := modes().unmarshal(name)
-	*m = Mode(value)
-	return err
-}
+func (m *Mode) UnmarshalText(name []byte) error { return unmarshal(modes(), name, m) }
 
 // MarshalText is the entry in files.
 func (e Entry) MarshalText() ([]byte, error) { return entries().marshal(uint8(e)) }
 
 // UnmarshalText reads what MarshalText writes.
-func (e *Entry) UnmarshalText(name []byte) error {
-	value, err := entries().unmarshal(name)
-	*e = Entry(value)
-	return err
-}
+func (e *Entry) UnmarshalText(name []byte) error { return unmarshal(entries(), name, e) }
 
 // MarshalText is the owner in files.
 func (o PodOwner) MarshalText() ([]byte, error) { return podOwners().marshal(uint8(o)) }
 
 // UnmarshalText reads what MarshalText writes.
-func (o *PodOwner) UnmarshalText(name []byte) error {
-	value, err := podOwners().unmarshal(name)
-	*o = PodOwner(value)
-	return err
-}
+func (o *PodOwner) UnmarshalText(name []byte) error { return unmarshal(podOwners(), name, o) }

@@ -74,10 +74,10 @@ type Report struct {
 
 // Wanted says which part of the records a Report is about. The zero value is about all of it.
 type Wanted struct {
-	From, To time.Time         // To is the time until which what was last seen goes on; zero for the last record's
-	Machine  func(string) bool // nil for all
-	Missing  []string          // what could not be read
-	Events   []corev1.Event    // of the Machines, and what keeps them
+	From, To time.Time      // To is the time until which what was last seen goes on; zero for the last record's
+	Machines []string       // the Machines; none for all
+	Missing  []string       // what could not be read
+	Events   []corev1.Event // of the Machines, and what keeps them
 }
 
 // New makes a report. The entries are as audit.Merge has them.
@@ -94,14 +94,12 @@ func New(entries []audit.Entry, w Wanted) *Report {
 	all := sights(entries)
 	r.Lanes = lanes(all, r.To)
 	r.Replacements = replacements(all, r.Lanes, r.Items)
+	other := func(machine string) bool { return len(w.Machines) > 0 && !slices.Contains(w.Machines, machine) }
 	r.Items = slices.DeleteFunc(r.Items, func(i Item) bool {
-		return i.At.Before(w.From) || !w.To.IsZero() && i.At.After(w.To) ||
-			w.Machine != nil && i.Machine != "" && !w.Machine(i.Machine)
+		return i.At.Before(w.From) || !w.To.IsZero() && i.At.After(w.To) || i.Machine != "" && other(i.Machine)
 	})
-	if w.Machine != nil {
-		r.Lanes = slices.DeleteFunc(r.Lanes, func(l Lane) bool { return !w.Machine(l.Machine) })
-		r.Replacements = slices.DeleteFunc(r.Replacements, func(p Replacement) bool { return !w.Machine(p.Machine) && !w.Machine(p.By) })
-	}
+	r.Lanes = slices.DeleteFunc(r.Lanes, func(l Lane) bool { return other(l.Machine) })
+	r.Replacements = slices.DeleteFunc(r.Replacements, func(p Replacement) bool { return other(p.Machine) && other(p.By) })
 	r.clip()
 	return r
 }

@@ -98,7 +98,7 @@ func TestWanted(t *testing.T) {
 		wanted Wanted
 		check  func(r *Report) string
 	}{
-		"one Machine": {Wanted{Machine: func(name string) bool { return name == "master-1" }}, func(r *Report) string {
+		"one Machine": {Wanted{Machines: []string{"master-1"}}, func(r *Report) string {
 			if len(r.Lanes) != 1 || len(r.Replacements) != 1 || slices.ContainsFunc(r.Items, func(i Item) bool { return i.Machine != "" && i.Machine != "master-1" }) {
 				return fmt.Sprintf("%d lanes, %d replacements", len(r.Lanes), len(r.Replacements))
 			}

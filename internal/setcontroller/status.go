@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	machinev1 "github.com/openshift/api/machine/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,17 +23,7 @@ func (c *Controller) writeStatus(ctx context.Context, set *observe.Set, p *machi
 		return nil
 	}
 	changed := set.Object.DeepCopy()
-	status(&changed.Status, set, p, now)
-	patch := client.MergeFromWithOptions(set.Object, client.MergeFromWithOptimisticLock{})
-	if err := c.Client.Status().Patch(ctx, changed, patch); err != nil {
-		return fmt.Errorf("write the set's status: %w", err)
-	}
-	set.Object = changed
-	return nil
-}
-
-// status fills in what the plan says.
-func status(out *machinev1.ControlPlaneMachineSetStatus, set *observe.Set, p *machineset.Plan, now time.Time) {
+	out := &changed.Status
 	out.ObservedGeneration = set.Object.Generation
 	out.Replicas, out.ReadyReplicas = int32(p.Counts.Replicas), int32(p.Counts.Ready)
 	out.UpdatedReplicas, out.UnavailableReplicas = int32(p.Counts.Updated), int32(p.Counts.Unavailable)
@@ -48,4 +37,10 @@ func status(out *machinev1.ControlPlaneMachineSetStatus, set *observe.Set, p *ma
 			ObservedGeneration: set.Object.Generation, LastTransitionTime: metav1.NewTime(now),
 		})
 	}
+	patch := client.MergeFromWithOptions(set.Object, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Status().Patch(ctx, changed, patch); err != nil {
+		return fmt.Errorf("write the set's status: %w", err)
+	}
+	set.Object = changed
+	return nil
 }

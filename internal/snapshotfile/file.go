@@ -141,24 +141,18 @@ func forms() json.Options {
 			}),
 		)),
 		json.WithUnmarshalers(json.JoinUnmarshalers(
-			parsed(func(text string) (string, error) { return text, nil }),
-			parsed(quorum.ParseMemberID),
-			parsed(machineapi.ParseEvidence),
-			parsed(func(text string) (time.Time, error) {
-				t, err := time.Parse(time.RFC3339Nano, text)
-				return t, otherwise(err, text, "a time such as 2026-03-01T12:00:00Z")
-			}),
-			parsed(func(text string) (time.Duration, error) {
+			parsed("", func(text string) (string, error) { return text, nil }),
+			parsed("", quorum.ParseMemberID),
+			parsed("", machineapi.ParseEvidence),
+			parsed("a time such as 2026-03-01T12:00:00Z", func(text string) (time.Time, error) { return time.Parse(time.RFC3339Nano, text) }),
+			parsed("a duration such as 5m or 200ms", func(text string) (time.Duration, error) {
 				d, err := time.ParseDuration(text)
 				if d < 0 {
 					err = errors.New("negative")
 				}
-				return d, otherwise(err, text, "a duration such as 5m or 200ms")
+				return d, err
 			}),
-			parsed(func(text string) (netip.Addr, error) {
-				a, err := netip.ParseAddr(text)
-				return a, otherwise(err, text, "an IP address")
-			}),
+			parsed("an IP address", netip.ParseAddr),
 			json.UnmarshalFromFunc(func(d *jsontext.Decoder, values *quorum.InstanceValues) error {
 				var named map[string]string
 				if err := json.UnmarshalDecode(d, &named); err != nil {
@@ -187,8 +181,8 @@ func text[T any](format func(T) string) *json.Marshalers {
 	return json.MarshalToFunc(func(e *jsontext.Encoder, value T) error { return e.WriteToken(jsontext.String(format(value))) })
 }
 
-// parsed has a type read from a text, or from what YAML took for a number.
-func parsed[T any](parse func(string) (T, error)) *json.Unmarshalers {
+// parsed has a type read from a text, or from what YAML took for a number. want says what the text should be; "" where parse's error does.
+func parsed[T any](want string, parse func(string) (T, error)) *json.Unmarshalers {
 	return json.UnmarshalFromFunc(func(d *jsontext.Decoder, into *T) error {
 		if kind := d.PeekKind(); kind != '"' && kind != '0' {
 			return errors.ErrUnsupported // null, or what cannot be here
@@ -197,15 +191,10 @@ func parsed[T any](parse func(string) (T, error)) *json.Unmarshalers {
 		if err != nil {
 			return err
 		}
-		*into, err = parse(token.String())
+		text := token.String()
+		if *into, err = parse(text); err != nil && want != "" {
+			return fmt.Errorf("%q is not %s", text, want)
+		}
 		return err
 	})
-}
-
-// otherwise says what a text is not, if there is an error.
-func otherwise(err error, text, want string) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%q is not %s", text, want)
 }
