@@ -52,7 +52,7 @@ var errChanged = notYet{errors.New("the plan is out of date: look again")}
 // apply carries out one action that does not change etcd's membership. An error that is a notYet is no failure.
 func (r *Reconciler) apply(ctx context.Context, a membership.Action, s *quorum.Snapshot) (err error) {
 	if a.Kind() == membership.KindReleaseHook || a.Kind() == membership.KindDeleteGuardPod { // cannot be taken back
-		if err := r.confirm(ctx, a, s.Now); err != nil {
+		if err := r.confirm(ctx, a, s.Began); err != nil {
 			return err
 		}
 	}
@@ -185,7 +185,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 // looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal:
 // the lock may have been taken at the removed member's endpoint.
 func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.Held) (keep *etcd.Held, err error) {
-	began := s.Now
+	began := s.Began
 	if held == nil {
 		began = time.Time{} // not under the lock
 		if held, err = r.Etcd.Lock(ctx); err != nil {

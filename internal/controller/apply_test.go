@@ -65,7 +65,7 @@ func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // begun is a look that began so long ago.
-func begun(ago time.Duration) *quorum.Snapshot { return &quorum.Snapshot{Now: time.Now().Add(-ago)} }
+func begun(ago time.Duration) *quorum.Snapshot { return &quorum.Snapshot{Began: time.Now().Add(-ago)} }
 
 // TestRelease releases the hook of a Machine on a real API server, by a decision made on an earlier look.
 func TestRelease(t *testing.T) {

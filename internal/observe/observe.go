@@ -76,7 +76,7 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 
 // snapshot is Snapshot, with the objects of the Machines in it.
 func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1beta1.Machine, error) {
-	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits, Now: o.Clock.Now()}
+	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits, Began: o.Clock.Now()}
 	var found machineList
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -118,6 +118,7 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		names, s.ClaimantsWhy = o.Claims.known(s)
 		o.claimants(ctx, s, names)
 	}
+	s.Now = o.Clock.Now()
 	return s, found.objects, nil
 }
 

@@ -65,8 +65,8 @@ func TestReadsEnd(t *testing.T) {
 	}
 }
 
-// TestNow: a Snapshot is as old as its oldest part may be.
-func TestNow(t *testing.T) {
+// TestBegan: a Snapshot says when its look began and when it ended.
+func TestBegan(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must(t, corev1.AddToScheme(scheme))
 	must(t, machinev1beta1.Install(scheme))
@@ -75,8 +75,8 @@ func TestNow(t *testing.T) {
 		began := time.Now()
 		s, err := o.Snapshot(t.Context())
 		must(t, err)
-		if took := time.Since(began); !s.Now.Equal(began) || took < EtcdTimeout {
-			t.Errorf("a look that took %s is dated %s after it began", took, s.Now.Sub(began))
+		if took := time.Since(began); !s.Began.Equal(began) || !s.Now.Equal(began.Add(took)) || took < EtcdTimeout {
+			t.Errorf("a look that took %s is said to have begun after %s and ended after %s", took, s.Began.Sub(began), s.Now.Sub(began))
 		}
 	})
 }

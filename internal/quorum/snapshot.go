@@ -21,7 +21,8 @@ const (
 // It is data: deciding reads nothing else, no clock either.
 type Snapshot struct {
 	Mode     Mode      `json:"mode,omitzero"`
-	Now      time.Time `json:"now,omitzero"` // when the look began: all that is in it is newer
+	Began    time.Time `json:"-"`            // when the look began: all that is in it is newer
+	Now      time.Time `json:"now,omitzero"` // when it ended: what is seen first in it is dated by this, so that a pause in it makes nothing older
 	Ring     Ring      `json:"etcd"`
 	Machines []Machine `json:"machines,omitempty"` // the guarded Machines of the Machine namespace
 	Nodes    []Node    `json:"nodes,omitempty"`    // the control-plane Nodes

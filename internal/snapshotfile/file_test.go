@@ -103,7 +103,7 @@ func fields(anyTime *rapid.Generator[time.Time], addr *rapid.Generator[netip.Add
 			typeOf[q.Member]():   {"Leader": nobody},
 			typeOf[q.Ring]():     {"Leader": nobody},
 			typeOf[q.Alarm]():    {"Member": nobody},
-			typeOf[q.Snapshot](): {"Desired": rapid.IntRange(0, 9).AsAny()},
+			typeOf[q.Snapshot](): {"Desired": rapid.IntRange(0, 9).AsAny(), "Began": rapid.Just(time.Time{}).AsAny()}, // nothing is done on a file
 		},
 	}
 }
