@@ -55,6 +55,7 @@ type process struct {
 	server    *webhookserver.Server
 	meters    *controller.Metrics
 	setMeters *setcontroller.Metrics // full mode
+	asked     chan struct{}          // closed once this replica has asked etcd for the first time
 	news      chan struct{}          // full mode: the reconciler has seen something new, of etcd say
 }
 
@@ -133,6 +134,11 @@ func (p *process) lead(config *rest.Config) (err error) {
 		return err
 	}
 	elected.lead = func(ctx context.Context) error {
+		select { // this replica is ready first: what leads would take the processor from that
+		case <-p.asked:
+		case <-ctx.Done():
+			return nil
+		}
 		reconciler, err := p.reconciler()
 		if err != nil {
 			return err

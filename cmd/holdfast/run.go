@@ -162,7 +162,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return cli.Usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
 	config.QPS, config.Burst = 300, 600 // for all of Holdfast: a replacement takes 100 to 200 a second
-	p := &process{flags: o, log: log}
+	p := &process{flags: o, log: log, asked: make(chan struct{})}
 	types := scheme()
 	// It reads and watches past the manager's cache, which would keep what is not guarded.
 	quiet := rest.CopyConfig(config)

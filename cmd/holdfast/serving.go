@@ -189,7 +189,7 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 	var (
 		time    = clock.RealClock{}
 		trust   = registrations.NewTrust(time)
-		first   = &registrations.FirstRead{Etcd: p.ring, Metrics: meters, Log: p.log.WithName("etcd")}
+		first   = &registrations.FirstRead{Etcd: p.ring, Metrics: meters, Log: p.log.WithName("etcd"), Asked: p.asked}
 		certLog = p.log.WithName("certificate")
 		hosts   = []string{""} // what the certificate is for
 	)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -89,12 +88,12 @@ type FirstRead struct {
 	Etcd    observe.Ring
 	Metrics *Metrics
 	Log     logr.Logger
-
-	tried atomic.Bool
+	Asked   chan struct{} // closed once it has answered, or has not within a second
 }
 
 // Start tries until etcd answers or the context ends.
 func (f *FirstRead) Start(ctx context.Context) error {
+	first := true
 	_ = wait.PollUntilContextCancel(ctx, readAgain, true, func(ctx context.Context) (done bool, err error) {
 		bounded, cancel := context.WithTimeout(ctx, firstRead)
 		defer cancel()
@@ -102,10 +101,13 @@ func (f *FirstRead) Start(ctx context.Context) error {
 		if ring.Known {
 			f.Metrics.answered.Set(1)
 			f.Log.Info("etcd was read", "members", len(ring.Members), "version", ring.Version)
-		} else if !f.tried.Load() && ctx.Err() == nil {
+		} else if first && ctx.Err() == nil {
 			f.Log.Error(errors.New(ring.Why), "etcd cannot be read: rules that need it hold what they guard until it can")
 		}
-		f.tried.Store(true)
+		if first {
+			first = false
+			close(f.Asked)
+		}
 		return ring.Known, nil
 	})
 	return nil
@@ -113,8 +115,10 @@ func (f *FirstRead) Start(ctx context.Context) error {
 
 // Check is nil once etcd was read, or the log says why it cannot be.
 func (f *FirstRead) Check(*http.Request) error {
-	if !f.tried.Load() {
+	select {
+	case <-f.Asked:
+		return nil
+	default:
 		return errors.New("etcd has not been read yet")
 	}
-	return nil
 }
