@@ -24,7 +24,7 @@ import (
 // Etcd is the ring: read by anybody, changed only by who holds its membership lock.
 type Etcd interface {
 	observe.Ring
-	Lock(ctx context.Context) (*etcd.Held, error)
+	Lock(ctx context.Context) (*etcd.MembershipLock, error)
 	// LockHolder is who has that lock now, the zero value if it is free.
 	LockHolder(ctx context.Context) (quorum.Lock, error)
 }
@@ -184,7 +184,7 @@ func (r *Reconciler) changeMachine(ctx context.Context, a membership.Action, cha
 // made under that lock a moment ago still has the action. held is that lock if this round planned under it; if nil, it takes the lock and
 // looks again. It returns the lock after a promotion or a leader move, because another change usually follows. It does not after a removal:
 // the lock may have been taken at the removed member's endpoint.
-func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.Held) (keep *etcd.Held, err error) {
+func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, s *quorum.Snapshot, held *etcd.MembershipLock) (keep *etcd.MembershipLock, err error) {
 	began := s.Began
 	if held == nil {
 		began = time.Time{} // not under the lock
@@ -215,14 +215,14 @@ func (r *Reconciler) changeMembership(ctx context.Context, a membership.Action, 
 	return nil, nil
 }
 
-func (r *Reconciler) unlock(ctx context.Context, held *etcd.Held) {
+func (r *Reconciler) unlock(ctx context.Context, held *etcd.MembershipLock) {
 	if err := held.Unlock(ctx); err != nil {
 		r.Log.V(1).Info("the membership lock goes with its lease", "reason", err.Error())
 	}
 }
 
 // change makes an action under the lock.
-func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd.Held) (err error) {
+func (r *Reconciler) change(ctx context.Context, a membership.Action, held *etcd.MembershipLock) (err error) {
 	switch c := a.Change.(type) {
 	case membership.AddLearner:
 		_, err = held.AddLearner(ctx, c.PeerURL)

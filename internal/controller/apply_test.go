@@ -38,7 +38,7 @@ func (r *fixedRing) Read(context.Context) quorum.Ring {
 
 func (r *fixedRing) LockHolder(context.Context) (quorum.Lock, error) { return quorum.Lock{}, nil }
 
-func (r *fixedRing) Lock(context.Context) (*etcd.Held, error) {
+func (r *fixedRing) Lock(context.Context) (*etcd.MembershipLock, error) {
 	return nil, errors.New("nobody changes it")
 }
 

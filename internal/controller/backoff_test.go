@@ -173,7 +173,7 @@ type locked struct {
 	wanted int
 }
 
-func (l *locked) Lock(context.Context) (*etcd.Held, error) {
+func (l *locked) Lock(context.Context) (*etcd.MembershipLock, error) {
 	l.wanted++
 	return nil, errors.New("not now")
 }

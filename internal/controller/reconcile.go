@@ -118,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 
 // round reads the cluster, decides and acts once. held is the membership lock if the round before kept it, else nil. With it the cluster
 // is read under the lock.
-func (r *Reconciler) round(ctx context.Context, held *etcd.Held) (did outcome, err error) {
+func (r *Reconciler) round(ctx context.Context, held *etcd.MembershipLock) (did outcome, err error) {
 	if held != nil {
 		defer func() {
 			if did.heldLock == nil {
@@ -213,11 +213,11 @@ type outcome struct {
 	again    time.Duration // until the next round
 	tried    bool          // an action was tried
 	chained  bool          // a change of members usually follows what was done
-	heldLock *etcd.Held    // the membership lock, kept for the next round; nil without it
+	heldLock *etcd.MembershipLock    // the membership lock, kept for the next round; nil without it
 }
 
 // act carries out the actions of a plan. Those that fail are reported.
-func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.Held) (did outcome, failed error) {
+func (r *Reconciler) act(ctx context.Context, s *quorum.Snapshot, plan *membership.Plan, held *etcd.MembershipLock) (did outcome, failed error) {
 	did.again = requeueIdle
 	if plan.InProgress {
 		did.again = requeueSoon

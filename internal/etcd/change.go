@@ -20,7 +20,7 @@ var ErrAmbiguous = errors.New("it is not known whether etcd applied it")
 // AddLearner adds a member that will be found at peerURL, as a learner, and returns its ID. etcd
 // refuses with rpctypes.ErrUnhealthy while too few voters have been connected to the leader for 5 s,
 // with ErrTooManyLearners beside an unpromoted one, and with ErrPeerURLExist.
-func (h *Held) AddLearner(ctx context.Context, peerURL string) (id quorum.MemberID, err error) {
+func (h *MembershipLock) AddLearner(ctx context.Context, peerURL string) (id quorum.MemberID, err error) {
 	// clientv3 checks the same and gives a plain error, which would look as if it had been sent.
 	if _, err := types.NewURLs([]string{peerURL}); err != nil {
 		return 0, fmt.Errorf("add a learner at %q: %w", peerURL, err)
@@ -37,7 +37,7 @@ func (h *Held) AddLearner(ctx context.Context, peerURL string) (id quorum.Member
 
 // Promote makes a learner a voter. etcd refuses with rpctypes.ErrMemberLearnerNotReady before the
 // learner has 90 % of the leader's log, with ErrMemberNotLearner and with ErrMemberNotFound.
-func (h *Held) Promote(ctx context.Context, id quorum.MemberID) error {
+func (h *MembershipLock) Promote(ctx context.Context, id quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("promote learner %x", id), func(ctx context.Context, leader *clientv3.Client) error {
 		_, err := leader.MemberPromote(ctx, uint64(id))
 		return err
@@ -46,7 +46,7 @@ func (h *Held) Promote(ctx context.Context, id quorum.MemberID) error {
 
 // Remove removes a member. etcd refuses with rpctypes.ErrUnhealthy if what remains would lack a
 // quorum of voters connected for 5 s, and with ErrMemberNotFound. A dead member may always go.
-func (h *Held) Remove(ctx context.Context, id quorum.MemberID) error {
+func (h *MembershipLock) Remove(ctx context.Context, id quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("remove member %x", id), func(ctx context.Context, leader *clientv3.Client) error {
 		_, err := leader.MemberRemove(ctx, uint64(id))
 		return err
@@ -56,7 +56,7 @@ func (h *Held) Remove(ctx context.Context, id quorum.MemberID) error {
 // MoveLeader hands leadership to the voter with ID to, and returns when it leads. etcd refuses with
 // rpctypes.ErrBadLeaderTransferee for a learner or a stranger, with ErrNotLeader if leadership has
 // moved by itself. A transferee that does not answer makes it ErrAmbiguous at the deadline.
-func (h *Held) MoveLeader(ctx context.Context, to quorum.MemberID) error {
+func (h *MembershipLock) MoveLeader(ctx context.Context, to quorum.MemberID) error {
 	return h.change(ctx, fmt.Sprintf("move leadership to %x", to), func(ctx context.Context, leader *clientv3.Client) error {
 		_, err := leader.MoveLeader(ctx, uint64(to))
 		return err
@@ -67,7 +67,7 @@ func (h *Held) MoveLeader(ctx context.Context, to quorum.MemberID) error {
 //
 // To the leader, since the endpoint that is asked judges by its own connections whether a change is
 // safe, and only the leader knows how far a learner is or can give leadership away.
-func (h *Held) change(ctx context.Context, what string, send func(context.Context, *clientv3.Client) error) error {
+func (h *MembershipLock) change(ctx context.Context, what string, send func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, h.client.cfg.ChangeTimeout)
 	defer cancel()
 	ctx, release, err := h.Context(ctx)
@@ -85,8 +85,8 @@ func (h *Held) change(ctx context.Context, what string, send func(context.Contex
 }
 
 // ready finds the leader, and last of all asks whether the lock is still held: see the comment on
-// Held for what can still go wrong after that.
-func (h *Held) ready(ctx context.Context) (*clientv3.Client, error) {
+// MembershipLock for what can still go wrong after that.
+func (h *MembershipLock) ready(ctx context.Context) (*clientv3.Client, error) {
 	at, err := h.client.leader(ctx)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,7 @@
 // member list is always the answer to a linearizable read; what a member's health is, its own
 // endpoint says in the same read, never an earlier one.
 //
-// Changing is only possible with the lock in hand: the methods that change members are [Held]'s, not
+// Changing is only possible with the lock in hand: the methods that change members are [MembershipLock]'s, not
 // [Client]'s. Each goes to the leader's endpoint, at most once, and has three outcomes:
 //
 //   - nil: applied.

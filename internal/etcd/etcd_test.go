@@ -50,7 +50,7 @@ func startClient(t *testing.T, r *ring.Ring, seeds ...*ring.Member) *Client {
 }
 
 // locked runs one change under the lock.
-func locked(t *testing.T, c *Client, change func(context.Context, *Held) error) error {
+func locked(t *testing.T, c *Client, change func(context.Context, *MembershipLock) error) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -71,23 +71,23 @@ func locked(t *testing.T, c *Client, change func(context.Context, *Held) error) 
 
 func add(t *testing.T, c *Client, peerURL string) (id quorum.MemberID, err error) {
 	t.Helper()
-	err = locked(t, c, func(ctx context.Context, h *Held) error { id, err = h.AddLearner(ctx, peerURL); return err })
+	err = locked(t, c, func(ctx context.Context, h *MembershipLock) error { id, err = h.AddLearner(ctx, peerURL); return err })
 	return id, err
 }
 
 func promote(t *testing.T, c *Client, id quorum.MemberID) error {
 	t.Helper()
-	return locked(t, c, func(ctx context.Context, h *Held) error { return h.Promote(ctx, id) })
+	return locked(t, c, func(ctx context.Context, h *MembershipLock) error { return h.Promote(ctx, id) })
 }
 
 func remove(t *testing.T, c *Client, id quorum.MemberID) error {
 	t.Helper()
-	return locked(t, c, func(ctx context.Context, h *Held) error { return h.Remove(ctx, id) })
+	return locked(t, c, func(ctx context.Context, h *MembershipLock) error { return h.Remove(ctx, id) })
 }
 
 func moveLeader(t *testing.T, c *Client, to quorum.MemberID) error {
 	t.Helper()
-	return locked(t, c, func(ctx context.Context, h *Held) error { return h.MoveLeader(ctx, to) })
+	return locked(t, c, func(ctx context.Context, h *MembershipLock) error { return h.MoveLeader(ctx, to) })
 }
 
 // addWhenAccepted adds a learner as soon as etcd has seen its voters connected for long enough.

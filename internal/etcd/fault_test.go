@@ -87,7 +87,7 @@ func TestPolling(t *testing.T) {
 	g.Expect(median).To(BeNumerically("<", direct))
 	from := time.Now()
 	for range 20 {
-		g.Expect(locked(t, c, func(context.Context, *Held) error { return nil })).To(Succeed())
+		g.Expect(locked(t, c, func(context.Context, *MembershipLock) error { return nil })).To(Succeed())
 	}
 	t.Logf("lock and unlock: %v", time.Since(from)/20)
 	g.Eventually(runtime.NumGoroutine, "2m", "20ms").Should(BeNumerically("<=", goroutines))
@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 	}, "2m").Should(Succeed())
 
 	// Leadership that was offered to it may yet be taken: that is not a refusal.
-	err := locked(t, c, func(ctx context.Context, h *Held) error {
+	err := locked(t, c, func(ctx context.Context, h *MembershipLock) error {
 		ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
 		defer cancel()
 		return h.MoveLeader(ctx, id(hung))

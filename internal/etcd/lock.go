@@ -33,12 +33,12 @@ const (
 // ErrLockLost means that the lock was held and no longer is, or that it is too late to be sure. Nothing was sent.
 var ErrLockLost = errors.New("the membership lock is lost")
 
-// Held is the membership lock in hand. It is for one goroutine, for one round, and ends with Unlock.
+// MembershipLock is etcd's membership lock while this process holds it. It is for one goroutine, for one round, and ends with Unlock.
 //
 // etcd's membership calls cannot carry a condition, so the lock cannot be part of the change. What
 // keeps a holder that was overtaken from changing members is, in this order:
 //
-//  1. [Held.Context] ends before the lease can: it counts from before the last renewal was sent, on
+//  1. [MembershipLock.Context] ends before the lease can: it counts from before the last renewal was sent, on
 //     this process' monotonic clock, less a margin. A process that was stopped finds it over when it
 //     goes on. gRPC sends the time that is left with the call, and etcd gives up a call whose time
 //     is over.
@@ -55,7 +55,7 @@ var ErrLockLost = errors.New("the membership lock is lost")
 // ended the lease (which that one starts anew when it is elected), and then forward the call before
 // it reads, behind it in the same connection, that it was cancelled. Either change then still has to
 // pass etcd's own check that a quorum stays connected.
-type Held struct {
+type MembershipLock struct {
 	client  *Client
 	own     *clientv3.Client // of this lock alone, so that nothing else can close it
 	session *concurrency.Session
@@ -65,7 +65,7 @@ type Held struct {
 
 // Lock takes the membership lock at the leader's endpoint. It waits for another holder until ctx or
 // Config.ChangeTimeout ends; the error then names the holder and is a concurrency.ErrLocked.
-func (c *Client) Lock(ctx context.Context) (*Held, error) {
+func (c *Client) Lock(ctx context.Context) (*MembershipLock, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ChangeTimeout)
 	defer cancel()
 	at, err := c.leader(ctx)
@@ -88,7 +88,7 @@ func (c *Client) Lock(ctx context.Context) (*Held, error) {
 		_ = own.Close()
 		return nil, fmt.Errorf("membership lock: session: %w", err)
 	}
-	h := &Held{client: c, own: own, session: session, mutex: concurrency.NewMutex(session, lockPrefix)}
+	h := &MembershipLock{client: c, own: own, session: session, mutex: concurrency.NewMutex(session, lockPrefix)}
 	if err := h.acquire(ctx); err != nil {
 		// Whatever was written hangs on the lease, and if this fails as well the lease runs out.
 		return nil, errors.Join(fmt.Errorf("membership lock: %w", err), h.Unlock(ctx))
@@ -98,7 +98,7 @@ func (c *Client) Lock(ctx context.Context) (*Held, error) {
 
 // acquire tries until the lock is this holder's. Not Mutex.Lock: when its context ends it cleans up
 // under one without a deadline, and would hang with the endpoint.
-func (h *Held) acquire(ctx context.Context) error {
+func (h *MembershipLock) acquire(ctx context.Context) error {
 	for {
 		err := h.mutex.TryLock(ctx)
 		if err == nil {
@@ -124,7 +124,7 @@ func (h *Held) acquire(ctx context.Context) error {
 }
 
 // wait returns when the lock is free, or with the holder's name at the end of ctx.
-func (h *Held) wait(ctx context.Context) error {
+func (h *MembershipLock) wait(ctx context.Context) error {
 	holder := "another replica"
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
@@ -167,7 +167,7 @@ func (c *Client) LockHolder(ctx context.Context) (quorum.Lock, error) {
 // Context renews the lease and returns a context under parent that ends before the lease can, or as
 // soon as its loss is known; context.Cause is then ErrLockLost. The error is ErrLockLost as well if
 // the lock is gone already or cannot be renewed. Use it for all that is read to decide on a change.
-func (h *Held) Context(parent context.Context) (context.Context, context.CancelFunc, error) {
+func (h *MembershipLock) Context(parent context.Context) (context.Context, context.CancelFunc, error) {
 	within, stop := context.WithTimeout(parent, h.client.cfg.ReadTimeout)
 	defer stop()
 	// Before it is sent: the lease runs anew from its arrival, which is later.
@@ -186,7 +186,7 @@ func (h *Held) Context(parent context.Context) (context.Context, context.CancelF
 
 // verify asks etcd whether the lock is still this holder's. A transaction that writes nothing is a
 // linearizable read.
-func (h *Held) verify(ctx context.Context) error {
+func (h *MembershipLock) verify(ctx context.Context) error {
 	owner, err := h.own.Txn(ctx).If(h.mutex.IsOwner()).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: its owner cannot be read: %w", ErrLockLost, err)
@@ -200,7 +200,7 @@ func (h *Held) verify(ctx context.Context) error {
 // Unlock gives the lock up, also if ctx is over, within Config.ReadTimeout. After an error the lock
 // stays taken until its lease runs out. So it does, on purpose, after an ErrAmbiguous change: whoever
 // is next must not decide while that change may still be on its way to raft.
-func (h *Held) Unlock(ctx context.Context) error {
+func (h *MembershipLock) Unlock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.client.cfg.ReadTimeout)
 	defer cancel()
 	h.session.Orphan()

@@ -52,8 +52,8 @@ func (p *planner) neededFor(m *quorum.Member) string {
 	return cmp.Or(p.s.BootstrapWaits, p.s.APIServersWait)
 }
 
-// zone is the failure domain of a member, "" if it is not known.
-func (p *planner) zone(member *quorum.Member) string {
+// domain is the failure domain of a member, "" if it is not known.
+func (p *planner) domain(member *quorum.Member) string {
 	m := p.machineOf(member)
 	if n := p.join.Node(m); n != nil {
 		return cmp.Or(m.Zone, n.Zone)
@@ -61,11 +61,11 @@ func (p *planner) zone(member *quorum.Member) string {
 	return m.Zone
 }
 
-// votersInZone is the number of voters in a member's failure domain.
-func (p *planner) votersInZone(member *quorum.Member) int {
+// votersInDomain is the number of voters in a member's failure domain.
+func (p *planner) votersInDomain(member *quorum.Member) int {
 	n := 0
 	for k := range p.s.Ring.Members {
-		if o := &p.s.Ring.Members[k]; !o.Learner && p.zone(o) == p.zone(member) {
+		if o := &p.s.Ring.Members[k]; !o.Learner && p.domain(o) == p.domain(member) {
 			n++
 		}
 	}

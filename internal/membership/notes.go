@@ -243,21 +243,21 @@ func (p *planner) noteBudget() {
 
 // noteDomains notes that all voters are in one failure domain, although a control-plane Machine is in another.
 func (p *planner) noteDomains() {
-	voters, zones := 0, map[string]bool{}
+	voters, domains := 0, map[string]bool{}
 	for k := range p.s.Ring.Members {
 		if member := &p.s.Ring.Members[k]; !member.Learner {
 			voters++
-			zones[p.zone(member)] = true
+			domains[p.domain(member)] = true
 		}
 	}
-	if voters < 3 || len(zones) != 1 || zones[""] {
+	if voters < 3 || len(domains) != 1 || domains[""] {
 		return
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
-		if m.ControlPlane() && !m.Deleting() && m.Zone != "" && !zones[m.Zone] && len(p.join.Members(m)) == 0 {
-			for zone := range zones {
-				p.note(ReasonOneFailureDomain, "", "all %s are in failure domain %s, and etcd is lost with it; Machine %s is in %s: delete one of the others to have its member move there", quorum.NVoters(voters), zone, m.Name, m.Zone)
+		if m.ControlPlane() && !m.Deleting() && m.Zone != "" && !domains[m.Zone] && len(p.join.Members(m)) == 0 {
+			for domain := range domains {
+				p.note(ReasonOneFailureDomain, "", "all %s are in failure domain %s, and etcd is lost with it; Machine %s is in %s: delete one of the others to have its member move there", quorum.NVoters(voters), domain, m.Name, m.Zone)
 			}
 			return
 		}

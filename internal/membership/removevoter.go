@@ -63,7 +63,7 @@ func (p *planner) removalOrder(a, b *quorum.Member) int {
 }
 
 func (p *planner) removalRank(m *quorum.Member) quorum.RemovalRank {
-	l := quorum.RemovalRank{Lost: !p.join.StaysHealthy(m), Tier: 1, Crowd: p.votersInZone(m), Since: p.machineOf(m).DeletedAt}
+	l := quorum.RemovalRank{Lost: !p.join.StaysHealthy(m), Tier: 1, Crowd: p.votersInDomain(m), Since: p.machineOf(m).DeletedAt}
 	if p.join.Host(m).Bootstrap {
 		l.Tier = 0
 	}

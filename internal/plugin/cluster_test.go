@@ -274,7 +274,7 @@ func TestCluster(t *testing.T) {
 	}{
 		"cluster-status":     {args: "status" + asked},
 		"cluster-elsewhere":  {args: "explain master-0 --context test" + asked},
-		"cluster-untold":     {args: "status"},
+		"cluster-noreport":   {args: "status"},
 		"cluster-explain":    {args: "explain master-1"},
 		"cluster-nothing":    {args: "explain master-9", status: 1},
 		"release":            {args: "release master-1 --reason ticket" + asked, in: "master-1\n", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
@@ -287,7 +287,7 @@ func TestCluster(t *testing.T) {
 		"release-last":       {args: "release master-1 --reason ticket --confirm master-1" + asked, ring: "last", status: 1, then: held},
 		"release-automation": {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:ci:robot", funcs: interceptor.Funcs{Patch: putsBack}, status: 1, then: held},
 		"release-named":      {args: "release master-1 --reason ticket --confirm master-1" + asked, user: "system:serviceaccount:night:watch", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
-		"release-untold":     {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
+		"release-noreport":   {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: dropsLatch}, then: released},
 		"release-put-back":   {args: "release master-1 --reason ticket --confirm master-1", funcs: interceptor.Funcs{Patch: putsBack}, status: 1},
 		"release-meanwhile": {args: "release master-1 --reason ticket --confirm master-1" + asked, then: released,
 			funcs: interceptor.Funcs{Patch: written(func(m *machinev1beta1.Machine) { m.Status.LastUpdated = ptr.To(metav1.NewTime(noon())) })}},
@@ -318,7 +318,7 @@ func TestCluster(t *testing.T) {
 		"replace-gone-owned":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", owned: true, status: 1, then: alone},
 		"replace-gone-waits":  {args: "replace master-9 --yes --desired-replicas 3" + asked, ring: "rest", spare: true, status: 1},
 		"replace-spare":       {args: "replace master-1 --yes --timeout 500ms --desired-replicas 3" + asked, spare: true, status: 1},
-		"replace-untold":      {args: "replace master-9 --yes", status: 1, then: alone},
+		"replace-noreport":    {args: "replace master-9 --yes", status: 1, then: alone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := controlPlane()

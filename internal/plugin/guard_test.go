@@ -168,11 +168,11 @@ func TestCheck(t *testing.T) {
 				m := objects[0].(*machinev1beta1.Machine)
 				m.Spec.LifecycleHooks, m.Finalizers = machinev1beta1.LifecycleHooks{}, nil
 			}
-			told := now.Add(-3 * time.Second)
+			reported := now.Add(-3 * time.Second)
 			if c.old {
-				told = now.Add(-time.Hour)
+				reported = now.Add(-time.Hour)
 			}
-			api := memory(t, "alice", c.funcs, append(append(objects, c.objects...), telling(t, "waiting", told, nil))...)
+			api := memory(t, "alice", c.funcs, append(append(objects, c.objects...), reportOf(t, "waiting", reported, nil))...)
 			var out, errs bytes.Buffer
 			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
 			if status != c.status {

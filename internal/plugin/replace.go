@@ -170,7 +170,7 @@ func (o *replaceOptions) anew(ctx context.Context, t terminal, c *cluster, name 
 	}
 	what := fmt.Sprintf("There is no Machine %s, and etcd has %d healthy voters whose Machines stay, of %d wanted.", name, v.staying(), v.Desired)
 	if o.confirm == "" {
-		question := fmt.Sprintf("%s Machine %s will be created, a copy of %s, in the zone of that one.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name)
+		question := fmt.Sprintf("%s Machine %s will be created, a copy of %s, in the same failure domain.\nTo go ahead, type the name of the Machine that is gone: ", what, next.Name, like.Name)
 		if err := ask(ctx, t, name, question, "--confirm "+name); err != nil {
 			return err
 		}

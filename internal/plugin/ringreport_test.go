@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/snapshotfile"
 )
 
-// telling is the ConfigMap that Holdfast writes of a snapshot file's ring, as of a time.
-func telling(t *testing.T, ring string, at time.Time, change func(*quorum.Snapshot)) *corev1.ConfigMap {
+// reportOf is the ConfigMap that Holdfast writes of a snapshot file's ring, as of a time.
+func reportOf(t *testing.T, ring string, at time.Time, change func(*quorum.Snapshot)) *corev1.ConfigMap {
 	t.Helper()
 	v, err := readFile(t.Context(), terminal{}, "testdata/snapshots/"+ring+".yaml")
 	if err != nil {
@@ -40,11 +40,11 @@ func telling(t *testing.T, ring string, at time.Time, change func(*quorum.Snapsh
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: "holdfast-ring"}, Data: data}
 }
 
-// TestTold: what the commands say of a ring that Holdfast told, to somebody who has kubectl alone.
-func TestTold(t *testing.T) {
+// TestRingReport: what the commands say about etcd as Holdfast reported it, to somebody who has kubectl alone.
+func TestRingReport(t *testing.T) {
 	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
 	now := noon().Add(time.Minute)
-	fresh := telling(t, "waiting", now.Add(-3*time.Second), nil)
+	fresh := reportOf(t, "waiting", now.Add(-3*time.Second), nil)
 	forbidden := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 		if key.Name == snapshotfile.RingName {
 			return apierrors.NewForbidden(corev1.Resource("configmaps"), key.Name, errors.New("no"))
@@ -55,37 +55,37 @@ func TestTold(t *testing.T) {
 	elsewhere.Namespace = "guard"
 	for name, c := range map[string]struct {
 		args   string
-		told   *corev1.ConfigMap
+		report *corev1.ConfigMap
 		funcs  interceptor.Funcs
 		ring   string // as the etcd that the command asks has it
 		status int
 	}{
-		"told-status":    {args: "status", told: fresh},
-		"told-elsewhere": {args: "status --holdfast-namespace guard", told: elsewhere},
-		"told-explain":   {args: "explain master-1", told: fresh},
-		"told-release":   {args: "release master-1 --reason ticket --confirm master-1 --dry-run", told: fresh},
-		"told-last":      {args: "release master-1 --reason ticket --confirm master-1", told: telling(t, "last", now, nil), status: 1},
-		"told-overrides": {args: "status --mode guard --desired-replicas 1", told: fresh},
+		"ringreport-status":    {args: "status", report: fresh},
+		"ringreport-elsewhere": {args: "status --holdfast-namespace guard", report: elsewhere},
+		"ringreport-explain":   {args: "explain master-1", report: fresh},
+		"ringreport-release":   {args: "release master-1 --reason ticket --confirm master-1 --dry-run", report: fresh},
+		"ringreport-last":      {args: "release master-1 --reason ticket --confirm master-1", report: reportOf(t, "last", now, nil), status: 1},
+		"ringreport-overrides": {args: "status --mode guard --desired-replicas 1", report: fresh},
 		// Another Machine of a voter is being deleted: by default one too many, by Holdfast's own flags not.
-		"told-limits":  {args: "explain master-0", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Limits.MaxDeleting = 0 })},
-		"told-default": {args: "explain master-0", told: fresh},
-		"told-json":    {args: "explain master-1 -o json", told: telling(t, "waiting", now.Add(-2*time.Hour), nil)},
-		"told-guard":   {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Mode = quorum.ModeGuard })},
-		"told-desired": {args: "status", told: telling(t, "waiting", now, func(s *quorum.Snapshot) {
+		"ringreport-limits":  {args: "explain master-0", report: reportOf(t, "waiting", now, func(s *quorum.Snapshot) { s.Limits.MaxDeleting = 0 })},
+		"ringreport-default": {args: "explain master-0", report: fresh},
+		"ringreport-json":    {args: "explain master-1 -o json", report: reportOf(t, "waiting", now.Add(-2*time.Hour), nil)},
+		"ringreport-guard":   {args: "status", report: reportOf(t, "waiting", now, func(s *quorum.Snapshot) { s.Mode = quorum.ModeGuard })},
+		"ringreport-desired": {args: "status", report: reportOf(t, "waiting", now, func(s *quorum.Snapshot) {
 			s.Desired, s.DesiredWhy = 0, "the install-config cannot be read"
 		})},
-		"told-unknown": {args: "explain master-1", told: telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })},
-		// What is told too long ago, or of a time to come, or nonsense, is nothing.
-		"told-old":    {args: "status", told: telling(t, "waiting", now.Add(-61*time.Second), nil)},
-		"told-ahead":  {args: "status", told: telling(t, "waiting", now.Add(10*time.Minute), nil)},
-		"told-broken": {args: "explain master-1", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},
+		"ringreport-unknown": {args: "explain master-1", report: reportOf(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })},
+		// A report that is too old, from the future or garbled counts for nothing.
+		"ringreport-old":    {args: "status", report: reportOf(t, "waiting", now.Add(-61*time.Second), nil)},
+		"ringreport-ahead":  {args: "status", report: reportOf(t, "waiting", now.Add(10*time.Minute), nil)},
+		"ringreport-broken": {args: "explain master-1", report: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},
 		// Endpoints of a terminal that was open over some replacements.
-		"told-stale-endpoints": {args: "release master-1 --reason ticket --dry-run --endpoints https://10.0.0.1:2379", told: telling(t, "last", now, nil), ring: "unknown", status: 1},
-		"told-empty":           {args: "status", told: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta}},
-		"told-forbidden":       {args: "status", told: fresh, funcs: forbidden},
+		"ringreport-stale-endpoints": {args: "release master-1 --reason ticket --dry-run --endpoints https://10.0.0.1:2379", report: reportOf(t, "last", now, nil), ring: "unknown", status: 1},
+		"ringreport-empty":           {args: "status", report: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta}},
+		"ringreport-forbidden":       {args: "status", report: fresh, funcs: forbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := memory(t, "alice", c.funcs, append(controlPlane(), c.told)...)
+			api := memory(t, "alice", c.funcs, append(controlPlane(), c.report)...)
 			var out, errs bytes.Buffer
 			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, c.ring}})
 			if status != c.status {
@@ -102,25 +102,25 @@ func TestPromotedMeanwhile(t *testing.T) {
 	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
 	now := noon().Add(time.Minute)
 	ring := func(learner bool) *corev1.ConfigMap {
-		return telling(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring.Member(0xa2).Learner = learner })
+		return reportOf(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring.Member(0xa2).Learner = learner })
 	}
 	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: machineapi.RecordsName},
 		Data: machineapi.FormatRecords([]quorum.Evidence{{MachineUID: "uid-2", Machine: "master-2", MemberIDs: []quorum.MemberID{0xa2}, Voted: true}})}
-	for _, told := range []bool{true, false} {
+	for _, reported := range []bool{true, false} {
 		var looks atomic.Int32
 		api := memory(t, "alice", interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if err := c.Get(ctx, key, o, options...); err != nil || key.Name != snapshotfile.RingName {
 				return err
 			}
-			if looks.Add(1) > 1 && told {
+			if looks.Add(1) > 1 && reported {
 				ring(false).DeepCopyInto(o.(*corev1.ConfigMap))
 			}
 			return nil
 		}}, append(controlPlane(), ring(true), records)...)
 		var out, errs bytes.Buffer
 		status := execute(t.Context(), []string{"status"}, terminal{strings.NewReader(""), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
-		if says := strings.Contains(out.String(), "VoterListedAsLearner"); status != 0 || says == told {
-			t.Errorf("told: %v, after %d looks: %d, %s%s", told, looks.Load(), status, out.String(), errs.String())
+		if says := strings.Contains(out.String(), "VoterListedAsLearner"); status != 0 || says == reported {
+			t.Errorf("reported: %v, after %d looks: %d, %s%s", reported, looks.Load(), status, out.String(), errs.String())
 		}
 	}
 }
@@ -219,16 +219,16 @@ func TestWithoutAPI(t *testing.T) {
 	}
 }
 
-// TestToldSince: since when a member is unhealthy is what Holdfast told, not what this command saw.
-func TestToldSince(t *testing.T) {
+// TestRingReportSince: since when a member is unhealthy comes from what Holdfast reported, not what this command saw.
+func TestRingReportSince(t *testing.T) {
 	t.Setenv("KUBECONFIG", "testdata/kubeconfig.yaml")
 	now := noon().Add(10 * time.Minute)
-	told := telling(t, "sick", now.Add(-3*time.Second), func(s *quorum.Snapshot) {
+	report := reportOf(t, "sick", now.Add(-3*time.Second), func(s *quorum.Snapshot) {
 		for i := range s.Ring.Members {
 			s.Ring.Members[i].Since = noon()
 		}
 	})
-	api := memory(t, "alice", interceptor.Funcs{}, append(controlPlane(), told)...)
+	api := memory(t, "alice", interceptor.Funcs{}, append(controlPlane(), report)...)
 	var out, errs bytes.Buffer
 	if status := execute(t.Context(), []string{"status"}, terminal{nil, &out, &errs, func() time.Time { return now }, fakes{api, ""}}); status != 0 || !strings.Contains(out.String(), "unhealthy for 10m") {
 		t.Errorf("status %d: %s%s", status, out.String(), errs.String())

@@ -143,7 +143,7 @@ func TestSet(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := memory(t, "alice", c.funcs, append(keptAsSet(t, c.change), telling(t, "waiting", now.Add(-3*time.Second), nil))...)
+			api := memory(t, "alice", c.funcs, append(keptAsSet(t, c.change), reportOf(t, "waiting", now.Add(-3*time.Second), nil))...)
 			var out, errs bytes.Buffer
 			status := execute(t.Context(), strings.Fields(c.args), terminal{strings.NewReader(c.in), &out, &errs, func() time.Time { return now }, fakes{api, ""}})
 			if status != c.status {
@@ -201,7 +201,7 @@ func TestSetMeanwhile(t *testing.T) {
 			}
 			return api.Patch(ctx, o, patch, options...)
 		}
-		api := memory(t, "alice", interceptor.Funcs{Patch: rollsOut}, append(keptAsSet(t, nil), telling(t, "waiting", now.Add(-3*time.Second), nil))...)
+		api := memory(t, "alice", interceptor.Funcs{Patch: rollsOut}, append(keptAsSet(t, nil), reportOf(t, "waiting", now.Add(-3*time.Second), nil))...)
 		person := &typing{strings.NewReader("cluster\n"), func() {
 			var set machinev1.ControlPlaneMachineSet
 			if err := api.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: cpms.Name}, &set); err != nil {

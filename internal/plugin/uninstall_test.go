@@ -69,7 +69,7 @@ func TestUninstall(t *testing.T) {
 		then            func(t *testing.T, c client.Client)
 	}{
 		"uninstall-guard":            {args: yes, operator: true, replicas: 2, then: unlatched},
-		"uninstall-guard-told":       {args: " --yes --mode guard", replicas: 2, then: unlatched},
+		"uninstall-guard-report":     {args: " --yes --mode guard", replicas: 2, then: unlatched},
 		"uninstall-cluster-operator": {args: yes, clusterOperator: true, replicas: 2, then: unlatched},
 		"uninstall-drained":          {args: yes, operator: true, deleting: drained, replicas: 2, status: 1, then: untouched},
 		"uninstall-nodeless":         {args: yes, operator: true, deleting: nodeless, replicas: 2, status: 1, then: untouched},
@@ -249,7 +249,7 @@ func TestUninstallElsewhere(t *testing.T) {
 			m.DeletionTimestamp, m.Finalizers = nil, []string{quorum.Finalizer}
 		}
 	}
-	api := memory(t, "alice", interceptor.Funcs{}, append(objects, telling(t, "rest", noon(), nil))...)
+	api := memory(t, "alice", interceptor.Funcs{}, append(objects, reportOf(t, "rest", noon(), nil))...)
 	var out, errs bytes.Buffer
 	now := func() time.Time { return noon().Add(10 * time.Second) }
 	status := execute(t.Context(), strings.Fields("uninstall --yes --mode guard"), terminal{strings.NewReader(""), &out, &errs, now, fakes{api, "rest"}})
