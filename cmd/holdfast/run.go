@@ -161,13 +161,11 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return cli.Usage("the cluster's address and credentials are not known: %v; set --kubeconfig", err)
 	}
-	config.QPS, config.Burst = 300, 600 // for all of Holdfast: a replacement takes 100 to 200 a second
+	config.QPS, config.Burst = 300, 600 // for each kind of object
 	p := &process{flags: o, log: log, asked: make(chan struct{})}
 	types := scheme()
 	// It reads and watches past the manager's cache, which would keep what is not guarded.
-	quiet := rest.CopyConfig(config)
-	quiet.WarningHandler = rest.NoWarnings{} // that one of the labels of control-plane Nodes is deprecated
-	if p.api, err = client.NewWithWatch(quiet, client.Options{Scheme: types}); err != nil {
+	if p.api, err = client.NewWithWatch(config, client.Options{Scheme: types}); err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
 	p.ring, err = o.connect(ctx, config, p.api, log)

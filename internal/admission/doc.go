@@ -39,7 +39,7 @@
 //	healthcheck.go      health-check
 //	controlplaneset.go  control-plane-set
 //	scalein.go          scale-in
-//	override.go         override
+//	overridewarnings.go override
 //
 // Two more rules are not here, because the API server decides them alone: keep-status and own-records (internal/registrations/policy.go).
 //

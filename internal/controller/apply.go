@@ -36,10 +36,11 @@ func (n notYet) Error() string { return n.err.Error() }
 
 func (n notYet) Unwrap() error { return n.err }
 
-// written is the result of a write: a notYet if somebody else was quicker.
+// written is the result of a write: a notYet if the object has changed since it was read. That it exists, or does not, may be so for long:
+// one that Holdfast may not read cannot be created.
 func written(err error, what string) error {
 	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err):
 		return notYet{err}
 	case err != nil:
 		return fmt.Errorf("%s: %w", what, err)
@@ -131,7 +132,8 @@ const justSeen = 500 * time.Millisecond
 // confirm looks a second time and wants the same action, unless the first look began a moment ago: it, or the round's other actions and
 // writes, may have taken long.
 func (r *Reconciler) confirm(ctx context.Context, a membership.Action, began time.Time) error {
-	if r.Observer.Clock.Since(began) < justSeen {
+	// By the wall clock: another one may stand still with a computer that is suspended.
+	if age := r.Observer.Clock.Now().Round(0).Sub(began.Round(0)); age >= 0 && age < justSeen {
 		return nil
 	}
 	s, err := r.readCluster(ctx)

@@ -33,7 +33,9 @@ func (o *ownedBy) Read(context.Context) quorum.Ring { return quorum.Ring{} }
 
 func (o *ownedBy) LockHolder(context.Context) (quorum.Lock, error) { return o.lock, o.err }
 
-func (o *ownedBy) Lock(context.Context) (*etcd.MembershipLock, error) { return nil, errors.New("taken") }
+func (o *ownedBy) Lock(context.Context) (*etcd.MembershipLock, error) {
+	return nil, errors.New("taken")
+}
 
 // TestLockHolder: how long the membership lock has been somebody's counts from when this process first saw that key.
 func TestLockHolder(t *testing.T) {

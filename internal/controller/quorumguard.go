@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -120,11 +121,16 @@ func (k *QuorumGuard) writeBudget(ctx context.Context, minAvailable int, version
 		return errChanged
 	}
 	k.form.Budget(budget, minAvailable)
+	want := budget.Spec.DeepCopy()
 	if there {
 		err = k.api.Update(ctx, budget) // its resourceVersion keeps it from undoing what came between
 	} else {
 		budget.Namespace, budget.Name, budget.Labels = k.form.Namespace, machineapi.GuardName, k.form.Labels()
 		err = k.api.Create(ctx, budget)
+	}
+	if err == nil && !equality.Semantic.DeepEqual(budget.Spec, *want) {
+		return fmt.Errorf("the API server took PodDisruptionBudget %s/%s, and a webhook has changed it: see which change PodDisruptionBudgets (kubectl get mutatingwebhookconfigurations)",
+			k.form.Namespace, machineapi.GuardName)
 	}
 	return written(err, fmt.Sprintf("write PodDisruptionBudget %s/%s", k.form.Namespace, machineapi.GuardName))
 }
@@ -149,7 +155,7 @@ func (k *QuorumGuard) createPod(ctx context.Context, node string, address netip.
 // deletePod deletes a pod of the guard, if it is still that one.
 func (k *QuorumGuard) deletePod(ctx context.Context, name, uid string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.form.Namespace, Name: name}}
-	err := k.api.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(uid))})
+	err := client.IgnoreNotFound(k.api.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(uid))}))
 	return written(err, fmt.Sprintf("delete pod %s/%s", k.form.Namespace, name))
 }
 

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
@@ -95,6 +97,18 @@ func TestQuorumGuard(t *testing.T) {
 	is("edited", 1, false)
 	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
 	is("restored", 1, true)
+
+	// A webhook that adds to what is written.
+	adds := NewQuorumGuard(interceptor.NewClient(api, interceptor.Funcs{Update: func(ctx context.Context, api client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+		o.(*policyv1.PodDisruptionBudget).Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
+		return api.Update(ctx, o, options...)
+	}}), form)
+	if err := adds.writeBudget(t.Context(), 1, look(k).Version); err == nil || !strings.Contains(err.Error(), "a webhook has changed it") {
+		t.Errorf("written, and changed by a webhook: %v", err)
+	}
+	is("changed by a webhook", 1, false)
+	must(t, k.writeBudget(t.Context(), 1, look(k).Version))
+
 	must(t, api.Get(t.Context(), key, &budget))
 	if budget.Annotations["somebody"] == "" {
 		t.Errorf("annotations %v", budget.Annotations)

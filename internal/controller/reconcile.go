@@ -210,10 +210,10 @@ func (r *Reconciler) report(ctx context.Context, s *quorum.Snapshot, p *membersh
 
 // outcome is the result of a round.
 type outcome struct {
-	again    time.Duration // until the next round
-	tried    bool          // an action was tried
-	chained  bool          // a change of members usually follows what was done
-	heldLock *etcd.MembershipLock    // the membership lock, kept for the next round; nil without it
+	again    time.Duration        // until the next round
+	tried    bool                 // an action was tried
+	chained  bool                 // a change of members usually follows what was done
+	heldLock *etcd.MembershipLock // the membership lock, kept for the next round; nil without it
 }
 
 // act carries out the actions of a plan. Those that fail are reported.

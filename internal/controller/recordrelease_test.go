@@ -79,6 +79,10 @@ func TestLedger(t *testing.T) {
 			if wrote, err := r.keepLedger(t.Context(), &before, append([]quorum.Release{next}, before.Ledger.Entries...)); wrote || !errors.As(err, new(notYet)) {
 				t.Errorf("kept as it was read before another release: %t, %v", wrote, err)
 			}
+			// As where Holdfast may not read it: an error, so that a person is told, and the round goes on.
+			if wrote, err := r.keepLedger(t.Context(), &quorum.Snapshot{}, []quorum.Release{}); wrote || err == nil || errors.As(err, new(notYet)) {
+				t.Errorf("created where it is: %t, %v", wrote, err)
+			}
 		})
 	}
 }

@@ -102,54 +102,6 @@ func (j *Join) ReleasePending(member *Member) bool {
 	return false
 }
 
-// Remaining counts the healthy voters that etcd has without a Machine, for certain: not those of OperatorMayRemove.
-func (j *Join) Remaining(without *Machine) int {
-	return j.count(func(m *Member) bool { return j.certain(m, without) }) - j.OperatorMayRemove(without)
-}
-
-// OperatorMayRemove counts, in guard mode, the healthy voters that are there without a Machine, and whose own Machines are being deleted:
-// cluster-etcd-operator, which knows of no lock and no ledger, may be about to remove them.
-func (j *Join) OperatorMayRemove(without *Machine) int {
-	return j.count(func(m *Member) bool {
-		return j.s.Mode == ModeGuard && j.Replacing(m) && j.certain(m, without)
-	})
-}
-
-// certain reports whether a healthy voter is there without a Machine for certain. One that may run on that Machine is not, nor one that is
-// released, nor one whose host is being powered off. While the ledger is young, it may lack entries: then a voter is only if its one Machine
-// is live, or deleting with the hook on.
-func (j *Join) certain(member *Member, without *Machine) bool {
-	host := j.Host(member)
-	if !member.Healthy || !host.Known() || j.Released(member) || j.ReleasePending(member) || j.goes(member, without) {
-		return false
-	}
-	m := host.Machine()
-	return !j.s.ledgerYoung() || m != nil && (!m.Deleting() || m.Hook == EntryOurs)
-}
-
-// goes reports whether a member may run on a Machine that is let go or powered off, or on the one given.
-func (j *Join) goes(member *Member, with *Machine) bool {
-	for i := range j.s.Machines {
-		if m := &j.s.Machines[i]; (m == with || m.DeletingUnheld() || j.s.powersOff(m)) && j.MayRun(m, member) {
-			return true
-		}
-	}
-	return false
-}
-
-// VotersWith counts the voters of which Remaining has to be a quorum: those of OperatorMayRemove are in neither. The learners that go with a
-// Machine or those before it count: meanwhile cluster-etcd-operator may promote them.
-func (j *Join) VotersWith(m *Machine) int {
-	voters, _ := j.s.Ring.Voters()
-	voters -= j.OperatorMayRemove(m)
-	for k := range j.s.Ring.Members {
-		if member := &j.s.Ring.Members[k]; member.Learner && (j.goes(member, m) || j.ReleasePending(member) || j.Released(member)) {
-			voters++
-		}
-	}
-	return voters
-}
-
 // QuorumWithout reports whether etcd keeps quorum without a Machine, whatever it hosts.
 func (j *Join) QuorumWithout(m *Machine) bool {
 	return j.s.Ring.Known && j.has(m) && j.Remaining(m) >= Size(j.VotersWith(m))

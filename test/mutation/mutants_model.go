@@ -26,7 +26,7 @@ func model() []mutant {
 		{"model: nobody is stale", "quorum/dead.go", " && j.Host(member).Departed != nil", " && false"},
 		{"model: the hook returns", "admission/hook.go", "\t\t\td.Repairs.Hook = FixAsOld\n\t\t}\n\t\tif gainsLatch {", "		}\n		if gainsLatch {"},
 		{"model: release without counting", "quorum/ledger.go", ">= Size(j.VotersWith(m))", ">= 0"},
-		{"model: release that no record shows", "quorum/ledger.go", " || j.Released(member) || j.ReleasePending(member) ||", " || j.Released(member) ||"},
+		{"model: release that no record shows", "quorum/voters.go", " || j.Released(member) || j.ReleasePending(member) ||", " || j.Released(member) ||"},
 		{"model: release on record counts as lost", "quorum/voters.go", "Healthy && !j.Released(m) }", "Healthy && !j.Released(m) && !j.ReleasePending(m) }"},
 		{"model: a release does not wait for the budget", "membership/budget.go", "return pod, ready >= quorum.Size(voters) && p.s.QuorumGuard.AtLeast(p.minAvailable())", "return pod, true || ready >= quorum.Size(voters)"},
 		{"model: a promotion does not wait for the budget", "membership/budget.go", "return p.s.QuorumGuard.Manageable() && !p.s.QuorumGuard.AtLeast(p.minAvailable())", "return false"},
@@ -35,7 +35,7 @@ func model() []mutant {
 		{"model: deletes what is not protected", "admission/delete.go", "if bare && d.denyUnlessLifted(", "if false && d.denyUnlessLifted("},
 
 		{"model: guard mode: the operator releases early", "admission/release.go", "d.holdHook(quorum.RuleEarlyRelease, d.earlyRelease(quorum.RuleEarlyRelease, is, why))", "_ = why; d.dropLatch()"},
-		{"model: guard mode: a learner that goes is promoted", "quorum/ledger.go", "			voters++\n", "			_ = voters\n"},
+		{"model: guard mode: a learner that goes is promoted", "quorum/voters.go", "			voters++\n", "			_ = voters\n"},
 
 		{"model: set: deletes before others vote", "machineset/shrink.go", "n < p.set.Replicas {", "n < 0 {"},
 		{"model: set: deletes what replaced another", "machineset/shrink.go", "		l.Tier = tierOutdated", "		l.Tier = tierUpdated"},

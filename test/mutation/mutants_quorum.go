@@ -23,7 +23,7 @@ func join() []mutant {
 		{"evidence decides between those with the address", "quorum/join.go", "if len(sure) > 0 {", "if len(sure) > 0 && false {"},
 		{"evidence decides: by the Machine's own status", "quorum/join.go", "if names && has {", "if names {"},
 		{"evidence decides, and holds all the same", "quorum/join.go", " || perhaps && slices.Contains(h.Candidates, m) {", " || perhaps && slices.Contains(h.Machines, m) {"},
-		{"evidence decides, and counts nobody in", "quorum/ledger.go", "j.s.powersOff(m)) && j.MayRun(m, member) {", "j.s.powersOff(m)) && slices.Contains(j.Host(member).Machines, m) {"},
+		{"evidence decides, and counts nobody in", "quorum/voters.go", "j.s.powersOff(m)) && j.MayRun(m, member) {", "j.s.powersOff(m)) && j.Host(member).Machine() == m {"},
 		{"evidence decides, and a release is pending all the same", "quorum/ledger.go", "here := j.MayRun(m, member)", "here := slices.Contains(host.Machines, m)"},
 		{"the host of a twin's member", "quorum/join.go", "host.Candidates = s.withTwins(host.Candidates)", "_ = s.withTwins"},
 		{"unlinked: it may be the host", "quorum/join.go", "} else if j.MayRun(m, member) {", "} else if false {"},
