@@ -18,11 +18,8 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// What the manager may have resident, in MiB: after load, and anywhere.
-const (
-	afterLoad = 50
-	ceiling   = 64
-)
+// ceiling is what the manager may have resident, in MiB.
+const ceiling = 50
 
 // footprint measures the manager's process: at rest, after requests, and in a large cluster.
 func (b *bench) footprint(ctx context.Context) (err error) {
@@ -54,7 +51,7 @@ func (b *bench) footprint(ctx context.Context) (err error) {
 	if _, err := c.many(ctx, 8, b.requests, &load); err != nil {
 		return err
 	}
-	if err := b.resident(c, fmt.Sprintf("resident after %d requests of 8 clients", b.requests), afterLoad); err != nil {
+	if err := b.resident(c, fmt.Sprintf("resident after %d requests of 8 clients", b.requests)); err != nil {
 		return err
 	}
 
@@ -62,7 +59,7 @@ func (b *bench) footprint(ctx context.Context) (err error) {
 	if err := c.grow(ctx, b.nodes, b.machines); err != nil {
 		return err
 	}
-	if err := b.resident(c, fmt.Sprintf("resident after %d Nodes and %d worker Machines were created", b.nodes, b.machines), ceiling); err != nil {
+	if err := b.resident(c, fmt.Sprintf("resident after %d Nodes and %d worker Machines were created", b.nodes, b.machines)); err != nil {
 		return err
 	}
 	large := fmt.Sprintf("with %d Nodes and %d worker Machines", b.nodes, b.machines)
@@ -76,10 +73,10 @@ func (b *bench) footprint(ctx context.Context) (err error) {
 }
 
 // resident reports how much memory the manager has.
-func (b *bench) resident(c *cluster, what string, bar float64) error {
+func (b *bench) resident(c *cluster, what string) error {
 	is, err := memory(c.Holdfast.Process().PID(), "VmRSS")
 	if err == nil {
-		b.report.figure("footprint", what, is, "MiB", bar)
+		b.report.figure("footprint", what, is, "MiB", ceiling)
 	}
 	return err
 }
@@ -149,7 +146,7 @@ func (b *bench) rest(ctx context.Context, c *cluster, what string, doing func(co
 	b.report.figure("footprint", "CPU "+what, float64(after.cpu-before.cpu)/float64(b.idle)*1000, "millicores", 0)
 	b.report.figure("footprint", "looks "+what, (after.rounds-before.rounds)/minute, "per minute", 0)
 	b.report.figure("footprint", "API requests "+what, (after.api-before.api)/minute, "per minute", 0)
-	if err := b.resident(c, "resident "+what, ceiling); err != nil {
+	if err := b.resident(c, "resident "+what); err != nil {
 		return err
 	}
 	most, err := memory(c.Holdfast.Process().PID(), "VmHWM")

@@ -58,7 +58,7 @@ func (b *bench) replacement(ctx context.Context) (err error) {
 		b.report.figure("replacement", what, quantile(column(of), part), unit, bar)
 	}
 	add("from deletion to gone, median", "s", .5, 0, func(r *replaced) float64 { return r.whole.Seconds() })
-	add("from the learner that caught up to the old hook's release, median", "ms", .5, 1000, func(r *replaced) float64 { return ms(r.release) })
+	add("from the learner that caught up to the old hook's release, median", "ms", .5, 700, func(r *replaced) float64 { return ms(r.release) })
 	add("the same, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.release) })
 	add("the writer's longest wait, median", "ms", .5, 0, func(r *replaced) float64 { return ms(r.stall) })
 	add("the writer's longest wait, longest", "ms", 1, 0, func(r *replaced) float64 { return ms(r.stall) })
