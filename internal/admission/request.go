@@ -76,8 +76,11 @@ type Need uint8
 
 const (
 	NeedNothing Need = 1 + iota // the request is enough
-	NeedHosts                   // the guarded Machines, the Node of the request's Machine (the control plane's, where it has none), for Compares who has its instance, and for Adopts the MachineSets
-	NeedRing                    // a whole Snapshot, etcd read live
+	// NeedHosts: the guarded Machines, and the Node of the request's Machine, or the control plane's Nodes where it has none;
+	// if Compares, also the Machines that have its instance;
+	// if Adopts, also the MachineSets.
+	NeedHosts
+	NeedRing // a whole Snapshot, etcd read live
 )
 
 // Needs says what Admit has to be given for this request: nearly always nothing.

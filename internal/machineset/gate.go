@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// shut is what keeps the gate shut, for people: while it is, nothing is created and nothing is deleted. "" if it is open. Machines
-// that are being deleted or will not come up do not shut it, nor does except, the one that is to be replaced or deleted (nil for none).
+// shut says why the set creates and deletes nothing now; "" if it may. Machines that are being deleted or will not come up are no such
+// reason, nor is except, the Machine that the set would replace or delete (nil for none).
 func (p *planner) shut(except *quorum.Machine) string {
 	ring := &p.s.Ring
 	switch {

@@ -39,7 +39,7 @@ func checkCommand(t terminal, c *clusterFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say whether the guard is in force, and try it",
-		Long: `Say whether the guard is in force: whether the webhooks and policies are registered as they are to be, whether
+		Long: `Say whether the guard is in force: whether the registrations of webhooks and policies are correct, whether
 replicas of Holdfast are ready and one is elected, whether each control-plane Machine is protected, and whether the
 API server reaches Holdfast now. For the last it tries to delete a Machine in a dry run, which deletes nothing.
 

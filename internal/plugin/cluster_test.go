@@ -197,7 +197,7 @@ func memory(t *testing.T, user string, funcs interceptor.Funcs, objects ...clien
 	return fake.NewClientBuilder().WithScheme(kinds()).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 }
 
-// registered are Holdfast's registrations and policies as they are to be.
+// registered are Holdfast's registrations and policies, correct.
 func registered() []client.Object { return registeredTo(admission.Enforce) }
 
 func registeredTo(e admission.Enforcement) []client.Object {

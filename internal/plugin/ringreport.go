@@ -52,21 +52,21 @@ func (c *cluster) readRingReport(ctx context.Context) ringReport {
 	var cm corev1.ConfigMap
 	switch err := c.Get(ctx, key, &cm); {
 	case apierrors.IsNotFound(err):
-		return ringReport{why: fmt.Sprintf("Holdfast has told nothing of etcd, there is no ConfigMap %s", key), mend: running, quiet: true}
+		return ringReport{why: fmt.Sprintf("ConfigMap %s does not exist: Holdfast has not reported on etcd", key), mend: running, quiet: true}
 	case apierrors.IsForbidden(err):
-		return ringReport{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast tells it", key), mend: "Ask for the right to get it"}
+		return ringReport{why: fmt.Sprintf("you may not read ConfigMap %s, in which Holdfast reports on etcd", key), mend: "Ask for the right to get it"}
 	case err != nil:
-		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, could not be read: %s", key, oneLine(err)), mend: "Try again"}
+		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast reports on etcd, could not be read: %s", key, oneLine(err)), mend: "Try again"}
 	}
 	ring, err := snapshotfile.ParseRing(cm.Data)
 	if err != nil {
-		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast tells it, cannot be understood: %s", key, oneLine(err)), mend: "A running Holdfast of this plugin's version writes it anew within 30 s: kubectl -n " + c.holdfast + " get pods"}
+		return ringReport{why: fmt.Sprintf("ConfigMap %s, in which Holdfast reports on etcd, cannot be understood: %s", key, oneLine(err)), mend: "A running Holdfast of this plugin's version writes it anew within 30 s: kubectl -n " + c.holdfast + " get pods"}
 	}
 	switch age := c.clock.Since(ring.Snapshot.Now); {
 	case age > oldest:
-		return ringReport{ring: ring, why: fmt.Sprintf("what Holdfast told last, in ConfigMap %s, is %s old", key, ago(age)), mend: running + ". If it is, does etcd take writes? etcdctl alarm list", quiet: true}
+		return ringReport{ring: ring, why: fmt.Sprintf("Holdfast's last report, ConfigMap %s, is %s old", key, ago(age)), mend: running + ". If it is, does etcd take writes? etcdctl alarm list", quiet: true}
 	case age < -oldest:
-		return ringReport{ring: ring, why: fmt.Sprintf("what Holdfast told, in ConfigMap %s, bears a time that is %s ahead", key, ago(-age)), mend: "See whether the clocks of the cluster's hosts are right"}
+		return ringReport{ring: ring, why: fmt.Sprintf("ConfigMap %s has a timestamp %s in the future", key, ago(-age)), mend: "See whether the clocks of the cluster's hosts are right"}
 	}
 	return ringReport{ring: ring}
 }

@@ -383,7 +383,7 @@ func (u *uninstalling) left(ctx context.Context) ([]string, error) {
 	return out, err
 }
 
-// until asks until it is so or the time is over. not is the error then.
+// until calls done until it returns true or fails. Once ctx ends, its error is *not.
 func (u *uninstalling) until(ctx context.Context, not *string, done func(context.Context) (bool, error)) error {
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, done)
 	if err != nil && ctx.Err() != nil {

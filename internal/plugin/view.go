@@ -222,9 +222,9 @@ func (v *view) next(out io.Writer) {
 		fmt.Fprintf(out, "Holdfast seems not to run: %s. Until it does, nobody takes its steps.\n", plain(v.idle))
 	case len(v.plan.Actions)+len(v.plan.Notes)+len(bare)+len(loose) > 0 || v.operator != "":
 	case v.unguarded():
-		fmt.Fprintln(out, "Nothing is to be done but to have the guard in force again: kubectl holdfast check")
+		fmt.Fprintln(out, "Nothing to do, but the guard is not in force: kubectl holdfast check")
 	default:
-		fmt.Fprintln(out, "Nothing is to be done.")
+		fmt.Fprintln(out, "Nothing to do.")
 	}
 	if v.operator != "" {
 		fmt.Fprintln(out, plain(v.operator))

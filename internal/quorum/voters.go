@@ -77,10 +77,10 @@ func (j *Join) VotersWith(m *Machine) int {
 	return voters
 }
 
-// count counts the voters that are such.
-func (j *Join) count(such func(m *Member) bool) (n int) {
+// count counts the voters for which a condition holds.
+func (j *Join) count(holds func(m *Member) bool) (n int) {
 	for k := range j.s.Ring.Members {
-		if m := &j.s.Ring.Members[k]; !m.Learner && such(m) {
+		if m := &j.s.Ring.Members[k]; !m.Learner && holds(m) {
 			n++
 		}
 	}

@@ -113,7 +113,7 @@ func (f *FirstRead) Start(ctx context.Context) error {
 	return nil
 }
 
-// Check is nil once etcd was read, or the log says why it cannot be.
+// Check returns nil once etcd was read, or the log says why it cannot be read.
 func (f *FirstRead) Check(*http.Request) error {
 	select {
 	case <-f.Asked:

@@ -71,9 +71,9 @@ type Options struct {
 
 // Registrations are the webhook configurations. The validating one has two entries for Machines, and a
 // request that touches anything guarded matches exactly one of them: ClosedWebhook fails closed, for
-// what the hook cannot make good; OpenWebhook fails open, so that people can act while Holdfast is
-// down. A third is for what the Machines live in, a fourth for what creates and deletes them; in full mode two more are for the set that
-// Holdfast keeps them as.
+// requests that the hook alone cannot protect against; OpenWebhook fails open, so that people can act while Holdfast is
+// down. A third entry guards the Machines' namespace and CRD, a fourth warns about MachineSets and MachineHealthChecks; in full mode two
+// more check the ControlPlaneMachineSet.
 func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	closed := irreparable(&o.Identities)
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{

@@ -107,7 +107,7 @@ func (s *Shared) say(ctx context.Context, err error) {
 	s.trouble.say(ctx, s.Log, err, "the Secret that the replicas share is not read: what it held before goes on")
 }
 
-// Check is nil once this replica knows under which paths it is called.
+// Check returns nil once this replica knows the paths of its webhooks.
 func (s *Shared) Check(*http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

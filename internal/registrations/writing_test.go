@@ -103,7 +103,7 @@ func testUnwritable(t *testing.T, c *cluster) {
 	for range 2 {
 		k.round(t.Context())
 		if present() != 7 || present("webhook", HomeWebhook) != 0 || present("webhook", ClosedWebhook) != 0 || present("webhook", RepairWebhook) != 0 || present("policy", MachinePolicy) != 0 {
-			t.Errorf("%v registrations are told of as they are to be, want seven: the rest of the edited configuration is not, either", present())
+			t.Errorf("%v registrations are reported as correct, want seven: the rest of the edited configuration is not, either", present())
 		}
 		if enforced(ClosedWebhook) != 0 || enforced(HomeWebhook) != 0 {
 			t.Error("a webhook that is gone, or passed by, is told of as enforced")

@@ -68,15 +68,15 @@ func (c *Controller) apply(ctx context.Context, set *observe.Set, a machineset.A
 	return fmt.Errorf("%s is not an action that can be applied", a.Describe())
 }
 
-// random is what makes a new Machine's name unlike others. It is the same for who creates a Machine with that index by the same state of
-// the set, so that two replicas that both believe they are elected create one Machine, not two.
+// random is the random part of a new Machine's name. It depends only on the index and the state of the set, so that two replicas that
+// both believe they are elected create one Machine, not two.
 func random(set *machinev1.ControlPlaneMachineSet, index int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", set.UID, set.ResourceVersion, index))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:5]
 }
 
 // errNothingChanged: an action that changes nothing is planned again and again. As an error it is retried at longer and longer intervals.
-var errNothingChanged = errors.New("it is so already, and yet it was planned")
+var errNothingChanged = errors.New("the planned action changes nothing")
 
 // change changes an object's metadata, if it is still as it was read.
 func (c *Controller) change(ctx context.Context, read client.Object, change func(client.Object)) error {

@@ -569,7 +569,7 @@ func TestAdmit(t *testing.T) {
 func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.Snapshot, class admission.Class) {
 	was, is := r.Old, r.New
 	guarded := !was.Mirrored && (was.ControlPlane() || is.ControlPlane() || was.Hook == q.EntryOurs || was.Latch == q.EntryOurs)
-	// A person who lifted the rule takes the name of an instance off a hooked Machine of which no member is on record, if another has that instance.
+	// A person who lifted the rule removes the instance from a hooked Machine that has no recorded member, if another Machine has that instance.
 	twin := slices.ContainsFunc(s.Machines, func(m q.Machine) bool {
 		shares := m.ProviderID != "" && m.ProviderID == was.ProviderID
 		for k := range m.Instance {

@@ -101,7 +101,7 @@ func TestPlugin(t *testing.T) {
 	c.atRest(t)
 
 	t.Run("status", func(t *testing.T) {
-		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "quorum is 2, so 1 more may fail", "as Holdfast saw it", "Mode: full", "master-2", "leader", "Nothing is to be done."}, "status")
+		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "quorum is 2, so 1 more may fail", "as Holdfast saw it", "Mode: full", "master-2", "leader", "Nothing to do."}, "status")
 		if status, out, errs := c.plugin(t, true, "status"); status != 0 || !strings.Contains(out, "3 of 3 voters healthy, 3 wanted") || strings.Contains(out, "as Holdfast saw it") {
 			t.Errorf("with etcd: status %d, %s", status, errs)
 		}
@@ -168,7 +168,7 @@ func TestPlugin(t *testing.T) {
 		})
 		c.gone(t, slowly, "master-2")
 		c.atRest(t)
-		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "fresh", "Nothing is to be done."}, "status")
+		c.comesToSay(t, []string{"3 of 3 voters healthy, 3 wanted", "fresh", "Nothing to do."}, "status")
 	})
 
 	t.Run("release", func(t *testing.T) {
@@ -208,14 +208,14 @@ func TestPlugin(t *testing.T) {
 			}
 			return c.as(sandbox.Holdfast).Update(ctx, cm) // nobody else may
 		})
-		c.says(t, 0, []string{"Etcd: not known: what Holdfast told last", " old", "Is Holdfast running? kubectl -n holdfast-system get pods", "--endpoints"}, "status")
+		c.says(t, 0, []string{"Etcd: not known: Holdfast's last report", " old", "Is Holdfast running? kubectl -n holdfast-system get pods", "--endpoints"}, "status")
 		cm, err := c.ring(t.Context())
 		must(t, err)
 		cm.Data = map[string]string{"snapshot.yaml": "}{"}
 		must(t, c.as(sandbox.Holdfast).Update(t.Context(), cm))
 		c.says(t, 0, []string{"Etcd: not known", "cannot be understood"}, "status")
 		must(t, c.as(sandbox.Admin).Delete(t.Context(), cm))
-		c.says(t, 0, []string{"Etcd: not known: Holdfast has told nothing of etcd"}, "status")
+		c.says(t, 0, []string{"Etcd: not known: ConfigMap holdfast-system/holdfast-ring does not exist"}, "status")
 		must(t, c.Holdfast.Start())
 		c.comesToSay(t, []string{"as Holdfast saw it"}, "status")
 	})
