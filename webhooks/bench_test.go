@@ -54,7 +54,7 @@ func written() *machinev1beta1.Machine {
 	return m
 }
 
-// nobody is told of decisions.
+// nobody is a Recorder that records nothing.
 type nobody struct{}
 
 func (nobody) Decided(context.Context, webhooks.Record) {}

@@ -27,7 +27,7 @@ import (
 )
 
 // etcdCase is one request about a Machine, and what must come of it as etcd is: all three members
-// answer, one of the others does not, or the member list cannot be had.
+// answer, one of the others does not, or the member list cannot be read.
 type etcdCase struct {
 	name    string
 	state   state

@@ -169,7 +169,7 @@ func (f *fixture) testNotAsked(t *testing.T) {
 	}
 }
 
-// testDown stops the webhook server. What the hook cannot make good is refused; a person can act.
+// testDown stops the webhook server. Requests that the hook alone cannot protect against are refused; a person can act.
 func (f *fixture) testDown(t *testing.T) {
 	bare := f.machine(t, "down-bare", state{bare: true})
 	going := f.machine(t, "down-going", state{deleting: true})

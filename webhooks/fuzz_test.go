@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// FuzzReview: whatever is posted is answered with an AdmissionReview, and what is allowed bears the
+// FuzzReview: whatever is posted is answered with an AdmissionReview, and what is allowed has the
 // request's UID: an answer without it is none to the API server.
 func FuzzReview(f *testing.F) {
 	log.SetLogger(logr.Discard())

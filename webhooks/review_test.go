@@ -130,7 +130,7 @@ func TestBadReviews(t *testing.T) {
 	}
 }
 
-// TestUnreadable has what a user can make of a Machine that Holdfast then cannot read. The refusal bears
+// TestUnreadable has what a user can make of a Machine that Holdfast then cannot read. The refusal has
 // the request's UID: without it the call has failed to the API server, and the request may pass.
 func TestUnreadable(t *testing.T) {
 	padded := func(pad string) string {

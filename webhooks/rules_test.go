@@ -95,7 +95,7 @@ type verdictCase struct {
 	name    string
 	state   state
 	cluster *quorum.Snapshot // ring() if nil
-	blind   bool             // no Snapshot can be had
+	blind   bool             // no Snapshot can be read
 	user    string
 	send    request
 

@@ -45,7 +45,7 @@ func TestSelfCall(t *testing.T) {
 				t.Errorf("the answer does not have the word: %+v", answer.Result)
 			}
 			if c.want && webhooks.AnswersSelfCall(*answer.Result, "other") {
-				t.Error("it is taken for the answer to another call")
+				t.Error("it counts as the answer to another call")
 			}
 		})
 	}

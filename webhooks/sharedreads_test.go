@@ -117,7 +117,7 @@ func TestWhoSharesALook(t *testing.T) {
 	}
 }
 
-// TestSharedLookIsFresh: what changes during a look is seen by who comes after the change.
+// TestSharedLookIsFresh: a caller that comes after a change during a look sees the change.
 func TestSharedLookIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &guard{calls: map[string]int{}, snapshot: ring()}

@@ -203,7 +203,7 @@ func machine(which string, raw []byte) (*machineapi.Object, *quorum.Machine, err
 	return m, &seen, nil
 }
 
-// gather reads what the decision needs, nil if that cannot be had: then the decision holds.
+// gather reads what the decision needs. It returns nil if it cannot: then the decision is to hold the Machine.
 func (g *Handlers) gather(ctx context.Context, r *review) *quorum.Snapshot {
 	var (
 		s   *quorum.Snapshot

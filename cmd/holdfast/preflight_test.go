@@ -105,7 +105,7 @@ func testBesideOperator(t *testing.T, config *rest.Config, c client.Client, run 
 			t.Errorf("beside %s: status %d, %q", sign, status, said)
 		}
 	}
-	// With a port that cannot be had the manager ends right after its preflight.
+	// With a port that is in use the manager ends right after its preflight.
 	passes := func(flags ...string) {
 		t.Helper()
 		if status, said := run(append(flags, "--health-probe-bind-address=192.0.2.1:1")...); status != 1 || !strings.Contains(said, "192.0.2.1") {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// admitOverride keeps the override a person's, with the name of who set it. How long it counts is in quorum/override.go.
+// admitOverride lets only persons set an override, and records who set it. How long it counts is in quorum/override.go.
 func (d *deciding) admitOverride() {
 	switch changed := d.New.Override != d.Old.Override; {
 	case !changed && d.New.OverrideBy == d.Old.OverrideBy:

@@ -26,7 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/pki"
 )
 
-// collector is a remote sink: a server with a certificate that takes records from who has its token.
+// collector is a remote sink: a server with a certificate that takes records from clients with its token.
 type collector struct {
 	config string // kubeconfig
 

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// Etcd is the ring: read by anybody, changed only by who holds its membership lock.
+// Etcd is the ring: read by anybody, changed only by the holder of its membership lock.
 type Etcd interface {
 	observe.Ring
 	Lock(ctx context.Context) (*etcd.MembershipLock, error)

@@ -26,7 +26,7 @@ import (
 // ownedBy is a ring whose membership lock somebody has.
 type ownedBy struct {
 	lock quorum.Lock
-	err  error // of a read of who has it
+	err  error // of reading the lock's holder
 }
 
 func (o *ownedBy) Read(context.Context) quorum.Ring { return quorum.Ring{} }

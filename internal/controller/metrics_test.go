@@ -204,7 +204,7 @@ func TestRefusedAtZero(t *testing.T) {
 }
 
 // TestMonitored: every metric that the alerts and the dashboard name is one that Holdfast serves, so that
-// nobody is told nothing because of a rename.
+// a rename silences no alert.
 func TestMonitored(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	NewMetrics(registry)

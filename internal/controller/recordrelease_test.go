@@ -87,7 +87,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestFinalReleaseLocks: in full mode a final release is made under the membership lock, and not where that cannot be had.
+// TestFinalReleaseLocks: in full mode a final release is made under the membership lock, and not made without it.
 func TestFinalReleaseLocks(t *testing.T) {
 	meters := NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Etcd: &fixedRing{}, Reports: Reports{Metrics: meters}, Log: logr.Discard()} // no client: nothing is written

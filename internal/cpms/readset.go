@@ -46,7 +46,7 @@ const usualRepairAfter = 20 * time.Minute
 const leastRepairAfter = 5 * time.Minute
 
 // RepairAfter is for how long a Node may be not ready before its Machine is deleted. What is no duration, or a shorter one than 5 minutes,
-// counts for nothing.
+// is ignored.
 func RepairAfter(set *machinev1.ControlPlaneMachineSet) time.Duration {
 	if d, err := time.ParseDuration(set.Annotations[RepairAfterAnnotation]); err == nil && d >= leastRepairAfter {
 		return d

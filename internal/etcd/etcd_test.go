@@ -212,7 +212,7 @@ func TestOneVoter(t *testing.T) {
 
 func second[A, B any](_ A, b B) B { return b }
 
-// TestLearned: endpoints that were learned are asked besides those that were given, and say nothing of who answers there.
+// TestLearned: endpoints that were learned are asked besides those that were given, and do not show which member answers there.
 func TestLearned(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -160,7 +160,7 @@ func TestFaults(t *testing.T) {
 	g.Expect(ring.WaitHealthy(ctx, r.Config, impostor)).To(Succeed())
 	g.Eventually(func() string { return memberNow(t, c, id(dead)).Why }, "2m", "50ms").Should(ContainSubstring("answers there"))
 	g.Expect(memberNow(t, c, id(dead)).Healthy).To(BeFalse())
-	// Nor is its word taken for the ring's, even if it is asked first.
+	// Nor is its answer used as the ring's, even if it is asked first.
 	c.last = impostor.ClientURL()
 	g.Expect(c.Read(t.Context()).Members).To(HaveLen(3))
 	late := startClient(t, r)

@@ -69,7 +69,7 @@ func Decode(raw []byte) (*Object, error) {
 
 // ReadJSON reads what an API server has written, as its own reader would: keys count with their case. It reads each byte
 // once where that one does three times. It takes a key that is there twice and text that is not UTF-8, too: an API server passes
-// on some of the latter, and who looks for keys that are there twice keeps all of them, of which a user may write many.
+// on some of the latter, and a reader that looks for duplicate keys must remember all keys, of which a user may write many.
 func ReadJSON(raw []byte, into any) error {
 	return json.Unmarshal(raw, into, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }

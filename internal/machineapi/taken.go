@@ -8,8 +8,8 @@ import (
 )
 
 // TakenByWebhook reports whether the hook, or instead the latch, which the new object lacks, was taken off by a mutating webhook and not by
-// who sent the request. The API server notes in metadata.managedFields who claims what before admission: what the requester took off nobody
-// claims any more, and what is claimed and not there went later. Of an entry without a claim before it this is not known, and it says no.
+// the requester. The API server writes the claims in metadata.managedFields before admission: an entry that is gone and still claimed was
+// taken off later, by a webhook. For an entry that had no claim before the request this is not known, and TakenByWebhook returns false.
 func TakenByWebhook(next *Object, theLatch bool) bool {
 	k := kindHook
 	if theLatch {

@@ -97,7 +97,7 @@ func TestGarbledRecords(t *testing.T) {
 	}
 }
 
-// TestWanted: the install-config raises the number of voters wanted. A smaller number, a garbled one or none counts for nothing once a
+// TestWanted: the install-config raises the number of voters wanted. A smaller number, a garbled one or none is ignored once a
 // greater one is on record.
 func TestWanted(t *testing.T) {
 	scheme := runtime.NewScheme()

@@ -84,7 +84,7 @@ func (r *replacing) agreed(ctx context.Context, what string) error {
 }
 
 // create makes the replacement, or finds the one that was made before, and returns its name. Where a Machine that is being deleted
-// needs none, that is the one that hosts no voter yet, "" without such a one.
+// needs none, that is the Machine that hosts no voter yet, or "".
 func (r *replacing) create(ctx context.Context, next *machinev1beta1.Machine) (string, error) {
 	var found machinev1beta1.MachineList
 	if err := r.List(ctx, &found, client.InNamespace(r.namespace), client.MatchingLabels{replacesLabel: string(r.old.UID)}); err != nil {

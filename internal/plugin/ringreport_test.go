@@ -75,7 +75,7 @@ func TestRingReport(t *testing.T) {
 			s.Desired, s.DesiredWhy = 0, "the install-config cannot be read"
 		})},
 		"ringreport-unknown": {args: "explain master-1", report: reportOf(t, "waiting", now, func(s *quorum.Snapshot) { s.Ring = quorum.Ring{Why: "no answer in time"} })},
-		// A report that is too old, from the future or garbled counts for nothing.
+		// A report that is too old, from the future or garbled is ignored.
 		"ringreport-old":    {args: "status", report: reportOf(t, "waiting", now.Add(-61*time.Second), nil)},
 		"ringreport-ahead":  {args: "status", report: reportOf(t, "waiting", now.Add(10*time.Minute), nil)},
 		"ringreport-broken": {args: "explain master-1", report: &corev1.ConfigMap{ObjectMeta: fresh.ObjectMeta, Data: map[string]string{"snapshot.yaml": "a: }{\n\x1b[2J"}}},

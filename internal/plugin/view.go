@@ -23,7 +23,7 @@ func bindFile(f *pflag.FlagSet, file *string) {
 	f.StringVarP(file, "filename", "f", "", "read this snapshot file instead of a cluster, - for standard input")
 }
 
-// view is a Snapshot with who looks at it.
+// view is a Snapshot with the user who looks at it.
 type view struct {
 	*quorum.Snapshot
 	namespace string
@@ -96,12 +96,12 @@ func (v *view) machine(name string) (*quorum.Machine, error) {
 	return nil, fmt.Errorf("there is no control-plane Machine %s in namespace %s; there are %s. What became of one that is gone: kubectl holdfast audit --machine %s", name, v.namespace, strings.Join(names, ", "), name)
 }
 
-// deletion is what Holdfast would say to a DELETE of the Machine by who looks.
+// deletion is what Holdfast would say to a DELETE of the Machine by the view's user.
 func (v *view) deletion(m *quorum.Machine) admission.Decision {
 	return v.admit(admission.OperationDelete, *m, nil, v.reports != admission.Enforce)
 }
 
-// release is what Holdfast would say to taking the Machine's hook off, by who looks, if it enforced that: who only reports adds no latches.
+// release is what Holdfast would say if the view's user took the Machine's hook off, and Holdfast enforced its rules: while it only reports, it adds no latches.
 func (v *view) release(m *quorum.Machine) admission.Decision {
 	next := *m
 	next.Hook = quorum.EntryAbsent

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// LockName is the membership lock in etcd: a change of etcd's members is made by who has the oldest key below it.
+// LockName is the membership lock in etcd: only the holder of the oldest key below it changes etcd's members.
 const LockName = "/holdfast/membership"
 
 // Lock is who has the membership lock. The zero value means that it is free.

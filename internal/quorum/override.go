@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// An override is a person's word, set on a Machine beforehand, that some rules do not hold for it. Admission stamps it with who
-// set it and when. It counts for persons only, and for an hour.
+// An override is a person's word, set on a Machine beforehand, that some rules do not hold for it. Admission adds the user's name
+// and the time. It counts for persons only, and for an hour.
 
 // OverrideLifetime is for how long an override lifts its rules.
 const OverrideLifetime = time.Hour

@@ -13,7 +13,7 @@ type RemovalRank struct {
 	Since time.Time // since when it is to leave, or is there
 }
 
-// Compare orders by who leaves first: the lost, then the lower tier, then the most crowded failure domain, then the longest.
+// Compare orders Machines by which leaves first: the lost, then the lower tier, then the most crowded failure domain, then the longest.
 func (l RemovalRank) Compare(o RemovalRank) int {
 	return cmp.Or(
 		cmp.Compare(count(o.Lost), count(l.Lost)),

@@ -28,7 +28,7 @@ type Steps interface {
 func (k KeptEvents) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	k.EventRecorder.Eventf(regarding, related, eventType, reason, action, note, args...)
 	step := audit.Step{Reason: reason, Action: action, Said: fmt.Sprintf(note, args...), Warning: eventType == corev1.EventTypeWarning}
-	if about, err := reference.GetReference(k.Scheme, regarding); err == nil { // else the record is about nothing, and says what it says
+	if about, err := reference.GetReference(k.Scheme, regarding); err == nil { // else the record names no object
 		step.Object = audit.ObjectOf(about)
 	}
 	k.Audit.WriteStep(step)

@@ -249,7 +249,7 @@ func testProof(t *testing.T, c *cluster) {
 		return apierrors.NewForbidden(schema.GroupResource{Group: "machine.openshift.io", Resource: "machines"}, o.GetName(), errors.New("by somebody"))
 	}})
 	if err := SelfCall(refusing, namespace)(t.Context()); err == nil {
-		t.Error("a refusal by another is taken for an answer")
+		t.Error("a refusal by another webhook counts as an answer")
 	}
 }
 

@@ -78,7 +78,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestServices has what is taken for a Service.
+// TestServices has the texts that parse as a Service.
 func TestServices(t *testing.T) {
 	for text, want := range map[string]*Service{
 		"a/b": {Namespace: "a", Name: "b", Port: 443}, "holdfast-system/holdfast-webhook:9443": {Namespace: "holdfast-system", Name: "holdfast-webhook", Port: 9443},

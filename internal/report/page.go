@@ -18,7 +18,7 @@ import (
 //go:embed page.html
 var pageText string
 
-// HTML writes the report as one page that is complete in itself. version is of who made it.
+// HTML writes the report as one page that is complete in itself. version is Holdfast's.
 func (r *Report) HTML(out io.Writer, version string) error {
 	page, err := template.New("page").Funcs(r.functions()).Parse(pageText) // which escapes what anybody wrote
 	if err != nil {

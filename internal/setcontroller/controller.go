@@ -39,7 +39,7 @@ type Controller struct {
 	Events   events.EventRecorder
 	Metrics  *Metrics
 	Log      logr.Logger
-	// News has the controller look at once: etcd's members cannot be watched, and who asks etcd for them has seen a change.
+	// News has the controller look at once: etcd's members cannot be watched, and another reader of etcd has seen a change.
 	News <-chan struct{}
 
 	memory    observe.Memory

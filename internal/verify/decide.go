@@ -24,7 +24,7 @@ type Facts struct {
 	// Running are members that answer for themselves, the leader among them if the ring is known and the
 	// leader answered.
 	Running []Running
-	// Stranger is why an endpoint that is not silent cannot be asked, "" without such a one.
+	// Stranger is why an endpoint that is not silent cannot be asked, "" if there is none.
 	Stranger string
 
 	Silent     time.Duration // for how long etcd has given no linearizable answer

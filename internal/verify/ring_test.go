@@ -167,7 +167,7 @@ func TestRing(t *testing.T) {
 	g.Eventually(probe(learner)).Should(MatchError(ContainSubstring("is a learner")))
 	g.Expect(probe(r.Members[0])()).To(Succeed())
 
-	// It is killed and starts on its own data, be it that etcd has its name or not.
+	// It is killed and starts on its own data, whether etcd has its name or not.
 	g.Expect(learner.Kill()).To(Succeed())
 	check = r.check(t, spec)
 	g.Expect(check.Run(ctx)).To(Succeed())

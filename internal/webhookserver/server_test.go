@@ -221,7 +221,7 @@ func TestStrangers(t *testing.T) {
 		f.answers(t, name+", all of them")
 	}
 	if f.count(evicted) < strangers {
-		t.Errorf("%v connections were closed for want of places", f.count(evicted))
+		t.Errorf("%v connections were closed because no place was free", f.count(evicted))
 	}
 	if grown := heap() - before; grown > 64<<20 {
 		t.Errorf("the heap has grown by %d MiB", grown>>20)

@@ -31,7 +31,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/sandbox"
 )
 
-// cluster is a sandbox and who sends requests to it.
+// cluster is a sandbox and the clients that send requests to it.
 type cluster struct {
 	*sandbox.Sandbox
 	admin client.WithWatch

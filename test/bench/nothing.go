@@ -75,7 +75,7 @@ func sameAnswers() func(context.Context, ctrladmission.Request) ctrladmission.Re
 	}
 }
 
-// nobody is told of decisions.
+// nobody is a Recorder that records nothing.
 type nobody struct{}
 
 func (nobody) Decided(context.Context, webhooks.Record) {}

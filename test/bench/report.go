@@ -69,7 +69,7 @@ func (r *report) print(out io.Writer) {
 			fmt.Fprintf(w, "%s: %s\t%s\t%s\t%s\n", f.Section, f.What, number(f.Value), f.Unit, bar)
 		}
 	}
-	_ = w.Flush() // a terminal that is gone is told nothing
+	_ = w.Flush() // the terminal may be gone
 }
 
 func some(v float64) string {

@@ -289,7 +289,7 @@ func (c *cluster) restless(ctx context.Context) error {
 		if member == nil || member.GetIsLearner() || !m.OwnEvidence().Names(quorum.MemberID(member.GetID())) || !m.Protected() || m.Deleting() {
 			return fmt.Errorf("Machine %s: deleting %t, protected %t, evidence %x, member %v", m.Name, m.Deleting(), m.Protected(), m.OwnEvidence().MemberIDs, member)
 		}
-		// A voter that was promoted a moment ago may not answer clients yet, and cluster-etcd-operator removes such a one first.
+		// A voter that was promoted a moment ago may not answer clients yet, and cluster-etcd-operator removes such a voter first.
 		for _, url := range member.GetClientURLs() {
 			if _, err := c.etcd.Status(ctx, url); err != nil {
 				return fmt.Errorf("voter %s does not answer: %w", m.Name, err)

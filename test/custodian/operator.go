@@ -141,7 +141,7 @@ func New(config *rest.Config, etcd Etcd, options Options) (*Operator, error) {
 	return o, nil
 }
 
-// Round has each controller look at everything once, one after the other, and do what is to be done. It returns the writes to
+// Round has each controller look at everything once, one after the other, and do its work. It returns the writes to
 // Machines, in order. It does not go with Run.
 func (o *Operator) Round(ctx context.Context) ([]Write, error) {
 	began := len(o.Writes())

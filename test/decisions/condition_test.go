@@ -89,7 +89,7 @@ func TestLearners(t *testing.T) {
 	}
 }
 
-// TestInMaintenance: an unhealthy voter whose Node is cordoned is taken for one that an upgrade restarts.
+// TestInMaintenance: Holdfast expects an unhealthy voter to come back if its Node is cordoned, as in an upgrade.
 func TestInMaintenance(t *testing.T) {
 	for _, c := range []struct {
 		name, lines string

@@ -26,7 +26,7 @@ func TestLocks(t *testing.T) {
 		{membership.ReleaseHook{Hook: true}, &known, false},
 		{membership.ReleaseHook{Final: true}, &known, true},
 		{membership.ReleaseHook{Final: true}, &guard, false},   // guard mode writes nothing to etcd
-		{membership.ReleaseHook{Final: true}, &unknown, false}, // there is no lock to be had
+		{membership.ReleaseHook{Final: true}, &unknown, false}, // etcd is not known, so nobody can lock it
 		{membership.SizeGuard{MinAvailable: 2}, &known, true},
 		{membership.SizeGuard{MinAvailable: 4}, &known, false},
 		{membership.SizeGuard{MinAvailable: 2}, &none, false},

@@ -696,7 +696,7 @@ func (w *world) setMachine(name string, opts []string) error {
 			m.ProviderID = value
 		case "mirrored":
 			m.Mirrored = true
-		case "evidence": // IDs, then @ and the UID that it bears
+		case "evidence": // IDs, then @ and its UID
 			ids, uid, _ := strings.Cut(value, "@")
 			m.Evidence = q.Evidence{MachineUID: cmp.Or(uid, m.UID), Machine: name}
 			m.EvidenceRaw = value

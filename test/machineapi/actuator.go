@@ -186,7 +186,7 @@ func (a *actuator) record(ctx context.Context, m *machinev1beta1.Machine, of *in
 	return nil
 }
 
-// linkNode makes good what the nodelink controller misses: it remembers by name
+// linkNode repairs what the nodelink controller misses: it remembers by name
 // which Nodes were ready, so one that is ready at first sight under the name of
 // an earlier one (a host installed again) is never linked. The machine controller
 // asks for an Update twice a second while the link is missing.

@@ -49,7 +49,7 @@ func (e *explorer) asked(s *state, i int, answer reply, ev event) {
 	}
 	if ev.request == askForced {
 		if e.c.left && s.ctl&beyond != 0 {
-			return // one override: whether it was made use of is to be told
+			return // one override: the model reports whether it was used
 		}
 		next.ctl |= beyond
 	}

@@ -220,7 +220,7 @@ func (c *cluster) uneven(t *testing.T) {
 	c.must(t, alice, "", "delete", "controlplanemachineset", "cluster")
 }
 
-// runsOutOfSpace has etcd take itself to be full. Its HTTP gateway can be told so; etcdctl only ends it.
+// runsOutOfSpace has etcd take itself to be full. Its HTTP gateway can raise the alarm; etcdctl only ends it.
 func (c *cluster) runsOutOfSpace(t *testing.T) {
 	t.Helper()
 	id, err := strconv.ParseUint(c.memberID(t, "master-2"), 16, 64)

@@ -30,7 +30,7 @@ func starts() []mutant {
 		{"verify: a restore by the term", "verify/history.go", "case leads && p.Term > r.Term:", "case false:"},
 		{"verify: a restore by the committed index", "verify/history.go", "case leads && p.Commit > r.Commit:", "case false:"},
 		{"verify: a restore by the committed index, at the end", "verify/history.go", "p.Commit > r.Commit:", "p.Commit >= r.Commit:"},
-		{"verify: a restore, of who is behind", "verify/history.go", "leads := current && r.Member == r.Leader", "leads := true"},
+		{"verify: a restore, of a member that is behind", "verify/history.go", "leads := current && r.Member == r.Leader", "leads := true"},
 		{"verify: a restore by the revision", "verify/history.go", "r.Revision > p.Revision && int64(r.Commit)-r.Revision < int64(p.Index)-p.Revision:", "false:"},
 		{"verify: a restore by the revision, by one", "verify/history.go", "int64(r.Commit)-r.Revision < int64(p.Index)-p.Revision:", "int64(r.Commit)-r.Revision <= int64(p.Index)-p.Revision:"},
 		{"verify: a restore, an empty database", "verify/history.go", "case p.Index > 0 && ", "case "},

@@ -57,7 +57,7 @@ type Options struct {
 	// become pods, the hosts run those of Holdfast's image, Services lead to them, and the API server
 	// keeps an audit log of what Holdfast asks for. Mode then means nothing.
 	ForInstall bool
-	// AuditMachines has the API server keep an audit log of who writes to Machines.
+	// AuditMachines has the API server keep an audit log of writes to Machines.
 	AuditMachines bool
 	// PlatformSets has the platform's control plane machine set operator run as well. The CRD of ControlPlaneMachineSets is then the
 	// platform's own.

@@ -26,10 +26,10 @@ import (
 type leaders struct {
 	of       map[term]quorum.MemberID
 	followed map[term]map[quorum.MemberID]bool
-	said     map[quorum.MemberID]term // the last time, by who says that it leads
+	said     map[quorum.MemberID]term // the last time, by the member that says it leads
 
 	scrapes int                                // that counted for a term
-	changes map[quorum.MemberID]*leaderChanges // by who counts them
+	changes map[quorum.MemberID]*leaderChanges // by the member that counts them
 }
 
 // term is a term of raft in an etcd cluster.

@@ -142,7 +142,7 @@ func TestSetFailures(t *testing.T) {
 	first := c.machineNames(t)
 
 	for kind, phase := range map[string]string{"no-capacity.large": "Provisioning", "no-power.large": "Provisioned"} {
-		t.Run("a template that cannot be had: "+kind, func(t *testing.T) {
+		t.Run("a template that cannot be created: "+kind, func(t *testing.T) {
 			must(t, c.template(t.Context(), kind))
 			eventually(t, slowly, "a fourth Machine, which is "+phase, func(ctx context.Context) error {
 				for _, name := range c.machineNames(t) {

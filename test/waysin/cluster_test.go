@@ -34,7 +34,7 @@ import (
 
 const within = 5 * time.Minute
 
-// cluster is a sandbox and who acts on it.
+// cluster is a sandbox and the identities that act on it.
 type cluster struct {
 	*sandbox.Sandbox
 	admin   client.Client

@@ -22,7 +22,7 @@ import (
 
 // hung pauses Holdfast's processes, both: each takes connections and never answers, so every request
 // waits for the webhooks' timeout. Tools still cannot release or delete what nothing holds, people still can
-// act, and once it runs again it makes good what was left. Master-0 is being deleted, and held.
+// act, and once it runs again it repairs what is missing. Master-0 is being deleted, and held.
 func (c *cluster) hung(t *testing.T) {
 	ctx := t.Context()
 	bare, done, err := c.stray(ctx, map[string]string{quorum.RoleLabel: "master"}, quorum.Finalizer)
@@ -102,7 +102,7 @@ func (c *cluster) hung(t *testing.T) {
 	for _, replica := range c.Holdfasts() {
 		must(t, replica.Resume())
 	}
-	// The latch stood, for want of anyone to drop it. Now it goes, and the Machine with it; the other one is held. In guard mode it goes once
+	// The latch stayed, because nothing was there to take it off. Now it goes, and the Machine with it; the other one is held. In guard mode it goes once
 	// alice says so: etcd may be about to lose the other's voter, too, by cluster-etcd-operator.
 	if c.guard {
 		eventually(t, func(ctx context.Context) error {

@@ -60,7 +60,7 @@ func worker() map[string]string { return map[string]string{quorum.RoleLabel: "wo
 type request struct {
 	*cluster
 	who    sandbox.Identity
-	client client.Client // of who
+	client client.Client // of that identity
 	on     *machinev1beta1.Machine
 	other  *machinev1beta1.Machine // another control-plane Machine
 	dry    bool

@@ -22,7 +22,7 @@ const (
 // A write that fails is tried again until it is. Make one with New, and Run it.
 type Writer struct {
 	etcd *clientv3.Client
-	run  string // so that an earlier writer's keys are not taken for its own
+	run  string // so that it does not count an earlier writer's keys as its own
 
 	mu    sync.Mutex
 	stats Stats
