@@ -51,8 +51,8 @@ type Observer interface {
 
 // Recorder gets decisions; see the package's comment for which handler reports what.
 type Recorder interface {
-	// Decided is called before the answer is given. Of a dry run only the answer may be left, so nothing
-	// that outlives it is to be written.
+	// Decided is called before the answer is given. A dry run may leave nothing but its answer, so Decided
+	// must write nothing then.
 	Decided(ctx context.Context, r Record)
 }
 

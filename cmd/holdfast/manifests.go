@@ -22,7 +22,7 @@ func manifestsCommand() *cobra.Command {
 		Long: `Print the webhooks' registrations, and the policies that the API server evaluates itself, so that the
 gate holds while no Holdfast answers. They hold the same lists of identities as the manager, so give
 both the same --machine-namespace, --enforcement, --custodians, --automation-users and --escape-hatch-users. A manager
-that is told --webhook-service or --webhook-url keeps them itself, and needs this command for nothing.`,
+with --webhook-service or --webhook-url keeps them itself, and needs this command for nothing.`,
 		Example: `  holdfast manifests --webhook-url https://10.0.0.9:9443 --webhook-ca-file ca.crt | kubectl apply -f -
   holdfast manifests --webhook-service holdfast-system/holdfast-webhook \
     --registration-annotations service.beta.openshift.io/inject-cabundle=true | kubectl apply -f -`,

@@ -96,7 +96,7 @@ and leaves the members alone should that operator come back.`,
 	f.DurationVar(&o.limits.StallAfter, "learner-stall-timeout", o.limits.StallAfter, "a learner without progress for this long gives way to a Node that waits; to one that has given way itself later, up to 12 times as long")
 	f.DurationVar(&o.limits.DeadAfter, "member-dead-timeout", o.limits.DeadAfter, "a voter that has not answered for this long, and that etcd's leader has got nothing to for this long, is dead")
 	f.StringVar(&o.etcdNamespace, "etcd-namespace", hostenv.Namespace, "namespace in which full mode publishes etcd's membership (ConfigMap etcd-membership) and endpoints (ConfigMap etcd-endpoints, EndpointSlices of Service etcd)")
-	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that tells the conditions, where the cluster has that API; empty for none")
+	f.StringVar(&o.clusterOperator, "cluster-operator", "holdfast", "name of the ClusterOperator that has Holdfast's conditions, where the cluster has that API; empty for none")
 	o.webhooks.bind(f)
 	o.drain.bind(f)
 	f.StringVar(&o.metricsAddr, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")

@@ -244,7 +244,7 @@ only with --max-fsync. Where a member has data already, whatever is wrong is onl
 	}
 	f := cmd.Flags()
 	f.StringVar(&check.DataDir, "data-dir", os.Getenv("ETCD_DATA_DIR"), "etcd's data directory (ETCD_DATA_DIR)")
-	f.Int64Var(&check.Quota, "quota-backend-bytes", 8<<30, "bytes that etcd's database may grow to, as etcd is told; 0 not to look at the room")
+	f.Int64Var(&check.Quota, "quota-backend-bytes", 8<<30, "etcd's flag of this name: bytes that its database may grow to; 0 not to look at the room")
 	f.DurationVar(&check.MaxFsync, "max-fsync", 0, "fail if the p99 of an fsync is above this; 0 never fails")
 	return cmd
 }

@@ -19,7 +19,7 @@
 //	degraded-delete     no healthy voter's Machine is deleted while another voter is unhealthy
 //	held                a deletion in order is held until a replacement votes
 //	home                namespace and CRD of the Machines stay as they are while any Machine carries the hook
-//	health-check        a MachineHealthCheck is told when it may act on more voters than etcd can lose
+//	health-check        Holdfast warns of a MachineHealthCheck that may act on more voters than etcd can lose
 //	control-plane-set   a ControlPlaneMachineSet that Holdfast could not act by is not stored (full mode)
 //	scale-in            only a person has a ControlPlaneMachineSet take Machines away (full mode)
 //	override            an override is a person's, and says whose

@@ -23,7 +23,7 @@ func (c *Client) limit(ctx context.Context, urls []string) int {
 		if err == nil {
 			return maxLearners(vars.CommandLine)
 		}
-		c.cfg.Logger.V(1).Info("a member does not tell its command line", "url", at, "reason", err.Error())
+		c.cfg.Logger.V(1).Info("a member does not show its command line", "url", at, "reason", err.Error())
 	}
 	return 0
 }

@@ -265,7 +265,7 @@ func (c *Client) visit(ctx context.Context, m *quorum.Member, cluster uint64) an
 		if err == nil {
 			out.vars = &said
 		} else {
-			c.cfg.Logger.V(1).Info("etcd's leader does not tell how far the others are", "url", at, "reason", err.Error())
+			c.cfg.Logger.V(1).Info("etcd's leader does not show how far the others are", "url", at, "reason", err.Error())
 		}
 	}
 	return out

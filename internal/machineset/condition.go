@@ -11,7 +11,7 @@ type ConditionType string
 
 const (
 	ConditionAvailable   ConditionType = "Available"   // every Machine that is wanted has a ready Node
-	ConditionProgressing ConditionType = "Progressing" // Machines are created or deleted, or are to be
+	ConditionProgressing ConditionType = "Progressing" // Machines are created or deleted, or will be
 	ConditionDegraded    ConditionType = "Degraded"    // a person has to do something
 )
 

@@ -43,7 +43,7 @@ func (p *planner) nextOutdated() (*quorum.Machine, string) {
 	if next == nil {
 		return nil, ""
 	}
-	return next, fmt.Sprintf("Machine %s is to be replaced: %s", next.Name, p.outdated(next))
+	return next, fmt.Sprintf("Machine %s must be replaced: %s", next.Name, p.outdated(next))
 }
 
 // nextToMove is the Machine that leaves the most crowded failure domain for the emptiest, and why; nil if the spread is even.

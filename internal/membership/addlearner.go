@@ -30,7 +30,7 @@ func (p *planner) addLearner() []Action {
 	if leader := p.s.Ring.Member(p.s.Ring.Leader); leader != nil {
 		_, _, goes := p.leavingFrom(leader)
 		if to := p.successor(leader); goes && to != nil && !p.isLeaving(to) {
-			return []Action{p.moveLeader(7, leader, to, fmt.Sprintf("the leader is to be replaced, and a member is about to be added for Machine %s", m.Name))}
+			return []Action{p.moveLeader(7, leader, to, fmt.Sprintf("the leader will be replaced, and a member is about to be added for Machine %s", m.Name))}
 		}
 	}
 	return []Action{{

@@ -27,7 +27,7 @@ func (p *planner) putHooks() []Action {
 			on.Evidence = fresh
 		}
 		if on.Hook || on.Latch || len(on.Evidence.MemberIDs) > 0 {
-			why := "a member is to be added on its Node"
+			why := "a member will be added on its Node"
 			if len(members) > 0 {
 				runs := slices.IndexFunc(members, func(member *quorum.Member) bool { return p.runsOn(m, member) })
 				why = fmt.Sprintf("it hosts etcd %s", members[max(0, runs)])

@@ -127,7 +127,7 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 			u, err := url.Parse(raw)
 			return err == nil && slices.Contains(known, u.Hostname())
 		}) {
-			return fmt.Sprintf("the API servers are not told of %s yet: KubeAPIServer cluster has etcd-servers %s", m, strings.Join(urls, ", "))
+			return fmt.Sprintf("the API servers do not know %s yet: KubeAPIServer cluster has etcd-servers %s", m, strings.Join(urls, ", "))
 		}
 	}
 	return revisionsWait(servers, s, join)

@@ -45,7 +45,7 @@ func TestNeeded(t *testing.T) {
 		have []client.Object
 		want string // part of why it waits, "" for nothing
 	}{
-		{"a deletion, and they know of the old member alone", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, "are not told of master-0 (a0)"},
+		{"a deletion, and they know of the old member alone", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.11:2379")}, "do not know master-0 (a0)"},
 		{"a deletion, and one runs what was before", quorum.ModeFull, []client.Object{servers(7, []int64{6}, "https://10.0.0.10:2379")}, "runs revision 6"},
 		{"a deletion, and it is not known what runs", quorum.ModeFull, []client.Object{servers(7, nil, "https://10.0.0.10:2379")}, "does not say yet which revision"},
 		{"a deletion, and all know", quorum.ModeFull, []client.Object{servers(7, []int64{7}, "https://10.0.0.10:2379")}, ""},
@@ -54,7 +54,7 @@ func TestNeeded(t *testing.T) {
 		{"the installer has not begun", quorum.ModeFull, nil, "kubectl -n kube-system create configmap bootstrap --from-literal=status=complete"},
 		{"it works", quorum.ModeFull, []client.Object{done("in progress")}, `status "in progress"`},
 		{"it has finished, and nobody tells of the API servers", quorum.ModeFull, []client.Object{done("complete")}, ""},
-		{"they know of the bootstrap member alone", quorum.ModeFull, []client.Object{done("complete"), servers(7, []int64{7}, "https://10.0.1.1:2379")}, "are not told of master-0 (a0)"},
+		{"they know of the bootstrap member alone", quorum.ModeFull, []client.Object{done("complete"), servers(7, []int64{7}, "https://10.0.1.1:2379")}, "do not know master-0 (a0)"},
 		{"one runs what was before", quorum.ModeFull, []client.Object{done("complete"), servers(7, []int64{7, 6}, "https://10.0.0.10:2379", "https://localhost:2379")}, "runs revision 6"},
 		{"all of them know", quorum.ModeFull, []client.Object{done("complete"), servers(7, []int64{7, 7}, "https://10.0.0.10:2379", "https://localhost:2379")}, ""},
 		{"beside cluster-etcd-operator", quorum.ModeGuard, nil, ""},

@@ -66,7 +66,7 @@ const (
 
 // Snapshot reads everything that can influence a decision. An error means that the Kubernetes API
 // did not say; that etcd did not answer is in the Snapshot. Since when a member is as it is, one read
-// cannot tell: see Memory.
+// does not show: see Memory.
 func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, APITimeout)
 	defer cancel()

@@ -306,7 +306,7 @@ func (c *cluster) checkElected(ctx context.Context) (string, error) {
 	if ring := &heard.ring.Snapshot.Ring; !ring.Known {
 		return "", isWrong("the elected replica gets no answer from etcd: %s", ring.Why)
 	}
-	return fmt.Sprintf("%s leads, and told of etcd %s ago", orNobody(heard.ring.By), ago(c.clock.Since(heard.ring.Snapshot.Now))), nil
+	return fmt.Sprintf("%s leads, and reported on etcd %s ago", orNobody(heard.ring.By), ago(c.clock.Since(heard.ring.Snapshot.Now))), nil
 }
 
 func (c *cluster) checkMachines(ctx context.Context) (string, error) {

@@ -96,8 +96,8 @@ func (c *clusterFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&c.holdfast, "holdfast-namespace", holdfastNamespace, "namespace that Holdfast runs in")
 	c.etcd.BindEndpoints(f)
 	c.etcd.Bind(f)
-	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast told, or the install-config's")
-	f.TextVar(&c.mode, "mode", quorum.Mode(0), "Holdfast's `mode`, guard or full; without it the one that Holdfast told, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
+	f.IntVar(&c.desired, "desired-replicas", 0, "voters wanted; without it the number that Holdfast reported, or the install-config's")
+	f.TextVar(&c.mode, "mode", quorum.Mode(0), "Holdfast's `mode`, guard or full; without it the one that Holdfast reported, or full where ConfigMap "+hostenv.Name+" is in namespace "+etcdNamespace)
 }
 
 // namespace is the Machines'.
@@ -216,7 +216,7 @@ func (c *cluster) modeOf(ctx context.Context, heard ringReport) (quorum.Mode, er
 	case apierrors.IsNotFound(err):
 		return quorum.ModeGuard, nil
 	default:
-		return 0, fmt.Errorf("read ConfigMap %s/%s, which tells Holdfast's mode: %w", etcdNamespace, hostenv.Name, err)
+		return 0, fmt.Errorf("read ConfigMap %s/%s, which shows Holdfast's mode: %w", etcdNamespace, hostenv.Name, err)
 	}
 }
 

@@ -51,7 +51,7 @@ command tries the change first, and asks.`,
   # A set keeps the Machines: resize all of them, without a question
   kubectl holdfast replace master-0 --instance-type m5.2xlarge --yes
 
-  # The same again: a host that is to be made anew
+  # The same again, to make a host anew
   kubectl holdfast replace master-0 --name master-3
 
   # One Machine after the other, in a script: exit status 0 means that the new member votes

@@ -42,7 +42,7 @@ func (r *replacing) say(format string, args ...any) {
 }
 
 func (r *replacing) run(ctx context.Context, next *machinev1beta1.Machine) error {
-	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is to be created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
+	if err := r.agreed(ctx, fmt.Sprintf("Machine %s will be created, a copy of %s. Once it is Running, Machine %s is deleted, which cannot be taken back.", next.Name, r.old.Name, r.old.Name)); err != nil {
 		return err
 	}
 	by, err := r.create(ctx, next)

@@ -232,7 +232,7 @@ func (o *replaceOptions) template(set *machinev1.ControlPlaneMachineSet) (*machi
 // another deletes the Machine, and follows until the set has replaced it.
 func (r *replacing) another(ctx context.Context) error {
 	owner := metav1.GetControllerOf(r.old)
-	if err := r.agreed(ctx, fmt.Sprintf("Machine %s is to be deleted, which cannot be taken back, and %s %s creates another.", r.old.Name, owner.Kind, owner.Name)); err != nil {
+	if err := r.agreed(ctx, fmt.Sprintf("Machine %s will be deleted, which cannot be taken back, and %s %s creates another.", r.old.Name, owner.Kind, owner.Name)); err != nil {
 		return err
 	}
 	before, err := r.kept(ctx)

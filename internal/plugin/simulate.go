@@ -16,7 +16,7 @@ func simulateCommand(t terminal) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate -f FILE",
 		Short: "Decide on a snapshot file: the plan, the conditions, and what each deletion would do",
-		Long: `Decide on a snapshot file as Holdfast would: what it does next, the conditions that it tells, and for
+		Long: `Decide on a snapshot file as Holdfast would: what it does next, the conditions that it reports, and for
 each control-plane Machine what it would answer to a deletion. No cluster is needed. The file is what
 status -o yaml writes; docs/kubectl-holdfast.md lists its fields, so that it can be written or changed
 by hand to ask what would be.`,

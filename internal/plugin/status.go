@@ -33,7 +33,7 @@ func statusCommand(t terminal, c *clusterFlags) *cobra.Command {
 it waits for. Below the table stands what Holdfast does next, as far as this command can see, and what
 you should know.
 
-etcd is shown as Holdfast saw it last, which it tells every 30 s and after each change. What is older than a minute
+etcd is shown as Holdfast saw it last, which it publishes every 30 s and after each change. What is older than a minute
 is not shown. With flags or variables as for etcdctl, etcd itself is asked: then what takes some time (a dead
 voter, a learner that keeps up) shows with --watch.
 

@@ -51,7 +51,7 @@ is not the command refuses. In full mode it goes too. The command refuses while 
 deleted that nothing would hold after that.
 
 What etcd's hosts start from (ConfigMaps and EndpointSlices in ` + etcdNamespace + `) stays. So does what
-holdfast run was told to keep elsewhere than by default (--cluster-operator, --etcd-namespace,
+holdfast run keeps elsewhere than by default (--cluster-operator, --etcd-namespace,
 --leader-elect-namespace): the command does not know of it.`,
 		Example: `  kubectl holdfast uninstall --dry-run
   kubectl holdfast uninstall`,
@@ -210,7 +210,7 @@ func (u *uninstalling) silent(ctx context.Context) error {
 		return nil
 	}
 	if heard.why == "" {
-		heard.why = fmt.Sprintf("it told of itself %s ago (%s)", ago(u.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
+		heard.why = fmt.Sprintf("it last reported %s ago (%s)", ago(u.clock.Since(heard.ring.Snapshot.Now)), orNobody(heard.ring.By))
 	}
 	return fmt.Errorf("Holdfast may run elsewhere, and would put back what is taken off: %s. Stop it there, and repeat the command a minute later", heard.why)
 }

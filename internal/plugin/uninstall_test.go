@@ -253,7 +253,7 @@ func TestUninstallElsewhere(t *testing.T) {
 	var out, errs bytes.Buffer
 	now := func() time.Time { return noon().Add(10 * time.Second) }
 	status := execute(t.Context(), strings.Fields("uninstall --yes --mode guard"), terminal{strings.NewReader(""), &out, &errs, now, fakes{api, "rest"}})
-	if status != 1 || !strings.Contains(errs.String(), "Holdfast may run elsewhere, and would put back what is taken off: it told of itself 10s ago") {
+	if status != 1 || !strings.Contains(errs.String(), "Holdfast may run elsewhere, and would put back what is taken off: it last reported 10s ago") {
 		t.Errorf("status %d: %s%s", status, out.String(), errs.String())
 	}
 	for _, name := range []string{"master-0", "master-1", "master-2"} {

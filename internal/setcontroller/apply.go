@@ -96,8 +96,8 @@ func (c *Controller) changeOwners(ctx context.Context, a machineset.Action, chan
 	return c.change(ctx, m, func(o client.Object) { o.SetOwnerReferences(change(o.GetOwnerReferences())) })
 }
 
-// machine reads the Machine that an action is about, live. NotFound if another has its name now, or a Conflict if somebody controls one
-// that is to be adopted.
+// machine reads the Machine that an action is about, live. NotFound if another has its name now, or a Conflict if the
+// action is Adopt and somebody controls the Machine.
 func (c *Controller) machine(ctx context.Context, a machineset.Action) (*machinev1beta1.Machine, error) {
 	var m machinev1beta1.Machine
 	if err := c.Observer.API.Get(ctx, client.ObjectKey{Namespace: c.Observer.Namespace, Name: a.Machine}, &m); err != nil {

@@ -90,7 +90,7 @@ func (s *Snapshot) Run(ctx context.Context) error {
 	s.say("It knows that the entries up to %d are committed, and its database has those up to %d, revision %d. All of that will be in the snapshot.",
 		log.state.GetCommit(), at.Index, at.Revision)
 	s.say("What other members acknowledged without this one is not here. Of members that make a quorum, the one with the highest term, and among\n" +
-		"those the highest index, has every acknowledged write. Where no quorum's data are left, nothing tells whether writes are missing.")
+		"those the highest index, has every acknowledged write. Where no quorum's data are left, nothing shows whether writes are missing.")
 	etcd, err := exec.LookPath(s.Etcd)
 	if err != nil {
 		return &Refusal{fmt.Sprintf("etcd's program is needed, and it cannot be executed: %v.", err), "Give its path as --etcd; it is in etcd's image, of the version that ran here."}

@@ -272,7 +272,7 @@ func (m *run) decide(ctx context.Context, f Facts) Decision {
 	case err != nil:
 		return refuse(
 			fmt.Sprintf("If they cannot be mended, move the data directory aside and remove the member (etcdctl member remove %x), and a new one is added in its place.", f.Disk.Member),
-			"Whether the data here are of this ring cannot be told: %v.", err)
+			"Whether the data here are of this ring is not known: %v.", err)
 	}
 	f.Position = &position
 	for i := range f.Running {

@@ -40,7 +40,7 @@ func TestFromBootstrap(t *testing.T) {
 	knows("https://192.0.2.1:2379")
 	done := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap"}, Data: map[string]string{"status": "complete"}}
 	must(t, c.as(sandbox.Admin).Create(t.Context(), done))
-	c.comesToSay(t, []string{"BootstrapMemberWaits", "the API servers are not told of"}, "status")
+	c.comesToSay(t, []string{"BootstrapMemberWaits", "the API servers do not know"}, "status")
 	knows(c.clientURLs(t)...)
 	c.becomes(t, quorum.BootstrapName, "")
 	c.setSettles(t, 3, sandbox.InstanceType)
@@ -48,7 +48,7 @@ func TestFromBootstrap(t *testing.T) {
 	old := c.voters(t)[0]
 	knows(c.clientURLs(t)...)
 	must(t, c.remove(t.Context(), old))
-	c.comesToSay(t, []string{"4 of 4 voters healthy", old, "it is removed once the API servers can do without it: the API servers are not told of"}, "status")
+	c.comesToSay(t, []string{"4 of 4 voters healthy", old, "it is removed once the API servers can do without it: the API servers do not know"}, "status")
 	knows(c.clientURLs(t)...)
 	c.gone(t, slowly, old)
 	c.setSettles(t, 3, sandbox.InstanceType)

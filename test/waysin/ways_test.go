@@ -494,7 +494,7 @@ func ways() []way {
 		{name: "kubectl label machine with another failure domain", on: live, who: people(), want: passes, send: kubectl("label", "machine", "MACHINE", "--overwrite", "machine.openshift.io/zone=elsewhere"), undo: kubectl("label", "machine", "MACHINE", "machine.openshift.io/zone-"), note: "it says who goes first, and nothing else"},
 		{name: "install-config with one control-plane replica", on: live, who: people(), want: passes, send: installConfig("replicas: 3", "replicas: 1"), undo: installConfig("replicas: 1", "replicas: 3"), realOnly: true, note: "as many voters are wanted as before: the greatest number on record counts"},
 		{name: "patch of the release ledger", on: live, who: slices.Concat(people(), automation()), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-releases", "--type=merge", "-p", `{"data":{"zz":"garbage"},"immutable":true}`)},
-		{name: "patch of the ring that Holdfast tells", on: live, who: slices.Concat(people(), []sandbox.Identity{sandbox.GitOps}), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-ring", "--namespace=holdfast-system", "--type=merge", "-p", `{"data":{"snapshot.yaml":""}}`)},
+		{name: "patch of the ring that Holdfast publishes", on: live, who: slices.Concat(people(), []sandbox.Identity{sandbox.GitOps}), want: denied(ownRecords), send: kubectl("patch", "configmap", "holdfast-ring", "--namespace=holdfast-system", "--type=merge", "-p", `{"data":{"snapshot.yaml":""}}`)},
 
 		// What the Machines live in.
 		{name: "namespace DELETE", on: live, who: people(), want: denied(quorum.RuleHome), send: namespaceDelete},
