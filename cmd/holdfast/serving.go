@@ -185,36 +185,35 @@ func (w *webhookFlags) newServer(source *registrations.Source, shared *registrat
 // keeper learns when this replica is elected.
 func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err error) {
 	f, w, recorder, meters := p.flags, &p.flags.webhooks, p.kept(), registrations.NewMetrics(metrics.Registry)
-	keeper = &registrations.Registrar{API: p.api, Metrics: meters, Log: p.log.WithName("registrations"), LedAgo: elected.lock.ledAgo, Lease: elected.times.lease}
+	keeper = &registrations.Registrar{API: p.api, Metrics: meters, Log: p.log.WithName("registrations")}
 	var (
 		time    = clock.RealClock{}
 		trust   = registrations.NewTrust(time)
 		first   = &registrations.FirstRead{Etcd: p.ring, Metrics: meters, Log: p.log.WithName("etcd"), Asked: p.asked}
 		certLog = p.log.WithName("certificate")
-		hosts   = []string{""} // what the certificate is for
+		hosts   = []string{""}        // what the certificate is for
+		shared  *registrations.Shared // nil where the registrations are not kept
 	)
 	if w.given() {
-		options := &registrations.Options{
-			MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement, HoldfastNamespace: f.electNamespace,
-		}
+		options := registrations.Options{MachineNamespace: f.namespace, Identities: f.identities, Enforcement: f.enforcement, HoldfastNamespace: f.electNamespace}
 		if f.mode == quorum.ModeFull {
 			options.EtcdNamespace, options.QuorumGuard = f.etcdNamespace, f.guard
 		}
-		if err := w.place(options); err != nil {
+		if err := w.place(&options); err != nil {
 			return nil, err
 		}
 		if hosts, err = options.Hosts(); err != nil {
 			return nil, err
 		}
+		keeper.Live, keeper.Writing = &registrations.Live{}, &registrations.Writing{Options: options, Events: recorder, LedAgo: elected.lock.ledAgo, Lease: elected.times.lease, Annotations: w.annotations}
 		if len(w.annotations) == 0 { // else another operator says whom to trust
-			keeper.Trust = trust
+			keeper.Writing.Trust = trust
 		}
-		keeper.Live, keeper.Options, keeper.Annotations = &registrations.Live{}, options, w.annotations
-		keeper.Shared = registrations.NewShared(client.ObjectKey{Namespace: f.electNamespace, Name: sharedSecret}, p.api, keeper.Trust, time, p.log.WithName("shared"))
-		keeper.Events, keeper.Proof = recorder, registrations.SelfCall(p.api, options.MachineNamespace)
+		shared = registrations.NewShared(client.ObjectKey{Namespace: f.electNamespace, Name: sharedSecret}, p.api, keeper.Writing.Trust, time, p.log.WithName("shared"))
+		keeper.Writing.Shared, keeper.Writing.Proof = shared, registrations.SelfCall(p.api, f.namespace)
 	}
 	source := registrations.NewSource(keeper.Live, hosts[0], time, meters, certLog)
-	p.server = w.newServer(source, keeper.Shared, p.log.WithName("server"))
+	p.server = w.newServer(source, shared, p.log.WithName("server"))
 	runnable := []manager.Runnable{p.server, first, keeper}
 	checks := map[string]healthz.Checker{
 		"webhooks": func(r *http.Request) error {
@@ -226,9 +225,9 @@ func (p *process) serve(elected *terms) (keeper *registrations.Registrar, err er
 		"etcd":        first.Check,
 		"certificate": source.Loaded,
 	}
-	if keeper.Shared != nil {
-		runnable = append(runnable, keeper.Shared)
-		checks["path"], checks["registrations"] = keeper.Shared.Check, source.Vouched()
+	if shared != nil {
+		runnable = append(runnable, shared)
+		checks["path"], checks["registrations"] = shared.Check, source.Vouched()
 	}
 	var certificates manager.Runnable
 	if w.source == fromCA {

@@ -116,7 +116,7 @@ func testSelfSigned(t *testing.T, c *cluster) {
 		eventually(t, func() error { return r.ready(nil) }).Should(gomega.Succeed())
 	}
 
-	calls, stop := load(t, k.Proof)
+	calls, stop := load(t, k.Writing.Proof)
 	for _, c := range []struct {
 		name   string
 		rotate func(*corev1.Secret) error
@@ -184,7 +184,7 @@ func testFiles(t *testing.T, c *cluster) {
 	k := c.keeper(t, "https://"+r.at, r.trust)
 	run(t, k.Start)
 	eventually(t, func() float64 { return k.value(t, "holdfast_registration_enforced") }).Should(gomega.Equal(2.0))
-	calls, stop := load(t, k.Proof)
+	calls, stop := load(t, k.Writing.Proof)
 	for _, version := range []string{"..2", "..3"} {
 		was := r.serial()
 		put(version)
@@ -234,7 +234,7 @@ func TestReadiness(t *testing.T) {
 	k.round(t.Context())
 	looks.round(t.Context())
 	says("another CA", ready(nil), ClosedWebhook, "caBundle", "127.0.0.1", "signed by unknown authority")
-	k.Trust = trust
+	k.Writing.Trust = trust
 	k.round(t.Context())
 	looks.round(t.Context())
 	must(t, ready(nil))

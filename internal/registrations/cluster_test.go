@@ -120,11 +120,11 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 	metrics := NewMetrics(registry)
 	recorder := events.NewFakeRecorder(1000)
 	k := &Registrar{
-		API: c.api, Metrics: metrics, Log: logr.Discard(), Events: recorder, Trust: trust,
-		Options: &Options{URL: url, MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)},
-		Proof:   SelfCall(c.api, namespace),
+		API: c.api, Metrics: metrics, Log: logr.Discard(), Writing: &Writing{
+			Options: Options{URL: url, MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)}, Trust: trust, Events: recorder,
+			LedAgo: func() time.Duration { return 0 }, Lease: 15 * time.Second, Proof: SelfCall(c.api, namespace),
+		},
 	}
-	k.LedAgo, k.Lease = func() time.Duration { return 0 }, 15*time.Second
 	k.begin()
 	k.elected.Store(true)
 	return keeper{k, recorder, registry}
@@ -134,7 +134,7 @@ func (c *cluster) keeper(t *testing.T, url string, trust *Trust) keeper {
 func (c *cluster) looker(t *testing.T, live *Live) keeper {
 	t.Helper()
 	k := c.keeper(t, nobodyURL, nil)
-	k.Options, k.Live = nil, live
+	k.Writing, k.Live = nil, live
 	return k
 }
 

@@ -44,31 +44,32 @@ func (k *Registrar) mergeLive(o *object, there bool) {
 	if !o.called() {
 		return
 	}
-	o.want.SetAnnotations(k.annotations(o.want.GetAnnotations()))
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	o.want.SetAnnotations(k.Writing.annotations(o.want.GetAnnotations()))
+	injected, calls := k.Writing.Trust == nil, &k.calls
+	calls.mu.Lock()
+	defer calls.mu.Unlock()
 	if o.key() == validatingKey {
-		k.open, k.empty = nil, false
+		calls.open, calls.noCA = nil, false
 	}
 	live := entries(o.live)
 	for name, want := range entries(o.want) {
 		is, registered := live[name]
-		if k.Trust == nil && registered {
-			want.client.CABundle = is.client.CABundle // written by the injector
+		if injected && registered {
+			want.client.CABundle = is.client.CABundle
 		}
 		if !want.failsClosed() {
 			continue
 		}
 		if registered && is.failsClosed() && len(is.client.CABundle) > 0 && place(is.client) == place(want.client) {
-			k.proven[name] = true // an earlier replica or version had proof for this very place
+			calls.proven[name] = true // an earlier replica or version had proof for this very place
 		}
-		if k.Trust == nil && len(want.client.CABundle) == 0 {
-			k.empty = true
-			delete(k.proven, name) // without a CA no call succeeds until the injector has written one
+		if injected && len(want.client.CABundle) == 0 {
+			calls.noCA = true
+			delete(calls.proven, name) // without a CA no call succeeds until the injector has written one
 		}
-		if !k.proven[name] {
+		if !calls.proven[name] {
 			*want.policy = new(admissionregistrationv1.Ignore)
-			k.open = append(k.open, name)
+			calls.open = append(calls.open, name)
 		}
 	}
 }
@@ -79,7 +80,7 @@ func metadata(o client.Object) *metav1.ObjectMeta {
 
 // annotations are other people's, and those that ask for an injector: this one's, and no other's. Two who fill in caBundle
 // would fight over it.
-func (k *Registrar) annotations(live map[string]string) map[string]string {
+func (w *Writing) annotations(live map[string]string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, live)
 	for _, key := range [...]string{
@@ -88,17 +89,17 @@ func (k *Registrar) annotations(live map[string]string) map[string]string {
 	} {
 		delete(out, key)
 	}
-	maps.Copy(out, k.Annotations)
+	maps.Copy(out, w.Annotations)
 	return out
 }
 
 // contents are what Holdfast decides about an object, as the API server stores it. A caBundle that an injector fills in is no
 // part of it.
-func (k *Registrar) contents(o client.Object) any {
+func (w *Writing) contents(o client.Object) any {
 	o = o.DeepCopyObject().(client.Object)
-	if k.Trust == nil {
-		for _, w := range entries(o) {
-			w.client.CABundle = nil
+	if w.Trust == nil {
+		for _, entry := range entries(o) {
+			entry.client.CABundle = nil
 		}
 	}
 	switch o := o.(type) {

@@ -58,7 +58,7 @@ func testKept(t *testing.T, c *cluster) {
 	want := map[string]any{}
 	for _, o := range k.objects() {
 		eventually(t, func() bool { return c.get(t, o) }).Should(gomega.BeTrue(), o.key())
-		want[o.key()] = k.contents(o.live)
+		want[o.key()] = k.Writing.contents(o.live)
 	}
 	for _, o := range k.objects() {
 		restored := func() float64 { return k.value(t, "holdfast_registration_restored_total", o.kind, o.name) }
@@ -66,7 +66,7 @@ func testKept(t *testing.T, c *cluster) {
 			if !c.get(t, o) {
 				return "it is gone"
 			}
-			return cmp.Diff(want[o.key()], k.contents(o.live))
+			return cmp.Diff(want[o.key()], k.Writing.contents(o.live))
 		}
 		o.live.SetName(o.name)
 		must(t, c.api.Delete(t.Context(), o.live))
@@ -111,7 +111,7 @@ func testRest(t *testing.T, c *cluster) {
 	if len(before) != 10 {
 		t.Fatalf("there are %v, want all ten", before)
 	}
-	other := c.keeper(t, nobodyURL, k.Trust) // elected after it
+	other := c.keeper(t, nobodyURL, k.Writing.Trust) // elected after it
 	for range 3 {
 		k.round(t.Context())
 		other.round(t.Context())
@@ -123,7 +123,7 @@ func testRest(t *testing.T, c *cluster) {
 	for _, o := range other.objects() {
 		c.get(t, o)
 		other.mergeLive(&o, true)
-		if diff := cmp.Diff(other.contents(o.want), other.contents(o.live)); diff != "" {
+		if diff := cmp.Diff(other.Writing.contents(o.want), other.Writing.contents(o.live)); diff != "" {
 			t.Errorf("%s is stored otherwise than it is wanted:\n%s", o.key(), diff)
 		}
 	}
@@ -135,7 +135,7 @@ func testRest(t *testing.T, c *cluster) {
 // testInjector: caBundle is the injector's, and the annotations that ask for it are kept.
 func testInjector(t *testing.T, c *cluster) {
 	k := c.keeper(t, nobodyURL, nil)
-	k.Annotations = map[string]string{"service.beta.openshift.io/inject-cabundle": "true"}
+	k.Writing.Annotations = map[string]string{"service.beta.openshift.io/inject-cabundle": "true"}
 	k.round(t.Context())
 	var config admissionregistrationv1.ValidatingWebhookConfiguration
 	get := func() { must(t, c.api.Get(t.Context(), client.ObjectKey{Name: Name}, &config)) }
@@ -167,12 +167,12 @@ func testInjector(t *testing.T, c *cluster) {
 		}
 	}
 	// Deleted, it is made anew without a caBundle: nothing may be refused for that.
-	k.Proof = func(context.Context) error { return nil }
+	k.Writing.Proof = func(context.Context) error { return nil }
 	k.round(t.Context())
 	if got := failing(t, c); got[0] != admissionregistrationv1.Fail {
 		t.Errorf("proven, it is %s", got)
 	}
-	k.Proof = func(context.Context) error { return errNoMachine }
+	k.Writing.Proof = func(context.Context) error { return errNoMachine }
 	must(t, c.api.Delete(t.Context(), &config))
 	k.round(t.Context())
 	if got := failing(t, c); got[0] != admissionregistrationv1.Ignore || got[1] != admissionregistrationv1.Ignore {
@@ -210,7 +210,7 @@ func testProof(t *testing.T, c *cluster) {
 
 	k := c.keeper(t, nobodyURL, trust)
 	k.round(t.Context())
-	if err := k.Proof(t.Context()); !errors.Is(err, errNoMachine) {
+	if err := k.Writing.Proof(t.Context()); !errors.Is(err, errNoMachine) {
 		t.Errorf("without a Machine: %v", err)
 	}
 	c.machine(t)
@@ -239,7 +239,7 @@ func testProof(t *testing.T, c *cluster) {
 
 	// One that is elected now and reaches nothing lowers nothing.
 	next := c.keeper(t, "https://"+at, trust)
-	next.Proof = func(context.Context) error { return errNoMachine }
+	next.Writing.Proof = func(context.Context) error { return errNoMachine }
 	next.round(t.Context())
 	if diff := cmp.Diff(closed, failing(t, c)); diff != "" {
 		t.Error(diff)
@@ -257,7 +257,7 @@ func testProof(t *testing.T, c *cluster) {
 func testLooking(t *testing.T, c *cluster) {
 	c.keeper(t, nobodyURL, trusted(t)).round(t.Context())
 	k := c.keeper(t, "", nil)
-	k.Options = nil
+	k.Writing = nil
 	missing := func() (out []string) {
 		t.Helper()
 		k.round(t.Context())
@@ -325,7 +325,7 @@ func testNewCA(t *testing.T, c *cluster) {
 	must(t, trust.Set(authorities[0]))
 	k := c.keeper(t, nobodyURL, trust)
 	must(t, client.IgnoreNotFound(c.api.Delete(t.Context(), sharedSecret())))
-	k.Shared = c.shared(trust, later)
+	k.Writing.Shared = c.shared(trust, later)
 	held := func() []byte {
 		t.Helper()
 		var config admissionregistrationv1.MutatingWebhookConfiguration
@@ -348,7 +348,7 @@ func testNewCA(t *testing.T, c *cluster) {
 	fresh := NewTrust(later) // a replica that has not seen the old one
 	must(t, fresh.Set(authorities[1]))
 	next := c.keeper(t, nobodyURL, fresh)
-	next.Shared = c.shared(fresh, later)
+	next.Writing.Shared = c.shared(fresh, later)
 	next.round(t.Context())
 	if diff := cmp.Diff(both, held()); diff != "" {
 		t.Error(diff)
@@ -365,13 +365,13 @@ func (c *cluster) standby(t *testing.T, trust *Trust, ledAgo *atomic.Int64, othe
 	t.Helper()
 	k := c.keeper(t, nobodyURL, trust)
 	k.elected.Store(false)
-	k.LedAgo = func() time.Duration { return time.Duration(ledAgo.Load()) }
+	k.Writing.LedAgo = func() time.Duration { return time.Duration(ledAgo.Load()) }
 	for _, m := range k.kept {
 		m.limiter.SetLimit(rate.Inf)
 	}
 	if other {
-		k.Options.Identities.MachineAPI = append(k.Options.Identities.MachineAPI, "system:serviceaccount:other:version")
-		k.Options.URL = "https://127.0.0.1:2"
+		k.Writing.Options.Identities.MachineAPI = append(k.Writing.Options.Identities.MachineAPI, "system:serviceaccount:other:version")
+		k.Writing.Options.URL = "https://127.0.0.1:2"
 	}
 	return k
 }
@@ -436,11 +436,11 @@ func testStandby(t *testing.T, c *cluster) {
 	ledAgo.Store(int64(time.Hour))
 	for _, o := range k.objects() {
 		c.get(t, o)
-		right := k.contents(o.live)
+		right := k.Writing.contents(o.live)
 		c.narrow(t, &o)
 		k.round(t.Context())
 		c.get(t, o)
-		if diff := cmp.Diff(right, k.contents(o.live)); diff != "" {
+		if diff := cmp.Diff(right, k.Writing.contents(o.live)); diff != "" {
 			t.Errorf("%s: %s", o.key(), diff)
 		}
 	}
@@ -470,7 +470,7 @@ func testStandby(t *testing.T, c *cluster) {
 	for _, o := range k.objects() {
 		c.get(t, o)
 		k.mergeLive(&o, true)
-		if diff := cmp.Diff(k.contents(o.want), k.contents(o.live)); diff != "" {
+		if diff := cmp.Diff(k.Writing.contents(o.want), k.Writing.contents(o.live)); diff != "" {
 			t.Errorf("%s: %s", o.key(), diff)
 		}
 	}

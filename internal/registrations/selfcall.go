@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	machinev1beta1 "github.com/openshift/api/machine/v1beta1"
@@ -22,7 +23,11 @@ import (
 // selfCallBound is how long a self-call may take: longer than the API server waits for a webhook.
 const selfCallBound = 5 * time.Second
 
+// askAgain is how often Proof checks that the API server still reaches the webhooks.
+const askAgain = time.Minute
+
 var errNoMachine = errors.New("there is no control-plane Machine to try it with")
+var errNoCA = errors.New("the operator that the annotations name has not filled in the caBundle yet")
 
 // SelfCall is a Proof: it asks the API server to try a change of a guarded Machine, and is refused by
 // ClosedWebhook, with a word that only this call knows. Nothing is stored. The client must be a
@@ -59,4 +64,64 @@ func tryMachine(ctx context.Context, api client.Client, m *machinev1beta1.Machin
 		return nil
 	}
 	return fmt.Errorf("a change of Machine %s/%s that %s was to refuse failed otherwise: %w", m.Namespace, m.Name, ClosedWebhook, err)
+}
+
+// testCalls are the calls of Proof: what they are for, and what they showed.
+type testCalls struct {
+	wake    chan struct{} // starts prove
+	trouble trouble       // with the last one
+
+	mu     sync.Mutex      // for what follows
+	proven map[string]bool // the webhooks that were seen to fail closed, or for which a call succeeded; by name
+	open   []string        // the webhooks that will fail closed once a call succeeds
+	noCA   bool            // one of them has no caBundle yet from the operator that Annotations name
+	last   time.Time       // when the last one began
+}
+
+// prove asks for Proof. Once that succeeds, the next check writes failurePolicy Fail for the webhooks that are to fail closed. After
+// that prove only reports whether the API server still reaches them: failurePolicy stays.
+func (k *Registrar) prove(ctx context.Context) {
+	if k.Writing == nil || !k.elected.Load() || !k.kept[validatingKey].confirmed.Load() {
+		return
+	}
+	calls := &k.calls
+	calls.mu.Lock()
+	open, noCA, due := calls.open, calls.noCA, len(calls.open) > 0 || time.Since(calls.last) >= askAgain
+	if due {
+		calls.last = time.Now()
+	}
+	calls.mu.Unlock()
+	if !due {
+		return
+	}
+	err := errNoCA
+	if !noCA {
+		err = k.Writing.Proof(ctx)
+	}
+	calls.mu.Lock() // so that Lead does not end in between: it takes the metric back
+	defer calls.mu.Unlock()
+	if ctx.Err() != nil || !k.elected.Load() {
+		return
+	}
+	if errors.Is(err, errNoMachine) {
+		k.Metrics.reached.DeleteLabelValues(ClosedWebhook) // not known
+	} else {
+		k.Metrics.reached.WithLabelValues(ClosedWebhook).Set(one(err == nil))
+	}
+	if calls.trouble.news(err) && err != nil {
+		message := "a call through the API server to the webhooks does not come back"
+		if len(open) > 0 {
+			message = "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
+		}
+		k.Log.Info(message, "reason", err.Error())
+	}
+	if err != nil || len(open) == 0 {
+		return
+	}
+	for _, name := range open {
+		calls.proven[name] = true
+	}
+	calls.open = nil
+	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
+	observe.Wake(k.kept[validatingKey].wake)
 }

@@ -177,7 +177,7 @@ func testSharedGarbled(t *testing.T, c *cluster) {
 		}
 		starting := c.keeper(t, nobodyURL, nil) // and not elected
 		starting.elected.Store(false)
-		starting.Shared = c.shared(nil, at)
+		starting.Writing.Shared = c.shared(nil, at)
 		starting.round(t.Context())
 		if reads := secretOf(t, c.api, leader.Secret).Data[recordKey]; string(reads) != bad {
 			t.Errorf("%q: a replica that starts makes it %q", bad, reads)
@@ -191,15 +191,15 @@ func testSharedGarbled(t *testing.T, c *cluster) {
 	must(t, c.api.Delete(t.Context(), sharedSecret()))
 	must(t, c.api.Create(t.Context(), sharedSecret()))
 	fresh := c.keeper(t, nobodyURL, nil) // has nothing to go by
-	fresh.Shared = c.shared(nil, at)
+	fresh.Writing.Shared = c.shared(nil, at)
 	fresh.elected.Store(false)
 	fresh.round(t.Context())
-	if fresh.Shared.Token() != "" {
+	if fresh.Writing.Shared.Token() != "" {
 		t.Error("not elected, it makes something in place of an empty one")
 	}
 	fresh.elected.Store(true)
 	fresh.round(t.Context())
-	if fresh.Shared.Token() == "" {
+	if fresh.Writing.Shared.Token() == "" {
 		t.Error("nothing is made in place of an empty one")
 	}
 }
@@ -252,7 +252,7 @@ func testForgedCA(t *testing.T, c *cluster) {
 		trust := NewTrust(clock.RealClock{})
 		must(t, trust.Set(ca.CertPEM()))
 		k := c.keeper(t, nobodyURL, trust)
-		k.Shared = NewShared(client.ObjectKeyFromObject(sharedSecret()), c.api, trust, clock.RealClock{}, logr.Discard())
+		k.Writing.Shared = NewShared(client.ObjectKeyFromObject(sharedSecret()), c.api, trust, clock.RealClock{}, logr.Discard())
 		forge := func() {
 			live := &admissionregistrationv1.MutatingWebhookConfiguration{}
 			must(t, c.api.Get(t.Context(), client.ObjectKey{Name: Name}, live))

@@ -86,7 +86,7 @@ func testUnwritable(t *testing.T, c *cluster) {
 		t.Errorf("%v registrations are told of as there, and none could be made", n)
 	}
 	writer := c.keeper(t, nobodyURL, trust)
-	writer.Proof = reached
+	writer.Writing.Proof = reached
 	writer.round(t.Context())
 	k.round(t.Context())
 	if present() != 13 || enforced(ClosedWebhook) != 1 {
@@ -119,7 +119,7 @@ func testMoved(t *testing.T, c *cluster) {
 	trust := trusted(t)
 	elect := func(url string, proof func(context.Context) error) {
 		k := c.keeper(t, url, trust)
-		k.Proof = proof
+		k.Writing.Proof = proof
 		k.round(t.Context())
 		k.round(t.Context())
 	}
@@ -157,7 +157,7 @@ func testScaleIn(t *testing.T, c *cluster) {
 	want := map[string]bool{ClosedWebhook: true, HomeWebhook: true, ScaleWebhook: true}
 	for _, when := range []string{"at first", "after an earlier version"} {
 		k := c.keeper(t, nobodyURL, trusted(t))
-		k.Options.EtcdNamespace, k.Proof = "openshift-etcd", reached
+		k.Writing.Options.EtcdNamespace, k.Writing.Proof = "openshift-etcd", reached
 		k.round(t.Context())
 		config := c.validating(t)
 		got := map[string]bool{}
@@ -180,7 +180,7 @@ func testScaleIn(t *testing.T, c *cluster) {
 // testFullModeReported: the metrics have the webhooks of full mode, too, whether they may fail closed yet or not.
 func testFullModeReported(t *testing.T, c *cluster) {
 	k := c.keeper(t, nobodyURL, trusted(t))
-	k.Options.EtcdNamespace, k.Proof = "openshift-etcd", unreached
+	k.Writing.Options.EtcdNamespace, k.Writing.Proof = "openshift-etcd", unreached
 	enforced := func(when string, closed, home, scale float64) {
 		t.Helper()
 		k.round(t.Context())
@@ -190,7 +190,7 @@ func testFullModeReported(t *testing.T, c *cluster) {
 		}
 	}
 	enforced("not reached", 0, 0, 0)
-	k.Proof = reached
+	k.Writing.Proof = reached
 	enforced("reached", 1, 1, 1)
 	if present := k.byName(t, "holdfast_registration_present"); present[SetWebhook] != 1 || present[ScaleWebhook] != 1 {
 		t.Errorf("present: %v", present)
@@ -214,7 +214,7 @@ func testOtherInjector(t *testing.T, c *cluster) {
 	elect := func(trust *Trust, annotations, want map[string]string) {
 		t.Helper()
 		k := c.keeper(t, nobodyURL, trust)
-		k.Annotations = annotations
+		k.Writing.Annotations = annotations
 		for range 2 {
 			k.round(t.Context())
 		}
@@ -241,7 +241,7 @@ func testOtherInjector(t *testing.T, c *cluster) {
 // testEntryRemoved: what comes back without a caBundle is not to refuse anything until it is filled in.
 func testEntryRemoved(t *testing.T, c *cluster) {
 	k := c.keeper(t, nobodyURL, nil)
-	k.Annotations = map[string]string{"service.beta.openshift.io/inject-cabundle": "true"}
+	k.Writing.Annotations = map[string]string{"service.beta.openshift.io/inject-cabundle": "true"}
 	ca, err := pki.NewAuthority("injector")
 	must(t, err)
 	inject := func() {
@@ -251,7 +251,7 @@ func testEntryRemoved(t *testing.T, c *cluster) {
 		}
 		must(t, c.api.Update(t.Context(), config))
 	}
-	k.Proof = reached
+	k.Writing.Proof = reached
 	k.round(t.Context())
 	k.round(t.Context())
 	c.fail(t, "not injected", ignores, ignores)
@@ -281,7 +281,7 @@ func testReached(t *testing.T, c *cluster) {
 	k := c.keeper(t, nobodyURL, trusted(t))
 	says := func(when string, proof func(context.Context) error, want ...float64) {
 		t.Helper()
-		k.Proof, k.asked = proof, time.Now().Add(-askAgain)
+		k.Writing.Proof, k.calls.last = proof, time.Now().Add(-askAgain)
 		k.round(t.Context())
 		families, err := k.meters.Gather()
 		must(t, err)
@@ -301,7 +301,7 @@ func testReached(t *testing.T, c *cluster) {
 	says("not yet", unreached, 0)
 	says("then", reached, 1)
 	asked := false
-	k.Proof = func(context.Context) error { asked = true; return nil }
+	k.Writing.Proof = func(context.Context) error { asked = true; return nil }
 	k.round(t.Context())
 	if asked {
 		t.Error("it is looked again within the minute")
@@ -325,18 +325,18 @@ func (e lastLook) Is(error) bool {
 // election while it sets the metric. The alert takes the greatest value of all replicas.
 func TestReachedByOneAlone(t *testing.T) {
 	meters := prometheus.NewPedanticRegistry()
-	k := &Registrar{Options: &Options{MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)}, Metrics: NewMetrics(meters), Log: logr.Discard()}
+	k := &Registrar{Writing: &Writing{Options: Options{MachineNamespace: namespace, Identities: admission.DefaultIdentities(holdfast)}}, Metrics: NewMetrics(meters), Log: logr.Discard()}
 	k.begin()
-	k.kept[validatingKey].right.Store(true)
+	k.kept[validatingKey].confirmed.Store(true)
 	ctx, lose := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() { left <- k.Lead(ctx) }()
 	eventually(t, k.elected.Load).Should(gomega.BeTrue())
-	k.Proof = func(context.Context) error {
+	k.Writing.Proof = func(context.Context) error {
 		return lastLook{func() {
 			lose()
-			if k.mu.TryLock() { // nothing keeps Lead from ending now
-				k.mu.Unlock()
+			if k.calls.mu.TryLock() { // nothing keeps Lead from ending now
+				k.calls.mu.Unlock()
 				must(t, <-left)
 				close(left)
 			}
