@@ -78,14 +78,25 @@ func (ids Identities) decide(r *Request, s *quorum.Snapshot) *deciding {
 	return d
 }
 
-// denyUnlessLifted adds the finding that denies the request, or says that a person lifted the rule beforehand.
-func (d *deciding) denyUnlessLifted(rule quorum.Rule, lines []string) (denied bool) {
-	if d.class == ClassPerson && d.Old.Lifts(rule, d.At) {
-		d.add(rule, VerdictOverridden, overrideUsed(d.Request, rule)...)
-		return false
+// liftable is a denial by a rule that a person may lift. Its last line says how.
+func (d *deciding) liftable(rule quorum.Rule, lines ...string) *Finding {
+	return &Finding{rule, VerdictDenied, append(lines, d.lift(rule))}
+}
+
+// denyUnlessLifted looks at the denials in their order; nil is none. Where a person lifted the rule beforehand, it adds that, and goes on.
+// The first other one denies the request.
+func (d *deciding) denyUnlessLifted(denials ...*Finding) (denied bool) {
+	for _, f := range denials {
+		switch {
+		case f == nil:
+		case d.class == ClassPerson && d.Old.Lifts(f.Rule, d.At):
+			d.add(f.Rule, VerdictOverridden, overrideUsed(d.Request, f.Rule)...)
+		default:
+			d.Findings = append(d.Findings, *f)
+			return true
+		}
 	}
-	d.add(rule, VerdictDenied, lines...)
-	return true
+	return false
 }
 
 // withMachine is the Snapshot with the Machine as the request's old object has it: the API server reads

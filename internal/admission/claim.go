@@ -47,8 +47,8 @@ func (d *deciding) admitNamed() {
 
 // instanceChange is a change of a field that names a Machine's instance.
 type instanceChange struct {
-	name, was, is string
-	fix           *Fix
+	field, before, after string
+	fix                  *Fix
 }
 
 func (r *Request) instanceChanges(fixes *Repairs) (changes []instanceChange) {
@@ -67,7 +67,7 @@ func (r *Request) instanceChanges(fixes *Repairs) (changes []instanceChange) {
 // has evidence of a member: then the instance is its own. Evidence that cannot be read counts as none.
 func (r *Request) clearsInstanceByOverride(class Class) bool {
 	return r.Operation == OperationUpdate && r.Old.Held() && class == ClassPerson && r.Old.Lifts(quorum.RuleClaim, r.At) && len(r.Old.OwnEvidence().MemberIDs) == 0 &&
-		slices.ContainsFunc(r.instanceChanges(&Repairs{}), func(c instanceChange) bool { return c.is == "" })
+		slices.ContainsFunc(r.instanceChanges(&Repairs{}), func(c instanceChange) bool { return c.after == "" })
 }
 
 // admitInstance is the rule claim for an update. Only the Machine API sets the name of an instance, and only once while hook or latch is on.
@@ -77,26 +77,26 @@ func (r *Request) clearsInstanceByOverride(class Class) bool {
 func (d *deciding) admitInstance() {
 	machineAPI := d.ids.machineAPI(d.Request)
 	held := d.Old.Held() && !d.Old.Mirrored
-	var goes *quorum.Machine
+	var twin *quorum.Machine // whose instance this Machine names too
 	if d.s != nil && d.clearsInstanceByOverride(d.class) {
-		goes, _ = d.s.LostWith(d.Old)
+		twin, _ = d.s.LostWith(d.Old)
 	}
-	var takenOff bool
+	var cleared bool // by override
 	for _, c := range d.instanceChanges(&d.Repairs) {
 		switch {
-		case machineAPI && (!held || c.was == "" || c.is != "" && quorum.SameInstance(c.was, c.is)):
-		case held && c.is == "" && goes != nil:
-			takenOff = true
-		case held && c.is == "":
+		case machineAPI && (!held || c.before == "" || c.after != "" && quorum.SameInstance(c.before, c.after)):
+		case held && c.after == "" && twin != nil:
+			cleared = true
+		case held && c.after == "":
 			*c.fix = FixAsOld
-			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(d.Request, c.name, d.class == ClassPerson)...)
-		case c.is == "" && (d.class == ClassPerson || d.Old.ControlPlane() && !d.Old.Mirrored):
+			d.add(quorum.RuleClaim, VerdictRepaired, claimKept(d.Request, c.field, d.class == ClassPerson)...)
+		case c.after == "" && (d.class == ClassPerson || d.Old.ControlPlane() && !d.Old.Mirrored):
 		default:
-			d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(d.Request, c.name)...)
+			d.add(quorum.RuleClaim, VerdictDenied, claimNotTheirs(d.Request, c.field)...)
 			return
 		}
 	}
-	if takenOff {
+	if cleared {
 		d.add(quorum.RuleClaim, VerdictOverridden, overrideUsed(d.Request, quorum.RuleClaim)...)
 	}
 }
@@ -104,29 +104,29 @@ func (d *deciding) admitInstance() {
 // admitNew is the repair of rule claim for a new Machine. The documented resize copies a Machine's YAML, with annotations that are
 // true of the other Machine only. A worker that is copied from a control-plane Machine would be held for ever by its hooks.
 func (d *deciding) admitNew() {
-	var took []string
+	var stripped []string
 	if !d.New.ControlPlane() && d.New.Hook == quorum.EntryOurs {
 		d.Repairs.Hook = FixDrop
-		took = append(took, quorum.HookName)
+		stripped = append(stripped, quorum.HookName)
 	}
 	if !d.New.ControlPlane() && d.New.Latch == quorum.EntryOurs {
 		d.Repairs.Latch = FixDrop
-		took = append(took, quorum.LatchName)
+		stripped = append(stripped, quorum.LatchName)
 	}
 	if d.New.EvidenceRaw != "" {
 		d.Repairs.Evidence = FixDrop
-		took = append(took, quorum.EvidenceAnnotation)
+		stripped = append(stripped, quorum.EvidenceAnnotation)
 	}
 	if d.New.Override != "" {
 		d.Repairs.Override = FixDrop
-		took = append(took, quorum.OverrideAnnotation)
+		stripped = append(stripped, quorum.OverrideAnnotation)
 	}
 	if d.New.OverrideBy != "" {
 		d.Repairs.OverrideBy = FixDrop
-		took = append(took, quorum.OverrideByAnnotation)
+		stripped = append(stripped, quorum.OverrideByAnnotation)
 	}
-	if took != nil {
-		d.add(quorum.RuleClaim, VerdictRepaired, claimStripped(d.Request, took)...)
+	if stripped != nil {
+		d.add(quorum.RuleClaim, VerdictRepaired, claimStripped(d.Request, stripped)...)
 	}
 }
 
@@ -154,26 +154,27 @@ func claimUnknown(r *Request, f quorum.InstanceField) []string {
 	}
 }
 
-func (d *deciding) claimDeleted(goes *quorum.Machine, by string) []string {
+// claimDeleted is the denial where another Machine's host would be lost with this one, nil where none would.
+func (d *deciding) claimDeleted() *Finding {
+	other, key := d.s.LostWith(d.Old)
+	if other == nil {
+		return nil
+	}
 	detach := d.kubectl("patch", d.Old.DetachPatch())
 	if d.Old.Held() {
 		detach = d.override(quorum.RuleClaim) + " && " + detach // else it is put back
 	}
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, d.name(), goes.Name, quorum.Clip(by, 120)),
+	return d.liftable(quorum.RuleClaim,
+		fmt.Sprintf("Refused (%s): Machine %s also claims the host of control-plane Machine %s: both have %s.", quorum.RuleClaim, d.name(), other.Name, quorum.Clip(key, 120)),
 		"The machine controller would drain and delete that Node or terminate that instance, and etcd's member goes with it.",
-		"Take it off that host, then try again: " + detach + " && " +
-			d.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, d.ids.MachineAPI[0])),
-		d.lift(quorum.RuleClaim),
-	}
+		"Take it off that host, then try again: "+detach+" && "+
+			d.kubectl("patch", fmt.Sprintf(`--subresource=status --as=%s --type=merge -p '{"status":{"nodeRef":null,"addresses":null,"providerStatus":null}}'`, d.ids.MachineAPI[0])))
 }
 
-func (d *deciding) claimDeleteUnknown() []string {
-	return []string{
+func (d *deciding) claimDeleteUnknown() *Finding {
+	return d.liftable(quorum.RuleClaim,
 		fmt.Sprintf("Refused (%s): Machine %s may claim a control-plane Machine's host: Holdfast could not read the Machines.", quorum.RuleClaim, d.name()),
-		"Its deletion would delete that host too. Try again in a few seconds; if it stays so, look into Holdfast's log.",
-		d.lift(quorum.RuleClaim),
-	}
+		"Its deletion would delete that host too. Try again in a few seconds; if it stays so, look into Holdfast's log.")
 }
 
 // claimKept is the Warning about a field that was put back, with what a person may do about one that was taken off.
@@ -187,8 +188,8 @@ func claimKept(r *Request, field string, liftable bool) []string {
 	return lines
 }
 
-func claimStripped(r *Request, took []string) []string {
+func claimStripped(r *Request, stripped []string) []string {
 	return []string{
-		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: a copied manifest brings them, and they say nothing about this Machine.", quorum.RuleClaim, strings.Join(took, ", "), r.name()),
+		fmt.Sprintf("Holdfast (%s) left %s out of Machine %s: a copied manifest brings them, and they say nothing about this Machine.", quorum.RuleClaim, strings.Join(stripped, ", "), r.name()),
 	}
 }

@@ -15,36 +15,19 @@ func (d *deciding) admitDelete() {
 		return // a repeated DELETE changes nothing
 	}
 	if !d.guarded() {
-		d.admitStray()
-		return
-	}
-	if d.s != nil && len(old.OwnEvidence().MemberIDs) == 0 {
-		if goes, by := d.s.LostWith(old); goes != nil && d.denyUnlessLifted(quorum.RuleClaim, d.claimDeleted(goes, by)) {
-			return
-		}
-	}
-	if d.s != nil && old.ControlPlane() && !old.Finalizer && d.s.Now.Sub(old.CreatedAt) < unseenFor && d.denyUnlessLifted(quorum.RuleUnprotectedDelete, d.unseenText()) {
+		d.denyUnlessLifted(d.strayDenial())
 		return
 	}
 	is, why := d.hosting()
-	bare := !old.Protected() && (!old.Finalizer || d.s.MachineAPIFunctional())
-	if is == quorum.HostingUnknown && bare && d.denyUnlessLifted(quorum.RuleUnprotectedDelete, d.unprotectedUnknownText(why)) {
-		return
-	}
-	if is == quorum.HostingUnknown && d.s != nil && !d.s.Ring.Known {
-		if other := d.anotherDeletion(); other != nil && d.denyUnlessLifted(quorum.RuleOneTooMany, d.uncountedText(other, why)) {
-			return
-		}
-	}
+	var voter *quorum.Member
 	if is == quorum.HostingMember {
-		if voter := d.join.Voter(d.machine); voter != nil {
-			if bare && d.denyUnlessLifted(quorum.RuleUnprotectedDelete, d.unprotectedText(voter)) {
-				return
-			}
-			if voter.Healthy && d.admitHealthyDelete(voter) {
-				return
-			}
-		}
+		voter = d.join.Voter(d.machine)
+	}
+	if d.denyUnlessLifted(
+		d.twinDenial(), d.unseenDenial(), d.unprotectedDenial(is, why, voter),
+		d.uncountedDenial(is, why), d.oneTooManyDenial(voter), d.degradedDenial(voter),
+	) {
+		return
 	}
 	if is == quorum.HostingNothing {
 		if why = d.join.WhyHeldAfterRestore(d.machine); why != "" {
@@ -56,36 +39,108 @@ func (d *deciding) admitDelete() {
 	}
 }
 
+// strayDenial is the rule claim for a Machine that is none of the control plane's, but joined to the Node or the
+// instance of one that is: the machine controller would drain and delete the voter's Node with it.
+func (d *deciding) strayDenial() *Finding {
+	switch {
+	case !d.reaches():
+		return nil
+	case d.s == nil:
+		return d.claimDeleteUnknown()
+	}
+	return d.claimDeleted()
+}
+
+// twinDenial is the rule claim for a guarded Machine without evidence of a member.
+func (d *deciding) twinDenial() *Finding {
+	if d.s == nil || len(d.Old.OwnEvidence().MemberIDs) > 0 {
+		return nil
+	}
+	return d.claimDeleted()
+}
+
 // unseenFor is for how long a new Machine may wait for the machine controller, which adds its finalizer. The API server decides
 // by the finalizers before it asks admission: a Machine that is deleted before it has one is gone at once, and nobody
 // terminates its instance.
 const unseenFor = 10 * time.Minute
 
-// admitStray is the rule claim for the deletion of a Machine that is none of the control plane's, but joined to the Node or the
-// instance of one that is: the machine controller would drain and delete the voter's Node with it.
-func (d *deciding) admitStray() {
-	if !d.reaches() {
-		return
+// unseenDenial is the rule unprotected-delete for a Machine that the machine controller has not seen.
+func (d *deciding) unseenDenial() *Finding {
+	if d.s == nil || !d.Old.ControlPlane() || d.Old.Finalizer || d.s.Now.Sub(d.Old.CreatedAt) >= unseenFor {
+		return nil
 	}
-	if d.s == nil {
-		d.denyUnlessLifted(quorum.RuleClaim, d.claimDeleteUnknown())
-		return
-	}
-	if goes, by := d.s.LostWith(d.Old); goes != nil {
-		d.denyUnlessLifted(quorum.RuleClaim, d.claimDeleted(goes, by))
-	}
+	return d.liftable(quorum.RuleUnprotectedDelete,
+		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, d.name(), quorum.Finalizer),
+		"If deleted now, it is gone at once, and an instance that is being made for it would run on unknown to everybody.",
+		"Try again in a second: "+d.kubectl("delete", ""))
 }
 
-// admitHealthyDelete are the rules for the Machine of a healthy voter: one-too-many and
-// degraded-delete.
-func (d *deciding) admitHealthyDelete(voter *quorum.Member) (ended bool) {
-	if going, limit := d.deletions(nil); limit > 0 && len(going) >= limit && d.denyUnlessLifted(quorum.RuleOneTooMany, d.oneTooManyText(going, limit)) {
-		return true
+// unprotectedDenial is the rule unprotected-delete for the Machine of a voter, and for one of which that is not known.
+func (d *deciding) unprotectedDenial(is quorum.Hosting, why string, voter *quorum.Member) *Finding {
+	if d.Old.Protected() || d.Old.Finalizer && !d.s.MachineAPIFunctional() {
+		return nil
 	}
-	if sick := d.sickBeside(voter); sick != nil {
-		return d.denyUnlessLifted(quorum.RuleDegradedDelete, d.degradedText(sick))
+	if is == quorum.HostingUnknown {
+		return d.liftable(quorum.RuleUnprotectedDelete,
+			fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", quorum.RuleUnprotectedDelete, d.name(), d.lacks()),
+			reasonLine(why),
+			d.untilKnown("Try again when etcd answers: etcdctl endpoint status --cluster"))
 	}
-	return false
+	if voter == nil {
+		return nil
+	}
+	comes := "What is missing is about to be added."
+	switch {
+	case !d.Old.Finalizer:
+		comes = "The machine controller adds the finalizer; see whether it runs."
+	case d.Old.Hook != quorum.EntryOurs && d.s.Mode == quorum.ModeGuard:
+		comes = "cluster-etcd-operator adds the hook, and Holdfast the latch with it; see whether that operator runs."
+	}
+	return d.liftable(quorum.RuleUnprotectedDelete,
+		fmt.Sprintf("Refused (%s): Machine %s hosts etcd voter %s and lacks %s.", quorum.RuleUnprotectedDelete, d.name(), voter, d.lacks()),
+		"Nothing would hold the deletion until a replacement votes. "+comes,
+		"Try again in a few seconds: "+d.kubectl("delete", ""))
+}
+
+// uncountedDenial is the rule one-too-many while etcd is not known, and with it how many members etcd can do without: no second deletion of
+// a Machine with evidence of a member.
+func (d *deciding) uncountedDenial(is quorum.Hosting, why string) *Finding {
+	if is != quorum.HostingUnknown || d.s == nil || d.s.Ring.Known || d.s.Limits.MaxDeleting == 0 || len(d.Old.OwnEvidence().MemberIDs) == 0 {
+		return nil
+	}
+	for i := range d.s.Machines {
+		if m := &d.s.Machines[i]; m.UID != d.Old.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0 {
+			return d.liftable(quorum.RuleOneTooMany,
+				fmt.Sprintf("Refused (%s): Machine %s is being deleted already, and etcd does not answer, so its voters cannot be counted.", quorum.RuleOneTooMany, m.Name),
+				reasonLine(why),
+				"Try again in a few seconds. How etcd is: etcdctl endpoint health --cluster")
+		}
+	}
+	return nil
+}
+
+// oneTooManyDenial is the rule one-too-many for the Machine of a healthy voter, nil for none.
+func (d *deciding) oneTooManyDenial(voter *quorum.Member) *Finding {
+	if voter == nil || !voter.Healthy {
+		return nil
+	}
+	going, limit := d.deletions(nil)
+	if limit <= 0 || len(going) < limit {
+		return nil
+	}
+	voters, _ := d.s.Ring.Voters()
+	var names []string
+	for _, m := range going {
+		names = append(names, fmt.Sprintf("%s (etcd voter %s)", m.Name, d.join.Voter(m)))
+	}
+	be, that := "is", "it is"
+	if len(names) > 1 {
+		be, that = "are", "one of them is"
+	}
+	return d.liftable(quorum.RuleOneTooMany,
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, d.name(), strings.Join(names, " and "), be),
+		fmt.Sprintf("With %s, at most %d may be deleted at a time.", quorum.NVoters(voters), limit),
+		fmt.Sprintf("Try again once %s gone: %s. If no replacement is on its way: kubectl holdfast replace %s", that, d.watch(), going[0].Name))
 }
 
 // deletions are the deleting Machines that still host voters, without the Machine except (nil for none), and how many there may be, 0 for any
@@ -103,18 +158,35 @@ func (d *deciding) deletions(except *quorum.Machine) (going []*quorum.Machine, l
 	return going, limit
 }
 
-// anotherDeletion is another Machine that is being deleted, where it and the request's Machine both have evidence of a member; nil if there
-// is none, or if any number may be deleted. It is for when etcd is not known, and with it how many members etcd can do without.
-func (d *deciding) anotherDeletion() *quorum.Machine {
-	if d.s.Limits.MaxDeleting == 0 || len(d.Old.OwnEvidence().MemberIDs) == 0 {
+// degradedDenial is the rule degraded-delete for the Machine of a healthy voter, nil for none.
+func (d *deciding) degradedDenial(voter *quorum.Member) *Finding {
+	if voter == nil || !voter.Healthy {
 		return nil
 	}
-	for i := range d.s.Machines {
-		if m := &d.s.Machines[i]; m.UID != d.Old.UID && m.Deleting() && len(m.OwnEvidence().MemberIDs) > 0 {
-			return m
-		}
+	sick := d.sickBeside(voter)
+	if sick == nil {
+		return nil
 	}
-	return nil
+	voters, healthy := d.s.Ring.Voters()
+	why := ""
+	if sick.Why != "" {
+		why = ": " + quorum.Clip(sick.Why, 120)
+	}
+	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: kubectl holdfast status"
+	if m := d.join.Host(sick).Machine(); m != nil {
+		then = fmt.Sprintf("Mend that member, or have its Machine replaced: kubectl holdfast replace %s. How etcd is: kubectl holdfast status", m.Name)
+	}
+	if why := d.join.ListedTwice(sick); why != "" {
+		then = why
+	} else if !sick.Started() {
+		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: %s", d.s.Ring.RemoveCommand(sick))
+	} else if host := d.join.Host(sick); len(host.Machines)+len(host.Nodes) == 0 && host.Departed == nil {
+		then = fmt.Sprintf("That member runs on no Machine and no Node. If it is nobody's: %s", d.s.Ring.RemoveCommand(sick))
+	}
+	return d.liftable(quorum.RuleDegradedDelete,
+		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", quorum.RuleDegradedDelete, d.name(), sick, why),
+		fmt.Sprintf("Healthy voters: %d of %d; quorum is %d. A deletion cannot be taken back.", healthy, voters, quorum.Size(voters)),
+		then)
 }
 
 // sickBeside is another voter that is unhealthy and not being replaced, nil without one.
@@ -125,40 +197,6 @@ func (d *deciding) sickBeside(voter *quorum.Member) *quorum.Member {
 		}
 	}
 	return nil
-}
-
-func (d *deciding) unprotectedText(member *quorum.Member) []string {
-	comes := "What is missing is about to be added."
-	switch {
-	case !d.Old.Finalizer:
-		comes = "The machine controller adds the finalizer; see whether it runs."
-	case d.Old.Hook != quorum.EntryOurs && d.s.Mode == quorum.ModeGuard:
-		comes = "cluster-etcd-operator adds the hook, and Holdfast the latch with it; see whether that operator runs."
-	}
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s hosts etcd voter %s and lacks %s.", quorum.RuleUnprotectedDelete, d.name(), member, d.lacks()),
-		"Nothing would hold the deletion until a replacement votes. " + comes,
-		"Try again in a few seconds: " + d.kubectl("delete", ""),
-		d.lift(quorum.RuleUnprotectedDelete),
-	}
-}
-
-func (d *deciding) unseenText() []string {
-	return []string{
-		fmt.Sprintf("Refused (%s): the machine controller has not seen Machine %s yet: it lacks finalizer %s.", quorum.RuleUnprotectedDelete, d.name(), quorum.Finalizer),
-		"If deleted now, it is gone at once, and an instance that is being made for it would run on unknown to everybody.",
-		"Try again in a second: " + d.kubectl("delete", ""),
-		d.lift(quorum.RuleUnprotectedDelete),
-	}
-}
-
-func (d *deciding) unprotectedUnknownText(why string) []string {
-	return []string{
-		fmt.Sprintf("Refused (%s): whether Machine %s hosts an etcd voter is not known, and it lacks %s.", quorum.RuleUnprotectedDelete, d.name(), d.lacks()),
-		reasonLine(why),
-		d.untilKnown("Try again when etcd answers: etcdctl endpoint status --cluster"),
-		d.lift(quorum.RuleUnprotectedDelete),
-	}
 }
 
 // lacks names which of hook, latch and finalizer the Machine does not have.
@@ -182,58 +220,6 @@ func (d *deciding) untilKnown(etcds string) string {
 		return etcds
 	}
 	return "See the notes of kubectl holdfast status. Go on only if nothing of etcd's runs on its host."
-}
-
-func (d *deciding) oneTooManyText(going []*quorum.Machine, limit int) []string {
-	voters, _ := d.s.Ring.Voters()
-	var names []string
-	for _, m := range going {
-		names = append(names, fmt.Sprintf("%s (etcd voter %s)", m.Name, d.join.Voter(m)))
-	}
-	be, that := "is", "it is"
-	if len(names) > 1 {
-		be, that = "are", "one of them is"
-	}
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and %s %s being deleted already.", quorum.RuleOneTooMany, d.name(), strings.Join(names, " and "), be),
-		fmt.Sprintf("With %s, at most %d may be deleted at a time.", quorum.NVoters(voters), limit),
-		fmt.Sprintf("Try again once %s gone: %s. If no replacement is on its way: kubectl holdfast replace %s", that, d.watch(), going[0].Name),
-		d.lift(quorum.RuleOneTooMany),
-	}
-}
-
-func (d *deciding) uncountedText(other *quorum.Machine, why string) []string {
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s is being deleted already, and etcd does not answer, so its voters cannot be counted.", quorum.RuleOneTooMany, other.Name),
-		reasonLine(why),
-		"Try again in a few seconds. How etcd is: etcdctl endpoint health --cluster",
-		d.lift(quorum.RuleOneTooMany),
-	}
-}
-
-func (d *deciding) degradedText(sick *quorum.Member) []string {
-	voters, healthy := d.s.Ring.Voters()
-	why := ""
-	if sick.Why != "" {
-		why = ": " + quorum.Clip(sick.Why, 120)
-	}
-	then := "Mend that member, or delete its own Machine to have it replaced. How etcd is: kubectl holdfast status"
-	if m := d.join.Host(sick).Machine(); m != nil {
-		then = fmt.Sprintf("Mend that member, or have its Machine replaced: kubectl holdfast replace %s. How etcd is: kubectl holdfast status", m.Name)
-	}
-	if why := d.join.ListedTwice(sick); why != "" {
-		then = why
-	} else if !sick.Started() {
-		then = fmt.Sprintf("That member has never started. If it was added by mistake, remove it: %s", d.s.Ring.RemoveCommand(sick))
-	} else if host := d.join.Host(sick); len(host.Machines)+len(host.Nodes) == 0 && host.Departed == nil {
-		then = fmt.Sprintf("That member runs on no Machine and no Node. If it is nobody's: %s", d.s.Ring.RemoveCommand(sick))
-	}
-	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s hosts a healthy etcd voter, and voter %s is unhealthy%s.", quorum.RuleDegradedDelete, d.name(), sick, why),
-		fmt.Sprintf("Healthy voters: %d of %d; quorum is %d. A deletion cannot be taken back.", healthy, voters, quorum.Size(voters)),
-		then,
-		d.lift(quorum.RuleDegradedDelete),
-	}
 }
 
 func (d *deciding) heldText(is quorum.Hosting, why string) []string {

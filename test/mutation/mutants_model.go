@@ -32,7 +32,7 @@ func model() []mutant {
 		{"model: a promotion does not wait for the budget", "membership/budget.go", "return p.s.QuorumGuard.Manageable() && !p.s.QuorumGuard.AtLeast(p.minAvailable())", "return false"},
 		{"model: a person takes the latch off", "admission/escape.go", "\tif d.New.Latch != d.Old.Latch {\n\t\td.Repairs.Latch = FixAsOld\n\t}\n\tswitch {", "\tswitch {"},
 		{"model: automation releases", "admission/release.go", "d.holdHook(quorum.RuleAutomationRelease, automationRelease(d.Request))", "d.dropLatch()"},
-		{"model: deletes what is not protected", "admission/delete.go", "if bare && d.denyUnlessLifted(", "if false && d.denyUnlessLifted("},
+		{"model: deletes what is not protected", "admission/delete.go", "\n\tif voter == nil {", "\n\tif voter == nil || true {"},
 
 		{"model: guard mode: the operator releases early", "admission/release.go", "d.holdHook(quorum.RuleEarlyRelease, d.earlyRelease(quorum.RuleEarlyRelease, is, why))", "_ = why; d.dropLatch()"},
 		{"model: guard mode: a learner that goes is promoted", "quorum/voters.go", "			voters++\n", "			_ = voters\n"},
