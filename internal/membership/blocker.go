@@ -107,7 +107,7 @@ func (p *planner) blocker() string {
 		return fmt.Sprintf("it is removed once %d others have been healthy for %s (--stabilization)", p.s.Desired, p.s.Limits.StableFor)
 	}
 	if voters > p.s.Desired {
-		return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without it %d have to be; mend the others, or delete their Machines to have them replaced", p.join.Serving(nil, 0), quorum.NVoters(voters), p.s.Desired)
+		return p.tooFewServe()
 	}
 	for i := range p.s.Machines {
 		m := &p.s.Machines[i]
@@ -152,13 +152,18 @@ func (p *planner) learnerBlocker() string {
 		case m.Hook != quorum.EntryOurs || m.Latch != quorum.EntryOurs:
 			return fmt.Sprintf("learner %s has caught up, and is promoted once Machine %s has hook and latch", member, m.Name)
 		case voters == p.s.Desired && !p.seatFree():
-			return fmt.Sprintf("learner %s has caught up, and is promoted once a voter can be removed after it: %d of %s are healthy on a Machine or Node; mend the others, or delete their Machines to have them replaced",
-				member, p.join.Serving(nil, 0), quorum.NVoters(voters))
+			return fmt.Sprintf("learner %s has caught up, and is promoted once a voter can be removed after it: %s", member, p.tooFewServe())
 		case p.seatFree() && p.holdsPromotion():
 			return fmt.Sprintf("learner %s has caught up, and is promoted once the quorum guard's budget keeps drains from taking one voter too many", member)
 		}
 	}
 	return ""
+}
+
+// tooFewServe says why no voter can be removed, and what to do.
+func (p *planner) tooFewServe() string {
+	voters, _ := p.s.Ring.Voters()
+	return fmt.Sprintf("%d of %s are healthy on a Machine or Node, and without the one that leaves %d have to be; mend the others, or delete their Machines to have them replaced", p.join.Serving(nil, 0), quorum.NVoters(voters), p.s.Desired)
 }
 
 // waitsForLearner names a Machine that waits for a learner although there may be several, and why.

@@ -79,7 +79,7 @@ func Conditions(s *quorum.Snapshot, p *Plan) []Condition {
 	degraded := condition(ConditionDegraded, wrong, StatusTrue, cause{ReasonAsExpected, "nothing is wrong that Holdfast can see", degradedInertia})
 	wrong = append(wrong, moving...)
 	if s.Ring.Known && voters < s.Desired {
-		wrong = append(wrong, cause{ReasonEtcdVotersMissing, fmt.Sprintf("etcd has %s, and %d are wanted", quorum.NVoters(voters), s.Desired), 0})
+		wrong = append(wrong, cause{ReasonEtcdVotersMissing, votersWanted(s), 0})
 	}
 	upgradeable := condition(ConditionUpgradeable, wrong, StatusFalse, cause{ReasonAsExpected, "every voter that is wanted votes", degradedInertia})
 	if !s.Ring.Known {
@@ -158,38 +158,26 @@ func whyMoving(s *quorum.Snapshot) []cause {
 	return out
 }
 
-// whatIsWrong lists what somebody has to mend: members that are unhealthy or stalled, and the plan's notes that degrade.
+// votersWanted says how many voters etcd has, and how many it should have.
+func votersWanted(s *quorum.Snapshot) string {
+	voters, _ := s.Ring.Voters()
+	return fmt.Sprintf("etcd has %s, and %d are wanted", quorum.NVoters(voters), s.Desired)
+}
+
+// whatIsWrong lists what somebody has to mend: that etcd is not available, and the plan's notes that degrade.
 func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
 	out := whyLost(s)
-	if voters, healthy := s.Ring.Voters(); len(out) == 0 && healthy < voters {
-		advice := "if a host does not come back, delete its Machine, and the member is replaced"
-		broughtBack := func(m quorum.Member) bool { return !s.Ring.Removable(&m) }
-		if s.Mode == quorum.ModeFull && !slices.ContainsFunc(s.Ring.Members, broughtBack) {
-			advice += "; if its host runs and its data are damaged, etcdctl member remove <id>, and a new member begins there"
-		}
-		out = append(out, cause{ReasonEtcdMembersUnhealthy, fmt.Sprintf("%d of %s are healthy: %s; %s", healthy, quorum.NVoters(voters), unhealthyVoters(s), advice), degradedInertia})
-	}
-	for k := range s.Ring.Members {
-		if m := &s.Ring.Members[k]; s.Ring.Known && m.Learner && (&planner{s: s}).stalled(m, s.Limits.StallAfter) {
-			reason := ReasonLearnerBehind
-			if !m.Started() {
-				reason = ReasonEtcdMembersNotStarted
-			}
-			out = append(out, cause{reason, fmt.Sprintf("learner %s has made no progress for %s; look at etcd on its host, or delete its Machine", m, s.Limits.StallAfter), 0})
-		}
-	}
+	lost := len(out) > 0
 	for _, n := range p.Notes {
-		switch n.Reason {
-		case ReasonEtcdUnknown, ReasonEtcdNoLeader, ReasonEtcdMembersUnhealthy: // reported above, by member
-		case ReasonMachineAPINotFunctional: // a control plane without the Machine API is in order as it is
-		case ReasonInvariantViolated:
-			out = append(out, cause{n.Reason, n.Message + "; this is a defect of Holdfast, please report it", 0})
-		case ReasonDesiredReplicasUnknown:
-			out = append(out, cause{n.Reason, n.Message, degradedInertia})
-		default:
-			if n.Reason.Degrades() {
-				out = append(out, cause{n.Reason, n.Message, degradedInertia})
-			}
+		switch r := n.Reason; {
+		case lost && (r == ReasonEtcdUnknown || r == ReasonEtcdNoLeader || r == ReasonEtcdMembersUnhealthy): // whyLost says so
+		case r == ReasonMachineAPINotFunctional: // a control plane without the Machine API is in order as it is
+		case r == ReasonInvariantViolated:
+			out = append(out, cause{r, n.Message + "; this is a defect of Holdfast, please report it", 0})
+		case r == ReasonLearnerStuck: // for long enough already
+			out = append(out, cause{r, n.Message, 0})
+		case r.Degrades():
+			out = append(out, cause{r, n.Message, degradedInertia})
 		}
 	}
 	return out

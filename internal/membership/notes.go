@@ -47,12 +47,17 @@ func (p *planner) notRemoved(member *quorum.Member) string {
 	return "; Holdfast does not remove it, because etcd's leader does not tell that raft counts it: if an upgrade to etcd 3.6 brought it back, each etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
 }
 
-// replaceCommand says how to have a Machine replaced whose host may not come back; "" where it is being replaced, or there is none.
-func (p *planner) replaceCommand(m *quorum.Machine) string {
+// replaceCommand says how to have an unhealthy voter replaced; "" where it is being replaced, or runs on no Machine.
+func (p *planner) replaceCommand(voter *quorum.Member) string {
+	m := p.join.Host(voter).Machine()
 	if m == nil || m.Deleting() {
 		return ""
 	}
-	return "; if its host does not come back: kubectl holdfast replace " + m.Name
+	text := "; if its host does not come back: kubectl holdfast replace " + m.Name
+	if p.s.Mode == quorum.ModeFull && len(whyLost(p.s)) == 0 && p.s.Ring.Removable(voter) {
+		text += "; if its host runs and its data are damaged: " + p.s.Ring.RemoveCommand(voter) + ", and a new member begins there"
+	}
+	return text
 }
 
 // observe adds the notes that hold whichever step acts, and reports whether a learner is under way.
@@ -64,7 +69,7 @@ func (p *planner) observe() {
 		case !member.Learner && !member.Started():
 			p.note(ReasonVoterNotStarted, "", "etcd voter %s has never started, so it stands in for no other voter, and etcd counts it as failed; if nobody is about to start it: %s", member, p.s.Ring.RemoveCommand(member))
 		case !member.Learner && !member.Healthy:
-			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s%s", member, member.Why, cmp.Or(p.leftByOperator(member, host), p.notRemoved(member), p.replaceCommand(host.Machine())))
+			p.note(ReasonEtcdMembersUnhealthy, "", "etcd voter %s is unhealthy: %s%s", member, member.Why, cmp.Or(p.leftByOperator(member, host), p.notRemoved(member), p.replaceCommand(member)))
 		case member.Learner:
 			// A warm learner that waits for a seat is at rest.
 			p.plan.InProgress = p.plan.InProgress || !p.s.Steady(member) || p.seatFree()
@@ -74,9 +79,9 @@ func (p *planner) observe() {
 			if why := cmp.Or(p.leftByOperator(member, host), p.notRemoved(member)); why != "" {
 				p.note(ReasonLearnerOrphaned, p.machineOf(member).Name, "learner %s stays, and etcd takes no other beside it%s", member, why)
 			}
-			if m := host.Machine(); p.stalled(member, p.s.Limits.StallAfter) && m != nil && !m.Deleting() {
-				p.note(ReasonLearnerStuck, p.machineOf(member).Name, "learner %s has made no progress for %s: see etcd's log on its Node; to have another in its place, delete Machine %s",
-					member, p.s.Now.Sub(member.ProgressAt).Round(time.Minute), p.machineOf(member).Name)
+			if m := p.machineOf(member); p.stalled(member, p.s.Limits.StallAfter) && !m.Deleting() && len(host.Machines)+len(host.Nodes) > 0 {
+				p.note(ReasonLearnerStuck, m.Name, "learner %s has made no progress since %s: see etcd's log on its host; to have another in its place, delete its Machine %s",
+					member, member.ProgressAt.UTC().Format(time.RFC3339), cmp.Or(m.Name, "if it has one"))
 			}
 		}
 		if why := p.join.ListedTwice(member); why != "" && !slices.ContainsFunc(p.plan.Notes, func(n Note) bool { return n.Message == why }) {
@@ -321,18 +326,20 @@ func (p *planner) noteVoterCount() {
 	case p.s.Desired == 0 || voters == p.s.Desired || p.s.Surge && voters == p.s.Desired+1:
 	case p.listedTwice() != "": // that is noted
 	case voters < p.s.Desired && p.hasLearner():
-		p.note(ReasonReplacementWaits, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
-	case voters < p.s.Desired && p.s.Mode == quorum.ModeGuard:
-		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; if there is no such Machine: kubectl holdfast replace <the one that is gone>; else see that operator's log", quorum.NVoters(voters), p.s.Desired)
+		p.note(ReasonReplacementWaits, "", "%s: %s", votersWanted(p.s), p.blocker())
 	case voters < p.s.Desired:
-		p.note(ReasonEtcdVotersMissing, "", "etcd has %s, and %d are wanted: %s", quorum.NVoters(voters), p.s.Desired, p.blocker())
+		waits := p.blocker()
+		if p.s.Mode == quorum.ModeGuard {
+			waits = "cluster-etcd-operator adds a member where a control-plane Machine with a ready Node has none; if there is no such Machine: kubectl holdfast replace <the one that is gone>; else see that operator's log"
+		}
+		p.note(ReasonEtcdVotersMissing, "", "%s: %s", votersWanted(p.s), waits)
 	case leaves != nil && len(p.plan.Notes) > 0: // these say why
 	case leaves != nil:
-		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and %s is on no Machine: delete the Machine that is to go, or remove that one: %s", quorum.NVoters(voters), p.s.Desired, leaves, p.s.Ring.RemoveCommand(leaves))
+		p.note(ReasonEtcdVotersTooMany, "", "%s, and %s is on no Machine: delete the Machine that is to go, or remove that one: %s", votersWanted(p.s), leaves, p.s.Ring.RemoveCommand(leaves))
 	case p.s.Mode == quorum.ModeGuard:
 		p.note(ReasonEtcdVotersGrown, "", "etcd has %s on live Machines, and %d were asked for at the installation: that is in order, the control plane has grown", quorum.NVoters(voters), p.s.Desired)
 	default:
-		p.note(ReasonEtcdVotersTooMany, "", "etcd has %s, and %d are wanted, and no voter's Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", quorum.NVoters(voters), p.s.Desired)
+		p.note(ReasonEtcdVotersTooMany, "", "%s, and no voter's Machine is being deleted: delete the one that is to go (kubectl holdfast status lists them)", votersWanted(p.s))
 	}
 }
 

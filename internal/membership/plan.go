@@ -66,7 +66,7 @@ func (p *planner) decide() {
 		if s.Ring.Known {
 			p.note(ReasonVoterListedAsLearner, p.machineOf(wrong).Name, "no member is changed and no Machine is released: %s", wrong.MislistedWhy())
 		} else {
-			p.note(ReasonEtcdUnknown, "", "etcd did not answer a linearizable read, so nothing is changed: %s", s.RingWhy())
+			p.note(ReasonEtcdUnknown, "", "%s", whyLost(s)[0].message)
 		}
 		if p.plan.Actions = p.finalRelease(); len(s.Ring.Alarms) > 0 {
 			p.plan.Actions = nil
@@ -75,7 +75,7 @@ func (p *planner) decide() {
 		}
 		return
 	case s.Ring.Leader == 0:
-		p.note(ReasonEtcdNoLeader, "", "etcd has no leader, so nothing is changed")
+		p.note(ReasonEtcdNoLeader, "", "%s", whyLost(s)[0].message)
 		return
 	}
 	p.observe()
@@ -105,7 +105,7 @@ func (p *planner) decide() {
 		}
 		switch {
 		case healthy < quorum.Size(voters):
-			p.note(ReasonEtcdMembersUnhealthy, "", "%d of %s are healthy, and quorum is %d, so etcd's members are left alone", healthy, quorum.NVoters(voters), quorum.Size(voters))
+			p.note(ReasonEtcdMembersUnhealthy, "", "%s", whyLost(s)[0].message)
 		case s.OtherDriver != "":
 			p.note(ReasonEtcdOperatorPresent, "", "etcd's members are left alone, because cluster-etcd-operator may change them itself (%s): if it is there, run Holdfast with --mode guard, or remove that operator with its ClusterOperator", s.OtherDriver)
 		case s.ForeignLock():

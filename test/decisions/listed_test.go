@@ -2,7 +2,7 @@ package decisions
 
 import (
 	"fmt"
-	"slices"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -37,9 +37,10 @@ func TestRemovable(t *testing.T) {
 					t.Errorf("%s: %s is not noted: %s", version, reason, notes)
 				}
 			}
-			s.Ring.Members = slices.Clone(s.Ring.Members[:2])
-			s.Ring.Members = append(s.Ring.Members, quorum.Member{ID: 0xf, Name: "f", Healthy: true})
-			if all := fmt.Sprint(membership.Conditions(s, &plan)); !strings.Contains(all, "delete its Machine") || strings.Contains(all, "etcdctl member remove <id>") != plain {
+			s.Machines = []quorum.Machine{{Name: "m", UID: "m", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.99")}}}
+			s.Ring.Members = []quorum.Member{s.Ring.Members[0], s.Ring.Members[2], {ID: 0xf, Name: "f", Healthy: true}}
+			plan = membership.Decide(s)
+			if all := fmt.Sprint(membership.Conditions(s, &plan)); !strings.Contains(all, "kubectl holdfast replace m") || strings.Contains(all, "its data are damaged: etcdctl member remove c") != plain {
 				t.Errorf("%s: %s", version, all)
 			}
 		}
