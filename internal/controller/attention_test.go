@@ -98,7 +98,7 @@ func TestAttention(t *testing.T) {
 	m, registry := newMetrics(t)
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, reason := range check("HoldfastNeedsAttention", "holdfast_condition", "internal/membership/reason.go", names(toldElsewhere)) {
-		m.observe(threeVoters(noon), &membership.Plan{Notes: []membership.Note{{Reason: membership.Reason(reason)}}})
+		m.observe(&membership.Plan{Join: quorum.NewJoin(threeVoters(noon)), Notes: []membership.Note{{Reason: membership.Reason(reason)}}})
 		if got := scrape(t, registry)["condition{"+reason+"}"]; got != 1 {
 			t.Errorf("holdfast_condition{reason=%q} is %v after a look that notes it once, want 1", reason, got)
 		}
@@ -106,9 +106,9 @@ func TestAttention(t *testing.T) {
 	check("HoldfastSetNeedsAttention", "holdfast_machineset_note", "internal/machineset/reason.go", names(setToldElsewhere))
 
 	// What no transcript in test/decisions has, because no plan decides it.
-	var p membership.Plan
+	p := membership.Plan{Join: quorum.NewJoin(threeVoters(noon))}
 	p.NoteWriteErrors(errors.New("quota"), errors.New("quota"))
-	m.observe(threeVoters(noon), &p)
+	m.observe(&p)
 	if got := scrape(t, registry)["condition{RecordsNotKept}"]; got != 2 {
 		t.Errorf("holdfast_condition{reason=%q} is %v while neither records nor ledger can be written, want 2", "RecordsNotKept", got)
 	}

@@ -48,25 +48,24 @@ type ClusterOperator struct {
 	attempts attempts               // to write the object
 }
 
-// report brings the object up to date with a look at the cluster. It writes only what has changed.
-func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+// report brings the object up to date with the conditions of a look. It writes only what has changed.
+func (o *ClusterOperator) report(ctx context.Context, now []membership.Condition, at time.Time) error {
 	if o == nil {
 		return nil
 	}
-	now := membership.Conditions(s, p)
-	due := !s.Now.Before(o.review) || s.Now.Before(o.review.Add(-missEvery)) // the clock was put back
+	due := !at.Before(o.review) || at.Before(o.review.Add(-missEvery)) // the clock was put back
 	if o.settled != nil {
-		settled := membership.Settle(o.settled, now, s.Now)
+		settled := membership.Settle(o.settled, now, at)
 		due = due || !o.missing && !sameStatus(o.settled, settled)
 		o.settled = settled
 	}
 	if !due {
 		return nil
 	}
-	o.review = s.Now.Add(reviewEvery)
+	o.review = at.Add(reviewEvery)
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
-	err := o.write(ctx, now, s.Now)
+	err := o.write(ctx, now, at)
 	var failed error
 	switch {
 	case err == nil:
@@ -75,13 +74,13 @@ func (o *ClusterOperator) report(ctx context.Context, s *quorum.Snapshot, p *mem
 		if !o.missing {
 			o.Log.Info("the conditions are only in the log and the metrics", "reason", err.Error())
 		}
-		o.missing, o.review = true, s.Now.Add(missEvery)
+		o.missing, o.review = true, at.Add(missEvery)
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		o.review = s.Now // somebody was quicker
+		o.review = at // somebody was quicker
 	default:
 		failed = err
 	}
-	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, s.Now, failed, false)
+	o.attempts.after(quorum.Failure{Reason: string(membership.ReasonConditionsNotTold), What: "tell the conditions"}, at, failed, false)
 	if failed != nil {
 		return fmt.Errorf("the conditions are not told: %w", failed)
 	}

@@ -103,7 +103,7 @@ func TestClusterOperator(t *testing.T) {
 			change(s)
 		}
 		p := membership.Decide(s)
-		must(t, r.report(t.Context(), s, &p))
+		must(t, r.report(t.Context(), &p))
 	}
 	wrote := func(want int, when string) {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestNoClusterOperators(t *testing.T) {
 			s := threeVoters(noon.Add(from + time.Duration(at)*100*time.Millisecond))
 			s.Ring.Members[2].Healthy = at > 300
 			p := membership.Decide(s)
-			failed = errors.Join(failed, o.report(t.Context(), s, &p))
+			failed = errors.Join(failed, o.report(t.Context(), membership.Conditions(&p), s.Now))
 		}
 	}
 	c.fail = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}}

@@ -28,7 +28,7 @@ type Metrics struct {
 
 	mu    sync.Mutex
 	last  []prometheus.Metric
-	known *quorum.Snapshot // the last look at which etcd was known
+	known *quorum.Join     // of the last look at which etcd was known
 	under map[string]stage // replacements, by the Machine's UID; nil before the first look
 	// restarting has all unhealthy voters: true if the voter's Node has been in maintenance all the time that the voter has been unhealthy,
 	// false if the Node was cordoned later, because the voter died. nil before the first look.
@@ -123,18 +123,18 @@ func (m *Metrics) forget() {
 
 // observe sets the gauges from a look and its plan. While the ring is unknown, the last known members
 // stay; the time of the last read says how old they are.
-func (m *Metrics) observe(s *quorum.Snapshot, p *membership.Plan) {
+func (m *Metrics) observe(p *membership.Plan) {
 	if p.Violated != "" {
 		m.refused.WithLabelValues(string(p.Violated)).Inc()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.Ring.Known {
-		m.known = s
-		m.follow(s)
-		m.restarts(s)
+	if p.Join.Snapshot().Ring.Known {
+		m.known = p.Join
+		m.follow(p.Join)
+		m.restarts(p.Join)
 	}
-	m.last = m.metrics(s, p.Notes)
+	m.last = m.metrics(p.Join, p.Notes)
 }
 
 // unread is a look at etcd alone, where the rest of the cluster could not be read: its API server may be
@@ -144,16 +144,18 @@ func (m *Metrics) unread(ring quorum.Ring, notes []membership.Note) {
 	defer m.mu.Unlock()
 	var s quorum.Snapshot
 	if m.known != nil {
-		s = *m.known
+		s = *m.known.Snapshot()
 	}
 	s.Ring = ring
+	join := quorum.NewJoin(&s)
 	if ring.Known {
-		m.known = &s
+		m.known = join
 	}
-	m.last = m.metrics(&s, notes)
+	m.last = m.metrics(join, notes)
 }
 
-func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometheus.Metric {
+func (m *Metrics) metrics(join *quorum.Join, notes []membership.Note) []prometheus.Metric {
+	s := join.Snapshot()
 	var out []prometheus.Metric
 	set := func(name string, value float64, labels ...string) {
 		out = append(out, prometheus.MustNewConstMetric(m.state[name], prometheus.GaugeValue, value, labels...))
@@ -171,7 +173,7 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 		set("condition", float64(n), string(reason))
 	}
 	if s.QuorumGuard.Stands() {
-		pods, ready, wanted := 0, 0, membership.GuardNodes(s)
+		pods, ready, wanted := 0, 0, membership.GuardNodes(join)
 		for _, pod := range s.QuorumGuard.Pods {
 			// cluster-etcd-operator keeps the pod of a Node whose member it has removed, until the Node is gone.
 			left := s.Mode == quorum.ModeGuard && s.Ring.Known && !slices.Contains(wanted, pod.Node)
@@ -195,7 +197,8 @@ func (m *Metrics) metrics(s *quorum.Snapshot, notes []membership.Note) []prometh
 }
 
 // members sets what is known of etcd's members and of what is joined to them.
-func (m *Metrics) members(s *quorum.Snapshot, set func(string, float64, ...string)) {
+func (m *Metrics) members(join *quorum.Join, set func(string, float64, ...string)) {
+	s := join.Snapshot()
 	set("etcd_last_read_timestamp_seconds", float64(s.Ring.ReadAt.UnixNano())/1e9)
 	counts := map[[2]string]int{{"voter", "healthy"}: 0, {"voter", "unhealthy"}: 0, {"learner", "healthy"}: 0, {"learner", "unhealthy"}: 0}
 	var lag uint64
@@ -228,7 +231,7 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(string, float64, ...strin
 	}
 	set("learner_lag_entries", float64(lag))
 	set("learner_catch_up_seconds", catchUp.Seconds())
-	waiting, receiving := membership.Learners(s)
+	waiting, receiving := membership.Learners(join)
 	set("learners_waiting", float64(waiting))
 	set("learners_receiving", float64(receiving))
 	set("etcd_members_unstarted", float64(unstarted))
@@ -241,13 +244,13 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(string, float64, ...strin
 	set("etcd_voters_in_maintenance", float64(maintenance))
 
 	phases := map[membership.Phase]int{}
-	for _, r := range membership.Replacements(s) {
+	for _, r := range membership.Replacements(join) {
 		phases[r.Phase]++
 	}
 	for _, phase := range membership.Phases() {
 		set("replacements", float64(phases[phase]), phase.String())
 	}
-	hosts, join := map[quorum.Hosting]int{}, quorum.NewJoin(s)
+	hosts := map[quorum.Hosting]int{}
 	for i := range s.Machines {
 		if machine := &s.Machines[i]; machine.ControlPlane() && !machine.Mirrored {
 			is, _ := join.Hosting(machine)
@@ -260,13 +263,14 @@ func (m *Metrics) members(s *quorum.Snapshot, set func(string, float64, ...strin
 }
 
 // follow measures the phases of replacements.
-func (m *Metrics) follow(s *quorum.Snapshot) {
+func (m *Metrics) follow(join *quorum.Join) {
+	s := join.Snapshot()
 	now := map[string]stage{}
 	var began time.Time
 	if m.under != nil {
 		began = s.Now
 	}
-	for _, r := range membership.Replacements(s) {
+	for _, r := range membership.Replacements(join) {
 		if was, ok := m.under[r.UID]; ok && was.phase == r.Phase {
 			now[r.UID] = was
 			continue
@@ -282,8 +286,9 @@ func (m *Metrics) follow(s *quorum.Snapshot) {
 }
 
 // restarts follows which unhealthy voters are in maintenance.
-func (m *Metrics) restarts(s *quorum.Snapshot) {
-	in, now := membership.InMaintenance(s), map[quorum.MemberID]bool{}
+func (m *Metrics) restarts(join *quorum.Join) {
+	s := join.Snapshot()
+	in, now := membership.InMaintenance(join), map[quorum.MemberID]bool{}
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner || member.Healthy {

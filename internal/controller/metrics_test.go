@@ -77,7 +77,7 @@ func TestMetrics(t *testing.T) {
 			change(s)
 		}
 		p := membership.Decide(s)
-		m.observe(s, &p)
+		m.observe(&p)
 	}
 	look(0, nil)
 	m.forget()
@@ -162,7 +162,7 @@ func TestMetrics(t *testing.T) {
 	m.unread(ring, nil)
 	has("no leader", map[string]float64{"etcd_readable{}": 0})
 
-	m.observe(threeVoters(noon), &membership.Plan{Violated: membership.InvariantVoterCount})
+	m.observe(&membership.Plan{Join: quorum.NewJoin(threeVoters(noon)), Violated: membership.InvariantVoterCount})
 	has("a plan was refused", map[string]float64{"plan_refused_total{I4}": 1, "plan_refused_total{I1}": 0})
 }
 
@@ -175,7 +175,7 @@ func TestRestart(t *testing.T) {
 		if deleting {
 			s.Machines[0].DeletedAt = noon
 		}
-		m.observe(s, &membership.Plan{})
+		m.observe(&membership.Plan{Join: quorum.NewJoin(s)})
 	}
 	if n := scrape(t, registry)["replacement_phase_duration_seconds{node}"]; n != 1 {
 		t.Errorf("%v phases are measured, want the one that began while this ran", n)
@@ -278,7 +278,7 @@ func TestMaintenance(t *testing.T) {
 	} {
 		m, registry := newMetrics(t)
 		for i, s := range steps {
-			m.observe(look(s.healthy, s.cordoned), &membership.Plan{})
+			m.observe(&membership.Plan{Join: quorum.NewJoin(look(s.healthy, s.cordoned))})
 			if got := scrape(t, registry)["etcd_voters_in_maintenance{}"]; got != s.want {
 				t.Errorf("%s, look %d: %v voters are in maintenance, want %v", name, i+1, got, s.want)
 			}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/membership"
 	"github.com/holdfast-dev/holdfast/internal/observe"
-	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // OperatorCondition says to OLM by condition Upgradeable whether it may change Holdfast's version now: not while a member is on its way.
@@ -25,16 +24,16 @@ type OperatorCondition struct {
 }
 
 // report writes the condition when its status changes, and otherwise at intervals.
-func (o *OperatorCondition) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+func (o *OperatorCondition) report(ctx context.Context, now []membership.Condition, at time.Time) error {
 	if o == nil {
 		return nil
 	}
-	settled := membership.Settle(o.settled, membership.Conditions(s, p), s.Now)
+	settled := membership.Settle(o.settled, now, at)
 	changed := !sameStatus(o.settled, settled)
-	if o.settled = settled; !changed && s.Now.Before(o.again) {
+	if o.settled = settled; !changed && at.Before(o.again) {
 		return nil
 	}
-	o.again = s.Now.Add(reviewEvery)
+	o.again = at.Add(reviewEvery)
 	ctx, cancel := context.WithTimeout(ctx, observe.APITimeout)
 	defer cancel()
 	for _, c := range settled {
@@ -48,7 +47,7 @@ func (o *OperatorCondition) report(ctx context.Context, s *quorum.Snapshot, p *m
 		if err := o.write(ctx, upgradeable, c); err != nil {
 			return fmt.Errorf("OperatorCondition %s: %w", o.Name, err)
 		}
-		o.again = s.Now.Add(rewordEvery)
+		o.again = at.Add(rewordEvery)
 	}
 	return nil
 }

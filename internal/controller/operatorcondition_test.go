@@ -36,7 +36,7 @@ func testOperatorCondition(t *testing.T, config *rest.Config, namespace string) 
 		Mode: quorum.ModeFull, Desired: 3, Now: time.Now(), Limits: quorum.DefaultLimits(),
 		Ring: quorum.Ring{Known: true, Leader: 1, Members: []quorum.Member{voter(1), voter(2), voter(3)}},
 	}
-	tell := func() { g.ExpectWithOffset(1, o.report(t.Context(), s, &membership.Plan{})).To(Succeed()) }
+	tell := func() { g.ExpectWithOffset(1, o.report(t.Context(), membership.Conditions(&membership.Plan{Join: quorum.NewJoin(s)}), s.Now)).To(Succeed()) }
 	told := func() (condition map[string]any, generation int64) {
 		now := object.DeepCopy()
 		g.ExpectWithOffset(1, api.Get(t.Context(), key, now)).To(Succeed())
@@ -77,11 +77,11 @@ func testOperatorCondition(t *testing.T, config *rest.Config, namespace string) 
 	// After a restart etcd has not answered yet.
 	s.Ring = quorum.Ring{Why: "no answer yet"}
 	restarted := &Reconciler{Reports: Reports{OperatorCondition: &OperatorCondition{Namespace: key.Namespace, Name: key.Name, Client: api}}}
-	g.Expect(restarted.report(t.Context(), s, &membership.Plan{})).To(Succeed())
+	g.Expect(restarted.report(t.Context(), &membership.Plan{Join: quorum.NewJoin(s)})).To(Succeed())
 	condition, _ = told()
 	g.Expect(condition).To(HaveKeyWithValue("status", "False"))
 	s.Now = s.Now.Add(firstLook)
-	g.Expect(restarted.report(t.Context(), s, &membership.Plan{})).To(Succeed())
+	g.Expect(restarted.report(t.Context(), &membership.Plan{Join: quorum.NewJoin(s)})).To(Succeed())
 	condition, _ = told()
 	g.Expect(condition).To(HaveKeyWithValue("status", "True"), "what is wrong does not hold up an upgrade")
 }

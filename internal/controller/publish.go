@@ -51,10 +51,11 @@ type published struct {
 
 // Publish brings the objects up to date. Where cluster-etcd-operator is here, the objects are that operator's. snapshot
 // reads the cluster anew, before anything is written. An error asks for another round.
-func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot func(context.Context) (*quorum.Snapshot, error)) error {
+func (p *Publisher) Publish(ctx context.Context, join *quorum.Join, snapshot func(context.Context) (*quorum.Snapshot, error)) error {
 	if p == nil {
 		return nil
 	}
+	s := join.Snapshot()
 	if s.Mode != quorum.ModeFull || s.OtherDriver != "" {
 		p.attempts, p.stood = attempts{}, nil // that operator's, too
 		return nil
@@ -62,7 +63,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if !s.Ring.Known || p.attempts.pausing(everything, s.Now) {
 		return nil
 	}
-	seen, unfit := contentOf(s)
+	seen, unfit := contentOf(join)
 	if unfit == nil && reflect.DeepEqual(seen, p.stood) && !s.Now.Before(p.readAt) && s.Now.Before(p.readAt.Add(reviewEvery)) {
 		return nil // these are four reads for each look
 	}
@@ -93,7 +94,7 @@ func (p *Publisher) Publish(ctx context.Context, s *quorum.Snapshot, snapshot fu
 	if err != nil {
 		return fmt.Errorf("a second look, before etcd's membership is published: %w", err)
 	}
-	wanted, err := contentOf(fresh)
+	wanted, err := contentOf(quorum.NewJoin(fresh))
 	if err != nil {
 		return p.after(everything, s.Now, err)
 	}
@@ -106,12 +107,12 @@ type content struct {
 	endpoints    []hostenv.Endpoint
 }
 
-func contentOf(s *quorum.Snapshot) (*content, error) {
-	environments, err := hostenv.Environments(s)
+func contentOf(join *quorum.Join) (*content, error) {
+	environments, err := hostenv.Environments(join)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := hostenv.Endpoints(s)
+	endpoints, err := hostenv.Endpoints(join)
 	return &content{environments, endpoints}, err
 }
 

@@ -59,7 +59,7 @@ func TestPublish(t *testing.T) {
 		if seen.snapshot == nil {
 			seen.snapshot = s
 		}
-		failed = p.Publish(ctx, s, seen.look)
+		failed = p.Publish(ctx, quorum.NewJoin(s), seen.look)
 		return failed == nil
 	}
 
@@ -173,7 +173,7 @@ func TestPublish(t *testing.T) {
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == hostenv.EndpointsName {
 				other := &Publisher{Client: api, Namespace: hostenv.Namespace}
-				must(t, other.Publish(ctx, ringOf(now, 1, 2, 3), (&world{ringOf(now, 1, 2, 3)}).look))
+				must(t, other.Publish(ctx, quorum.NewJoin(ringOf(now, 1, 2, 3)), (&world{ringOf(now, 1, 2, 3)}).look))
 			}
 			return c.Update(ctx, o, opts...)
 		},
@@ -293,7 +293,7 @@ func TestPublishReadsSeldom(t *testing.T) {
 		t.Helper()
 		now, reads = now.Add(after), 0
 		s := ringOf(now, voters...)
-		must(t, p.Publish(ctx, s, (&world{s}).look))
+		must(t, p.Publish(ctx, quorum.NewJoin(s), (&world{s}).look))
 		return reads
 	}
 	for _, is := range []struct {

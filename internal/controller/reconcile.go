@@ -140,10 +140,10 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.MembershipLock) (did 
 		}
 		return outcome{}, err
 	}
-	if news := r.changes.Update(s); r.Seen != nil {
+	plan := membership.Decide(s)
+	if news := r.changes.Update(plan.Join); r.Seen != nil {
 		r.Seen(s, news)
 	}
-	plan := membership.Decide(s)
 	if r.ReportOnly {
 		plan.Actions, plan.Ledger, plan.Records = nil, nil, nil
 	}
@@ -158,7 +158,7 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.MembershipLock) (did 
 		return outcome{again: requeueNow}, nil // plan again: a release may only be added to a ledger that has not changed since it was read
 	}
 	plan.NoteWriteErrors(unrecorded, unkept)
-	r.Metrics.observe(s, &plan)
+	r.Metrics.observe(&plan)
 	r.reportNotes(s, plan.Notes)
 	did, err = r.act(ctx, s, &plan, held)
 	err = errors.Join(unrecorded, unkept, err)
@@ -168,11 +168,11 @@ func (r *Reconciler) round(ctx context.Context, held *etcd.MembershipLock) (did 
 	if !s.Ring.Known {
 		err = errors.Join(err, fmt.Errorf("etcd could not be read: %s", s.Ring.Why))
 	}
-	unpublished := r.Publisher.Publish(ctx, s, r.snapshot)
+	unpublished := r.Publisher.Publish(ctx, plan.Join, r.snapshot)
 	if unpublished == nil {
 		r.beginEtcdWait(s, &plan, did.tried)
 	}
-	err = errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, s, &plan))
+	err = errors.Join(err, unpublished, r.RingView.report(ctx, s), r.report(ctx, &plan))
 	if left, steadying := s.SteadyIn(); held == nil && s.Mode == quorum.ModeFull && steadying && left <= requeueSoon && !s.ForeignLock() {
 		// A promotion is next: take the lock now, so that the next round reads under it.
 		var busy error
@@ -191,21 +191,23 @@ func (r *Reconciler) unread(ctx context.Context, why error) error {
 	cancel()
 	plan := membership.Unreadable(s, errors.New(quorum.Clip(why.Error(), mostWhy)))
 	r.Metrics.unread(s.Ring, plan.Notes)
-	return r.report(ctx, s, &plan)
+	return r.report(ctx, &plan)
 }
 
 // firstLook is how long etcd may take to answer after a start, before the conditions say that it does not answer.
 const firstLook = 5 * time.Second
 
 // report publishes the conditions on the ClusterOperator and for OLM.
-func (r *Reconciler) report(ctx context.Context, s *quorum.Snapshot, p *membership.Plan) error {
+func (r *Reconciler) report(ctx context.Context, p *membership.Plan) error {
+	s := p.Join.Snapshot()
 	if r.started.IsZero() {
 		r.started = s.Now
 	}
 	if r.answered = r.answered || s.Ring.Known; !r.answered && s.Now.Before(r.started.Add(firstLook)) {
 		return nil // what was published before stands
 	}
-	return errors.Join(r.ClusterOperator.report(ctx, s, p), r.OperatorCondition.report(ctx, s, p))
+	now := membership.Conditions(p)
+	return errors.Join(r.ClusterOperator.report(ctx, now, s.Now), r.OperatorCondition.report(ctx, now, s.Now))
 }
 
 // outcome is the result of a round.

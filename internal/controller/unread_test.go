@@ -63,7 +63,7 @@ func TestUntold(t *testing.T) {
 	s := threeVoters(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	p := membership.Decide(s)
 	c.fail = errors.New("clusteroperators is forbidden")
-	if err := o.report(t.Context(), s, &p); err == nil {
+	if err := o.report(t.Context(), membership.Conditions(&p), s.Now); err == nil {
 		t.Error("no error")
 	}
 	s.Now = s.Now.Add(time.Minute)
@@ -73,7 +73,7 @@ func TestUntold(t *testing.T) {
 		t.Errorf("it is told as %+v", p.Notes)
 	}
 	c.fail = nil
-	must(t, o.report(t.Context(), s, &p))
+	must(t, o.report(t.Context(), membership.Conditions(&p), s.Now))
 	if len(o.failures()) > 0 {
 		t.Errorf("they are told, and still: %v", o.failures())
 	}

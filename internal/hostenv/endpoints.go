@@ -28,11 +28,11 @@ const defaultClientPort = 2379
 // Endpoints are the voters of a Snapshot, in the order of their IDs, healthy or not. A learner is
 // none: it rejects most calls. Nor is one that nobody runs at the peer URL of another. It fails for a ring that is not known or has no voter that can be
 // reached, so that a failed read empties nothing.
-func Endpoints(s *quorum.Snapshot) ([]Endpoint, error) {
+func Endpoints(join *quorum.Join) ([]Endpoint, error) {
+	s := join.Snapshot()
 	if err := known(&s.Ring); err != nil {
 		return nil, err
 	}
-	join := quorum.NewJoin(s)
 	var out []Endpoint
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]

@@ -93,11 +93,11 @@ func FromVariables(lookup func(name string) string) (e Environment, err error) {
 
 // Environments renders the environment of every control-plane Node of a Snapshot, by the Node's name.
 // A ring that is not known has none: the error says why, and what was rendered before stays.
-func Environments(s *quorum.Snapshot) (map[string]Environment, error) {
+func Environments(join *quorum.Join) (map[string]Environment, error) {
+	s := join.Snapshot()
 	if err := known(&s.Ring); err != nil {
 		return nil, err
 	}
-	join := quorum.NewJoin(s)
 	nodes := make([]string, len(s.Ring.Members)) // by member: the name of its Node, "" if that is not sure
 	for k := range nodes {
 		if n := nodeOf(join, &s.Ring.Members[k]); n != nil {

@@ -23,7 +23,7 @@ func TestTranscripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s := read(t, d.Input)
 			out := &strings.Builder{}
-			environments, err := hostenv.Environments(s)
+			environments, err := hostenv.Environments(quorum.NewJoin(s))
 			if err != nil {
 				fmt.Fprintf(out, "environments: %v\n", err)
 			}
@@ -33,7 +33,7 @@ func TestTranscripts(t *testing.T) {
 					fmt.Fprintf(out, "  %s", line)
 				}
 			}
-			endpoints, err := hostenv.Endpoints(s)
+			endpoints, err := hostenv.Endpoints(quorum.NewJoin(s))
 			if err != nil {
 				fmt.Fprintf(out, "endpoints: %v\n", err)
 			}
@@ -167,7 +167,7 @@ func TestRendered(t *testing.T) {
 				s.Ring.Members = append(s.Ring.Members, m)
 			}
 		}
-		environments, err := hostenv.Environments(s)
+		environments, err := hostenv.Environments(quorum.NewJoin(s))
 		if err != nil || len(environments) != hosts {
 			t.Fatalf("%d environments, %v", len(environments), err)
 		}
@@ -196,7 +196,7 @@ func TestRendered(t *testing.T) {
 				t.Fatalf("%s: two members share a name:\n%s", node, e.Text())
 			}
 		}
-		endpoints, err := hostenv.Endpoints(s)
+		endpoints, err := hostenv.Endpoints(quorum.NewJoin(s))
 		if err == nil {
 			for _, e := range endpoints {
 				if m := s.Ring.Member(e.ID); m == nil || m.Learner {

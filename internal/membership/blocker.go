@@ -54,7 +54,7 @@ func (p *planner) explainWaiting() {
 // askForNode asks a person for a Machine, where none has a Node for the place of a deleting one.
 func (p *planner) askForNode(m *quorum.Machine) string {
 	if voter := p.join.Voter(m); voter != nil && !voter.Healthy && p.waitingMachine(anyMachine) == nil ||
-		slices.Contains(Replacements(p.s), Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}) {
+		slices.Contains(Replacements(p.join), Replacement{Machine: m.Name, UID: m.UID, Phase: PhaseAwaitNode}) {
 		return " (create another control-plane Machine if none is on its way)"
 	}
 	return ""

@@ -107,11 +107,11 @@ func (p *planner) nodeNeedsPod(n *quorum.Node) bool {
 
 // GuardNodes are the Nodes that get a guard pod: each that needs one, without cordoned Nodes whose pod a drain has taken. In
 // guard mode a Node without a member may wait for its pod.
-func GuardNodes(s *quorum.Snapshot) (names []string) {
-	p := planner{s: s, join: quorum.NewJoin(s)}
-	for i := range s.Nodes {
-		node := &s.Nodes[i]
-		if p.nodeNeedsPod(node) && (p.nodeLacksPod(node) || s.QuorumGuard.Pod(node.Name) != nil) {
+func GuardNodes(j *quorum.Join) (names []string) {
+	p := newPlanner(j)
+	for i := range p.s.Nodes {
+		node := &p.s.Nodes[i]
+		if p.nodeNeedsPod(node) && (p.nodeLacksPod(node) || p.s.QuorumGuard.Pod(node.Name) != nil) {
 			names = append(names, node.Name)
 		}
 	}

@@ -32,13 +32,14 @@ type hosted struct {
 }
 
 // Update returns what has changed in etcd's members and the control plane's Machines since its last call.
-func (c *Changes) Update(s *quorum.Snapshot) []News {
+func (c *Changes) Update(join *quorum.Join) []News {
+	s := join.Snapshot()
 	c.news = nil
 	if !c.looked && s.Ring.Known {
 		voters, healthy := s.Ring.Voters()
 		c.add("", "", "First look after the election: etcd has %d voters, %d healthy.", voters, healthy)
 	}
-	c.ofEtcd(s)
+	c.ofEtcd(join)
 	c.ofMachines(s.Machines)
 	c.looked = true
 	return c.news
@@ -48,7 +49,8 @@ func (c *Changes) add(machine, uid, said string, args ...any) {
 	c.news = append(c.news, News{machine, uid, fmt.Sprintf(said, args...)})
 }
 
-func (c *Changes) ofEtcd(s *quorum.Snapshot) {
+func (c *Changes) ofEtcd(join *quorum.Join) {
+	s := join.Snapshot()
 	if !s.Ring.Known {
 		if c.known || !c.looked {
 			c.add("", "", "etcd's members cannot be read: %s", s.Ring.Why)
@@ -59,7 +61,7 @@ func (c *Changes) ofEtcd(s *quorum.Snapshot) {
 	if !c.known && c.looked {
 		c.add("", "", "etcd's members can be read again.")
 	}
-	join, now := quorum.NewJoin(s), map[quorum.MemberID]hosted{}
+	now := map[quorum.MemberID]hosted{}
 	for k := range s.Ring.Members {
 		is := hosted{Member: s.Ring.Members[k]}
 		if on := join.Host(&s.Ring.Members[k]).Machine(); on != nil {

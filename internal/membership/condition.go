@@ -64,8 +64,9 @@ type cause struct {
 
 // Conditions says how the control plane is, as of now: Available, Progressing, Degraded and Upgradeable,
 // in this order. What is published is the result of Settle.
-func Conditions(s *quorum.Snapshot, p *Plan) []Condition {
-	lost, moving, wrong := whyLost(s), whyMoving(s), whatIsWrong(s, p)
+func Conditions(p *Plan) []Condition {
+	s := p.Join.Snapshot()
+	lost, moving, wrong := whyLost(s), whyMoving(p.Join), whatIsWrong(p)
 	voters, healthy := s.Ring.Voters()
 	rest := cause{ReasonAsExpected, "no etcd member is on its way", lossInertia}
 	for _, n := range p.Notes {
@@ -139,12 +140,13 @@ func unhealthyVoters(s *quorum.Snapshot) string {
 }
 
 // whyMoving says what is on its way.
-func whyMoving(s *quorum.Snapshot) []cause {
+func whyMoving(join *quorum.Join) []cause {
+	s := join.Snapshot()
 	if !s.Ring.Known {
 		return nil
 	}
 	var out []cause
-	for _, r := range Replacements(s) {
+	for _, r := range Replacements(join) {
 		out = append(out, cause{ReasonReplacementInProgress, fmt.Sprintf("Machine %s is deleting and held: it waits for %s", r.Machine, r.Phase.WaitsFor(s.Mode)), 0})
 	}
 	for k := range s.Ring.Members {
@@ -165,8 +167,8 @@ func votersWanted(s *quorum.Snapshot) string {
 }
 
 // whatIsWrong lists what somebody has to mend: that etcd is not available, and the plan's notes that degrade.
-func whatIsWrong(s *quorum.Snapshot, p *Plan) []cause {
-	out := whyLost(s)
+func whatIsWrong(p *Plan) []cause {
+	out := whyLost(p.Join.Snapshot())
 	lost := len(out) > 0
 	for _, n := range p.Notes {
 		switch r := n.Reason; {

@@ -39,15 +39,15 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s would break invariant %s: %s", v.Action.Describe(), v.Invariant, v.What)
 }
 
-// CheckPlan checks actions against I1 to I7, I10 and I11, from the Snapshot and the actions alone: it shares
+// CheckPlan checks actions against I1 to I7, I10 and I11, from the facts and the actions alone: it shares
 // nothing with the steps that chose them but the join.
-func CheckPlan(s *quorum.Snapshot, actions []Action) error {
+func CheckPlan(j *quorum.Join, actions []Action) error {
 	changes := 0
 	for _, a := range actions {
 		if a.Kind().Membership() {
 			changes++
 		}
-		if err := check(s, a); err != nil {
+		if err := check(j, a); err != nil {
 			return err
 		}
 		if changes > 1 {
@@ -58,7 +58,8 @@ func CheckPlan(s *quorum.Snapshot, actions []Action) error {
 }
 
 // check checks one action.
-func check(s *quorum.Snapshot, a Action) error {
+func check(j *quorum.Join, a Action) error {
+	s := j.Snapshot()
 	m := s.Machine(a.Machine)
 	if m != nil && m.UID != a.UID {
 		m = nil
@@ -67,14 +68,14 @@ func check(s *quorum.Snapshot, a Action) error {
 	var what string
 	switch {
 	case !a.Kind().Membership():
-		i, what = checkMachine(s, a, m)
+		i, what = checkMachine(j, a, m)
 	case !s.Ring.Known, s.Mislisted() != nil:
 		i, what = InvariantQuorum, "etcd's members are not known"
 	case a.Kind() != KindAddLearner && s.Ring.Member(a.MemberID()) == nil:
 		i, what = InvariantOneChange, fmt.Sprintf("member %x is not listed", a.MemberID())
 	default:
-		if i, what = checkMember(s, a, m); what == "" {
-			i, what = InvariantQuorum, checkQuorum(s, a)
+		if i, what = checkMember(j, a, m); what == "" {
+			i, what = InvariantQuorum, checkQuorum(j, a)
 		}
 	}
 	if what != "" {
@@ -84,7 +85,7 @@ func check(s *quorum.Snapshot, a Action) error {
 }
 
 // checkMachine checks a change of a Machine's hook and latch, "" if it breaks nothing.
-func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
+func checkMachine(j *quorum.Join, a Action, m *quorum.Machine) (_ Invariant, what string) {
 	switch c := a.Change.(type) {
 	case AddHook:
 		if m == nil || m.Deleting() && (c.Hook || c.Latch) {
@@ -94,12 +95,11 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 		if m == nil || !m.Deleting() {
 			return InvariantRelease, "the Machine is not deleting"
 		}
-		j := quorum.NewJoin(s)
 		switch is, why := j.Hosting(m); {
 		case is == quorum.HostingNothing:
 		case m.Hook != quorum.EntryAbsent:
 			return InvariantRelease, "it may host a member: " + why
-		case !s.Ledger.Has(m.UID):
+		case !j.Snapshot().Ledger.Has(m.UID):
 			return InvariantRelease, "it may host a member, and the ledger does not say that it is let go: " + why
 		case !j.MayRelease(m):
 			return InvariantRelease, "etcd does not keep quorum for certain without this Machine"
@@ -115,9 +115,10 @@ func checkMachine(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant,
 }
 
 // checkMember checks who is added, promoted or removed, "" if that breaks nothing.
-func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, what string) {
+func checkMember(j *quorum.Join, a Action, m *quorum.Machine) (_ Invariant, what string) {
+	s := j.Snapshot()
 	voters, _ := s.Ring.Voters()
-	member, j := s.Ring.Member(a.MemberID()), quorum.NewJoin(s)
+	member := s.Ring.Member(a.MemberID())
 	switch a.Change.(type) {
 	case RemoveLearner:
 		if !member.Learner {
@@ -145,7 +146,7 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 			return InvariantLivePromotion, "its Machine is deleting"
 		case voters > s.Desired:
 			return InvariantVoterCount, fmt.Sprintf("there would be %d voters for %d wanted", voters+1, s.Desired)
-		case voters == s.Desired && !removalFollows(s):
+		case voters == s.Desired && !removalFollows(j):
 			return InvariantTolerance, fmt.Sprintf("there would be %d voters, and none of them could be removed", voters+1)
 		}
 	case MoveLeader, AddLearner: // neither changes who votes
@@ -155,8 +156,8 @@ func checkMember(s *quorum.Snapshot, a Action, m *quorum.Machine) (_ Invariant, 
 }
 
 // removalFollows reports whether a voter can be removed once one more serves: one that leaves, or that the set may delete.
-func removalFollows(s *quorum.Snapshot) bool {
-	j := quorum.NewJoin(s)
+func removalFollows(j *quorum.Join) bool {
+	s := j.Snapshot()
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
 		leaves := j.Replacing(m) || j.Stale(m) || j.Host(m).Bootstrap || s.Surge && (m.Healthy || s.Dead(m))
@@ -168,9 +169,9 @@ func removalFollows(s *quorum.Snapshot) bool {
 }
 
 // checkQuorum checks what etcd has left after a change of its members, "" if that is enough.
-func checkQuorum(s *quorum.Snapshot, a Action) string {
+func checkQuorum(j *quorum.Join, a Action) string {
+	s := j.Snapshot()
 	voters, answers := s.Ring.Voters() // those of Machines that were let go answer until they are gone
-	j := quorum.NewJoin(s)
 	after, kept := voters, j.Staying()
 	member := s.Ring.Member(a.MemberID())
 	if (a.Kind() == KindRemoveVoter || a.Kind() == KindRemoveLearner) && !s.Ring.Removable(member) {

@@ -11,6 +11,7 @@ import (
 
 // Plan is what to do now. At most one of Actions changes etcd's members. After the actions the cluster is read anew.
 type Plan struct {
+	Join    *quorum.Join // of the Snapshot that was decided on
 	Actions []Action
 	Notes   []Note
 	// Records are the evidence that has to outlive the Machines, for the members listed now.
@@ -35,9 +36,9 @@ func (p *Plan) Tries(what string) bool {
 // Decide computes the plan. Every action has passed the invariants. If one does not, the plan has no actions, and a Note says which
 // invariant it would break.
 func Decide(s *quorum.Snapshot) Plan {
-	p := planner{s: s, join: quorum.NewJoin(s)}
+	p := newPlanner(quorum.NewJoin(s))
 	p.decide()
-	if err := CheckPlan(s, p.plan.Actions); err != nil {
+	if err := CheckPlan(p.join, p.plan.Actions); err != nil {
 		p.plan.Actions = nil
 		if broken := (*Violation)(nil); errors.As(err, &broken) {
 			p.plan.Violated = broken.Invariant
@@ -51,6 +52,10 @@ type planner struct {
 	s    *quorum.Snapshot
 	join *quorum.Join
 	plan Plan
+}
+
+func newPlanner(j *quorum.Join) *planner {
+	return &planner{s: j.Snapshot(), join: j, plan: Plan{Join: j}}
 }
 
 // decide fills the plan with the first step that has something to do. If all actions of a step keep failing, the next step is tried as well.
@@ -143,7 +148,7 @@ func (p *planner) note(reason Reason, machine, format string, args ...any) {
 
 // Unreadable is the plan while Machines, Nodes or other objects cannot be read: no actions, and a Note. The Snapshot needs only its Ring.
 func Unreadable(s *quorum.Snapshot, why error) Plan {
-	p := planner{s: s, plan: Plan{Notes: AlarmNotes(&s.Ring)}}
+	p := planner{s: s, plan: Plan{Join: quorum.NewJoin(s), Notes: AlarmNotes(&s.Ring)}}
 	p.note(ReasonClusterUnreadable, "", "the API server does not show Holdfast the cluster, so nothing is done, and Machines that are deleted are held: %v; if it is a right that is missing, apply Holdfast's manifests again", why)
 	return p.plan
 }

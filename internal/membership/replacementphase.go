@@ -54,11 +54,11 @@ type Replacement struct {
 // Replacements are those under way, in the order in which the Machines were deleted. Nothing says
 // which new member replaces which old one, so the one that has got furthest counts for the Machine that was deleted first. None if
 // etcd is unknown, or its list is wrong.
-func Replacements(s *quorum.Snapshot) []Replacement {
+func Replacements(join *quorum.Join) []Replacement {
+	s := join.Snapshot()
 	if !s.Ring.Known || s.Mislisted() != nil {
 		return nil
 	}
-	join := quorum.NewJoin(s)
 	voters, _ := s.Ring.Voters()
 	have := map[Phase]int{}
 	if s.Desired > 0 {
@@ -116,13 +116,13 @@ func Replacements(s *quorum.Snapshot) []Replacement {
 }
 
 // Learners counts those for which there is a seat, and of these those that are being sent data. A learner without a seat is a warm spare.
-func Learners(s *quorum.Snapshot) (waiting, receiving int) {
-	p := planner{s: s, join: quorum.NewJoin(s)}
-	if !s.Ring.Known || s.Desired == 0 || !p.seatFree() {
+func Learners(j *quorum.Join) (waiting, receiving int) {
+	p := newPlanner(j)
+	if !p.s.Ring.Known || p.s.Desired == 0 || !p.seatFree() {
 		return 0, 0
 	}
-	for k := range s.Ring.Members {
-		member := &s.Ring.Members[k]
+	for k := range p.s.Ring.Members {
+		member := &p.s.Ring.Members[k]
 		if !member.Learner {
 			continue
 		}
@@ -143,8 +143,8 @@ func (p *planner) receiving(m *quorum.Member) bool {
 }
 
 // InMaintenance are the unhealthy voters whose Node is cordoned and whose Machine stays, as when an upgrade restarts the Node.
-func InMaintenance(s *quorum.Snapshot) (ids []quorum.MemberID) {
-	join := quorum.NewJoin(s)
+func InMaintenance(join *quorum.Join) (ids []quorum.MemberID) {
+	s := join.Snapshot()
 	for k := range s.Ring.Members {
 		member := &s.Ring.Members[k]
 		if member.Learner || member.Healthy {

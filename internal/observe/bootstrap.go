@@ -25,12 +25,14 @@ const BootstrapAnnotation = "alpha.installer.openshift.io/etcd-bootstrap"
 // needed reads what a voter that is to go is still needed for: the installer's bootstrap member while the installation lasts, and any one
 // while API servers may know of no other.
 func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
-	bootstrap := hosted(s, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) // no other can be that member
+	join := quorum.NewJoin(s)
+	bootstrap := hosted(join, func(h *quorum.Host) bool { return len(h.Machines)+len(h.Nodes) == 0 }) // no other can be that member
 	if bootstrap {
 		if s.Bootstrap, err = o.bootstrap(ctx); err != nil {
 			return err
 		}
-		bootstrap = hosted(s, func(h *quorum.Host) bool { return h.Bootstrap })
+		join = quorum.NewJoin(s)
+		bootstrap = hosted(join, func(h *quorum.Host) bool { return h.Bootstrap })
 	}
 	if o.Mode != quorum.ModeFull {
 		return nil
@@ -38,8 +40,8 @@ func (o *Observer) needed(ctx context.Context, s *quorum.Snapshot) (err error) {
 	if bootstrap {
 		s.BootstrapWaits = o.bootstrapWaits(ctx)
 	}
-	if voters, _ := s.Ring.Voters(); bootstrap || voters > s.Desired && hosted(s, leaves) {
-		s.APIServersWait = o.apiServersWait(ctx, s)
+	if voters, _ := s.Ring.Voters(); bootstrap || voters > s.Desired && hosted(join, leaves) {
+		s.APIServersWait = o.apiServersWait(ctx, join)
 	}
 	return nil
 }
@@ -51,8 +53,8 @@ func leaves(h *quorum.Host) bool {
 }
 
 // hosted reports whether a member has such a host.
-func hosted(s *quorum.Snapshot, is func(*quorum.Host) bool) bool {
-	join := quorum.NewJoin(s)
+func hosted(join *quorum.Join, is func(*quorum.Host) bool) bool {
+	s := join.Snapshot()
 	for k := range s.Ring.Members {
 		if is(join.Host(&s.Ring.Members[k])) {
 			return true
@@ -97,7 +99,7 @@ func (o *Observer) bootstrapWaits(ctx context.Context) string {
 
 // apiServersWait says which voter the platform's API servers do not know of yet, "" for none. Without a
 // KubeAPIServer object there is nothing to wait for.
-func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) string {
+func (o *Observer) apiServersWait(ctx context.Context, join *quorum.Join) string {
 	servers := &unstructured.Unstructured{}
 	servers.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "KubeAPIServer"})
 	err := o.API.Get(ctx, client.ObjectKey{Name: "cluster"}, servers)
@@ -117,7 +119,7 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 			known = append(known, u.Hostname())
 		}
 	}
-	join := quorum.NewJoin(s)
+	s := join.Snapshot()
 	for k := range s.Ring.Members {
 		m := &s.Ring.Members[k]
 		if m.Learner || leaves(join.Host(m)) {
@@ -130,12 +132,12 @@ func (o *Observer) apiServersWait(ctx context.Context, s *quorum.Snapshot) strin
 			return fmt.Sprintf("the API servers do not know %s yet: KubeAPIServer cluster has etcd-servers %s", m, strings.Join(urls, ", "))
 		}
 	}
-	return revisionsWait(servers, s, join)
+	return revisionsWait(servers, join)
 }
 
 // revisionsWait says which Node's API server does not run the latest configuration yet, "" for none. A Node that is on its way out
 // may never run it.
-func revisionsWait(servers *unstructured.Unstructured, s *quorum.Snapshot, join *quorum.Join) string {
+func revisionsWait(servers *unstructured.Unstructured, join *quorum.Join) string {
 	latest, _, err := unstructured.NestedInt64(servers.Object, "status", "latestAvailableRevision")
 	if err != nil {
 		return fmt.Sprintf("KubeAPIServer cluster: %v", err)
@@ -150,7 +152,7 @@ func revisionsWait(servers *unstructured.Unstructured, s *quorum.Snapshot, join 
 	for _, raw := range nodes {
 		node, _ := raw.(map[string]any)
 		name, _, _ := unstructured.NestedString(node, "nodeName")
-		if n := s.Node(name); n != nil {
+		if n := join.Snapshot().Node(name); n != nil {
 			if owner := join.Owner(n); owner != nil && owner.Deleting() {
 				continue
 			}

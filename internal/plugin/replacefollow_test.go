@@ -87,7 +87,7 @@ func TestReplacedAnother(t *testing.T) {
 	first.DeletedAt = noon()
 	v.decide(v.Snapshot)
 	if !v.replacedAnother("master-1", "master-3") || v.replacedAnother("master-0", "master-3") {
-		t.Errorf("the replacements: %v", membership.Replacements(v.Snapshot))
+		t.Errorf("the replacements: %v", membership.Replacements(v.join))
 	}
 	v.Desired = 0
 	if v.replacedAnother("master-1", "master-3") {

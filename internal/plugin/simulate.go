@@ -65,7 +65,7 @@ type plannedAction struct {
 }
 
 func (v *view) simulate(out io.Writer, format string) error {
-	conditions := membership.Conditions(v.Snapshot, &v.plan)
+	conditions := membership.Conditions(&v.plan)
 	if format != "text" {
 		data := simulation{Actions: []plannedAction{}, Notes: append([]membership.Note{}, v.plan.Notes...), Conditions: conditions, Machines: []foretold{}}
 		for _, a := range v.plan.Actions {

@@ -48,7 +48,8 @@ func (v *view) unguarded() bool { return strings.HasPrefix(v.guard, notInForce) 
 
 // decide fills in what follows from a Snapshot.
 func (v *view) decide(s *quorum.Snapshot) {
-	v.Snapshot, v.plan, v.join = s, membership.Decide(s), quorum.NewJoin(s)
+	v.Snapshot, v.plan = s, membership.Decide(s)
+	v.join = v.plan.Join
 }
 
 // take reads the file, or without one looks at the cluster once.
@@ -199,7 +200,7 @@ func (v *view) waits(m *quorum.Machine) string {
 
 // phase is how far the replacement of a Machine is, 0 where it is not being replaced.
 func (v *view) phase(machine string) membership.Phase {
-	for _, r := range membership.Replacements(v.Snapshot) {
+	for _, r := range membership.Replacements(v.join) {
 		if r.Machine == machine {
 			return r.Phase
 		}

@@ -44,19 +44,21 @@ func (h *Host) Known() bool {
 
 // Join joins a Snapshot's members to its Machines and Nodes. Arguments and results are pointers into that Snapshot. Make it with NewJoin.
 type Join struct {
-	s     *Snapshot
+	of    *Snapshot
+	s     *Snapshot // of, or where its member list is wrong a copy that says so
 	hosts []Host  // of each of Ring.Members
 	nodes []*Node // of each of Machines, nil without one
 }
 
 // NewJoin joins every member of the Snapshot to its host. If etcd's member list is wrong (Snapshot.Mislisted), no host is known.
 func NewJoin(s *Snapshot) *Join {
+	of := s
 	if member := s.Mislisted(); member != nil {
 		doubted := *s // with the same members, Machines and Nodes
 		doubted.Ring.Known, doubted.Ring.Why = false, member.MislistedWhy()
 		s = &doubted
 	}
-	j := &Join{s: s, hosts: make([]Host, len(s.Ring.Members)), nodes: make([]*Node, len(s.Machines))}
+	j := &Join{of: of, s: s, hosts: make([]Host, len(s.Ring.Members)), nodes: make([]*Node, len(s.Machines))}
 	for i := range s.Machines {
 		j.nodes[i] = nodeOf(s, &s.Machines[i])
 	}
@@ -102,6 +104,9 @@ func NewJoin(s *Snapshot) *Join {
 	}
 	return j
 }
+
+// Snapshot is the one that was joined.
+func (j *Join) Snapshot() *Snapshot { return j.of }
 
 // withTwins adds to some Machines those that name the instance of one of them.
 func (s *Snapshot) withTwins(some []*Machine) []*Machine {

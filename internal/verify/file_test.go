@@ -45,7 +45,7 @@ func TestFile(t *testing.T) {
 	r.node(spec)
 	path := filepath.Join(t.TempDir(), "membership.env")
 	publish := func() {
-		environments, err := hostenv.Environments(&quorum.Snapshot{Ring: r.client(t, r.Members...).Read(t.Context()), Nodes: r.nodes})
+		environments, err := hostenv.Environments(quorum.NewJoin(&quorum.Snapshot{Ring: r.client(t, r.Members...).Read(t.Context()), Nodes: r.nodes}))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(os.WriteFile(path+".new", []byte(environments[spec.Name].Text()), 0o600)).To(Succeed())
 		g.Expect(os.Rename(path+".new", path)).To(Succeed())

@@ -89,7 +89,7 @@ func TestIPv6(t *testing.T) {
 		s.Ring = client.Read(t.Context())
 		return s.Ring.Known && len(s.Ring.Members) == 2 && s.Ring.Members[0].Healthy && s.Ring.Members[1].Healthy
 	}).Should(BeTrue())
-	endpoints, err := hostenv.Endpoints(&s)
+	endpoints, err := hostenv.Endpoints(quorum.NewJoin(&s))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(endpoints).To(HaveLen(2))
 	for _, e := range endpoints {

@@ -86,7 +86,7 @@ func (r *realRing) client(t *testing.T, members ...*ring.Member) *etcd.Client {
 func (r *realRing) check(t *testing.T, spec ring.MemberSpec) *Membership {
 	t.Helper()
 	s := &quorum.Snapshot{Ring: r.client(t, r.Members...).Read(t.Context()), Nodes: r.nodes}
-	environments, err := hostenv.Environments(s)
+	environments, err := hostenv.Environments(quorum.NewJoin(s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func (f *fixture) publish(etcd *clientv3.Client, hosts []sandbox.EtcdHost, publi
 	for _, h := range hosts {
 		s.Nodes = append(s.Nodes, quorum.Node{Name: h.Node, Addresses: []netip.Addr{netip.MustParseAddr(h.Address)}})
 	}
-	environments, err := hostenv.Environments(s)
+	environments, err := hostenv.Environments(quorum.NewJoin(s))
 	f.Expect(err).NotTo(gomega.HaveOccurred())
 	for node, e := range environments {
 		published.Data[node] = e.Text()

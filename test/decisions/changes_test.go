@@ -60,17 +60,17 @@ func TestChanges(t *testing.T) {
 		{"a person takes a hook off", ringOf(0xb, b, votes, a), []quorum.Machine{latched, machine("c", true, false)}, []string{"b: The hook of Machine b, which is being deleted, is off; its latch holds it."}},
 		{"and it stays", ringOf(0xb, b, votes, a), []quorum.Machine{latched, machine("c", true, false)}, nil},
 	} {
-		if diff := cmp.Diff(look.want, said(seen.Update(&quorum.Snapshot{Ring: look.ring, Machines: look.machines}))); diff != "" {
+		if diff := cmp.Diff(look.want, said(seen.Update(quorum.NewJoin(&quorum.Snapshot{Ring: look.ring, Machines: look.machines})))); diff != "" {
 			t.Errorf("%s: %s", look.what, diff)
 		}
 	}
 	var next membership.Changes // of the replica that is elected next
 	if diff := cmp.Diff([]string{": First look after the election: etcd has 2 voters, 2 healthy.", "b: The hook of Machine b, which is being deleted, is off; its latch holds it."},
-		said(next.Update(&quorum.Snapshot{Ring: ringOf(0xb, b, votes), Machines: []quorum.Machine{latched}}))); diff != "" {
+		said(next.Update(quorum.NewJoin(&quorum.Snapshot{Ring: ringOf(0xb, b, votes), Machines: []quorum.Machine{latched}})))); diff != "" {
 		t.Error(diff)
 	}
 	var blind membership.Changes
-	if diff := cmp.Diff([]string{": etcd's members cannot be read: no"}, said(blind.Update(&quorum.Snapshot{Ring: quorum.Ring{Why: "no"}}))); diff != "" {
+	if diff := cmp.Diff([]string{": etcd's members cannot be read: no"}, said(blind.Update(quorum.NewJoin(&quorum.Snapshot{Ring: quorum.Ring{Why: "no"}})))); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -40,7 +40,7 @@ func TestSettle(t *testing.T) {
 	look := func(previous []membership.Condition, after time.Duration) []membership.Condition {
 		w.witness()
 		p := membership.Decide(&w.s)
-		return membership.Settle(previous, membership.Conditions(&w.s, &p), noon().Add(after))
+		return membership.Settle(previous, membership.Conditions(&p), noon().Add(after))
 	}
 	is := func(when string, all []membership.Condition, want membership.Status) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestLearners(t *testing.T) {
 		{"etcd unknown", "machine m-0 deleting\netcd unknown: no", 0, 0},
 	} {
 		w := witnessed(t, "member b0 10.0.0.4 learner\n"+c.lines)
-		if waiting, receiving := membership.Learners(&w.s); waiting != c.waiting || receiving != c.receiving {
+		if waiting, receiving := membership.Learners(q.NewJoin(&w.s)); waiting != c.waiting || receiving != c.receiving {
 			t.Errorf("%s: %d wait and %d are sent data, want %d and %d", c.name, waiting, receiving, c.waiting, c.receiving)
 		}
 	}
@@ -103,7 +103,7 @@ func TestInMaintenance(t *testing.T) {
 		{"another Node is cordoned", "machine m-1 cordoned\nmember a0 dead=1m", 0},
 		{"a learner", "machine m-3 cordoned\nmember b0 10.0.0.4 learner dead=1m", 0},
 	} {
-		if got := membership.InMaintenance(&witnessed(t, c.lines).s); len(got) != c.want {
+		if got := membership.InMaintenance(q.NewJoin(&witnessed(t, c.lines).s)); len(got) != c.want {
 			t.Errorf("%s: %v are in maintenance, want %d", c.name, got, c.want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestGuardNodes(t *testing.T) {
 		"mode guard\nguard 2":                    3,
 		"mode guard\nguard 2\npod m-3":           4,
 	} {
-		if got := len(membership.GuardNodes(&witnessed(t, lines).s)); got != want {
+		if got := len(membership.GuardNodes(q.NewJoin(&witnessed(t, lines).s))); got != want {
 			t.Errorf("%q: %d pods are wanted, want %d", lines, got, want)
 		}
 	}
@@ -150,8 +150,8 @@ func TestDefect(t *testing.T) {
 	}
 	w.witness()
 	fine := membership.Decide(&w.s)
-	refused := membership.Plan{Violated: membership.InvariantVoterCount, Notes: []membership.Note{{Reason: membership.ReasonInvariantViolated, Message: "nothing is done"}}}
-	told := membership.Settle(membership.Settle(nil, membership.Conditions(&w.s, &fine), noon()), membership.Conditions(&w.s, &refused), noon().Add(time.Second))
+	refused := membership.Plan{Join: fine.Join, Violated: membership.InvariantVoterCount, Notes: []membership.Note{{Reason: membership.ReasonInvariantViolated, Message: "nothing is done"}}}
+	told := membership.Settle(membership.Settle(nil, membership.Conditions(&fine), noon()), membership.Conditions(&refused), noon().Add(time.Second))
 	if got := told[2]; got.Status != membership.StatusTrue || got.Reason != string(membership.ReasonInvariantViolated) || !strings.Contains(got.Message, "report it") {
 		t.Errorf("it is told as %s", got.Describe())
 	}
@@ -167,14 +167,14 @@ func TestUnreadable(t *testing.T) {
 	}
 	w.witness()
 	calm := membership.Decide(&w.s)
-	told := membership.Settle(nil, membership.Conditions(&w.s, &calm), noon())
+	told := membership.Settle(nil, membership.Conditions(&calm), noon())
 	s := &q.Snapshot{Mode: w.s.Mode, Ring: w.s.Ring, Limits: w.s.Limits}
 	p := membership.Unreadable(s, errors.New("nodes is forbidden"))
 	if len(p.Actions) > 0 || p.Records != nil || p.Ledger != nil {
 		t.Errorf("it would do %s", p.Describe())
 	}
 	for _, after := range []time.Duration{0, 31 * time.Second} {
-		told = membership.Settle(told, membership.Conditions(s, &p), noon().Add(after))
+		told = membership.Settle(told, membership.Conditions(&p), noon().Add(after))
 	}
 	want := []membership.Status{membership.StatusTrue, membership.StatusUnknown, membership.StatusTrue, membership.StatusFalse}
 	for i, c := range told {

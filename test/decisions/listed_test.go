@@ -40,7 +40,7 @@ func TestRemovable(t *testing.T) {
 			s.Machines = []quorum.Machine{{Name: "m", UID: "m", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.99")}}}
 			s.Ring.Members = []quorum.Member{s.Ring.Members[0], s.Ring.Members[2], {ID: 0xf, Name: "f", Healthy: true}}
 			plan = membership.Decide(s)
-			if all := fmt.Sprint(membership.Conditions(s, &plan)); !strings.Contains(all, "kubectl holdfast replace m") || strings.Contains(all, "its data are damaged: etcdctl member remove c") != plain {
+			if all := fmt.Sprint(membership.Conditions(&plan)); !strings.Contains(all, "kubectl holdfast replace m") || strings.Contains(all, "its data are damaged: etcdctl member remove c") != plain {
 				t.Errorf("%s: %s", version, all)
 			}
 		}

@@ -94,7 +94,7 @@ func (w *world) change(t *testing.T, d *datadriven.TestData) string {
 func (w *world) conditions(d *datadriven.TestData) string {
 	look := func() {
 		p := membership.Decide(&w.s)
-		w.told = membership.Settle(w.told, membership.Conditions(&w.s, &p), w.s.Now)
+		w.told = membership.Settle(w.told, membership.Conditions(&p), w.s.Now)
 	}
 	var lasting time.Duration
 	if len(d.CmdArgs) > 0 {

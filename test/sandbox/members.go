@@ -180,7 +180,7 @@ func (c *cloud) operate(list []*etcdserverpb.Member) {
 	for _, h := range c.all() {
 		s.Nodes = append(s.Nodes, quorum.Node{Name: h.name, Ready: true, Addresses: []netip.Addr{netip.MustParseAddr(h.at())}})
 	}
-	rendered, err := hostenv.Environments(s)
+	rendered, err := hostenv.Environments(quorum.NewJoin(s))
 	if err != nil {
 		c.log.Error("rendering the hosts' environments", "error", err)
 		return
