@@ -84,8 +84,8 @@ func (h *MembershipLock) change(ctx context.Context, what string, send func(cont
 	return err
 }
 
-// ready finds the leader, and last of all asks whether the lock is still held: see the comment on
-// MembershipLock for what can still go wrong after that.
+// ready finds the leader, and last of all asks it whether the lock is still held: a leader that was cut off cannot say so.
+// See the comment on MembershipLock for what can still go wrong after that.
 func (h *MembershipLock) ready(ctx context.Context) (*clientv3.Client, error) {
 	at, err := h.client.leader(ctx)
 	if err != nil {
@@ -95,28 +95,26 @@ func (h *MembershipLock) ready(ctx context.Context) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return leader, h.verify(ctx)
+	return leader, h.verify(ctx, leader)
 }
 
-// leader is an endpoint at which a member says that it leads, and has quorum.
+// leader is an endpoint at which a member of the cluster that was read says that it leads.
 func (c *Client) leader(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
 	defer cancel()
 	c.refresh()
-	list, from, err := c.list(ctx, c.cfg.ReadTimeout/2)
-	if err != nil {
-		return "", err
-	}
-	cluster := list.Header.GetClusterId()
-	c.follow(from, cluster, members(list))
-	_, at, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (status *clientv3.StatusResponse, err error) {
-		if status, err = statusOf(ctx, conn); err != nil {
+	c.mu.Lock()
+	cluster := c.cluster
+	c.mu.Unlock()
+	_, at, err := ask(ctx, c, c.endpoints(), func(ctx context.Context, conn *clientv3.Client) (*clientv3.StatusResponse, error) {
+		status, err := statusOf(ctx, conn)
+		if err != nil {
 			return nil, err
 		}
 		if id := status.Header.GetMemberId(); id != status.Leader || status.Header.GetClusterId() != cluster {
-			return nil, fmt.Errorf("member %x answers there, and does not lead", id)
+			return nil, fmt.Errorf("member %x answers there, and does not lead cluster %x", id, cluster)
 		}
-		return status, quorate(ctx, conn)
+		return status, nil
 	})
 	if err != nil {
 		return "", fmt.Errorf("etcd's leader does not answer: %w", err)

@@ -63,7 +63,7 @@ type MembershipLock struct {
 	unsure  bool // a change was ErrAmbiguous
 }
 
-// Lock takes the membership lock at the leader's endpoint. It waits for another holder until ctx or
+// Lock takes the membership lock at the leader's endpoint. Read first: only a cluster that was read has one. It waits for another holder until ctx or
 // Config.ChangeTimeout ends; the error then names the holder and is a concurrency.ErrLocked.
 func (c *Client) Lock(ctx context.Context) (*MembershipLock, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ChangeTimeout)
@@ -184,10 +184,10 @@ func (h *MembershipLock) Context(parent context.Context) (context.Context, conte
 	return ctx, func() { lost(); end(); cancel(nil) }, nil
 }
 
-// verify asks etcd whether the lock is still this holder's. A transaction that writes nothing is a
+// verify asks a member whether the lock is still this holder's. A transaction that writes nothing is a
 // linearizable read.
-func (h *MembershipLock) verify(ctx context.Context) error {
-	owner, err := h.own.Txn(ctx).If(h.mutex.IsOwner()).Commit()
+func (h *MembershipLock) verify(ctx context.Context, at *clientv3.Client) error {
+	owner, err := at.Txn(ctx).If(h.mutex.IsOwner()).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: its owner cannot be read: %w", ErrLockLost, err)
 	}

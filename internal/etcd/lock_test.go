@@ -24,6 +24,7 @@ func TestLock(t *testing.T) {
 	g := NewWithT(t)
 	r := startRing(t, 1)
 	one, two := patientClient(t, r), patientClient(t, r)
+	g.Expect(one.Read(t.Context()).Known && two.Read(t.Context()).Known).To(BeTrue())
 
 	held, err := one.Lock(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
@@ -131,6 +132,9 @@ func TestLockHolder(t *testing.T) {
 	r := startRing(t, 1)
 	c := patientClient(t, r)
 	g.Expect(c.LockHolder(t.Context())).To(Equal(quorum.Lock{}))
+	_, err := c.Lock(t.Context())
+	g.Expect(err).To(MatchError(ContainSubstring("does not lead"))) // of a cluster that was never read
+	g.Expect(c.Read(t.Context()).Known).To(BeTrue())
 
 	held, err := c.Lock(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
@@ -175,6 +179,7 @@ func TestStoppedHolder(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(c.Close)
 	from := time.Now()
+	g.Expect(c.Read(t.Context()).Known).To(BeTrue())
 	h, err := c.Lock(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Logf("taken over %v after the holder was stopped", time.Since(from))
@@ -196,6 +201,9 @@ func TestHolderProcess(t *testing.T) {
 	c, err := New(Config{Endpoints: args[:1], CACert: args[1], Cert: args[2], Key: args[3], Identity: "holder"})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got := c.Read(t.Context()); !got.Known {
+		t.Fatal(got.Why)
 	}
 	h, err := c.Lock(t.Context())
 	if err != nil {

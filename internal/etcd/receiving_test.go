@@ -48,6 +48,7 @@ func TestReceiving(t *testing.T) {
 	next.Extra = append(next.Extra, "--listen-peer-urls=https://"+at)
 	opened := make(chan struct{})
 	narrow(t, net.JoinHostPort(next.Address, fmt.Sprint(r.Ports.Peer)), at, opened)
+	g.Expect(c.Read(t.Context()).Known).To(BeTrue())
 	id, err := add(t, c, r.Ports.PeerURL(next.Address))
 	g.Expect(err).NotTo(HaveOccurred())
 	next.InitialCluster = map[string]string{"m0": leader.PeerURL(), "m1": r.Ports.PeerURL(next.Address)}
