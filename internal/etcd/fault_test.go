@@ -239,3 +239,25 @@ func openFiles(t *testing.T) int {
 	}
 	return len(all)
 }
+
+// TestCutOff: a member without quorum, whose own data are old, does not say that the lock is held.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := startRing(t, 3)
+	c := startClient(t, r)
+	got := c.Read(t.Context())
+	whole(g, got, 3)
+	held, err := c.Lock(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	leader, others := leaderOf(t, &got, r.Members)
+	at, err := c.conn(leader.ClientURL())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(held.verify(t.Context(), at)).To(Succeed())
+	for _, m := range others {
+		g.Expect(m.Kill()).To(Succeed())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	g.Expect(held.verify(ctx, at)).To(MatchError(ErrLockLost))
+}

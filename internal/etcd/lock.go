@@ -42,7 +42,7 @@ var ErrLockLost = errors.New("the membership lock is lost")
 //     this process' monotonic clock, less a margin. A process that was stopped finds it over when it
 //     goes on. gRPC sends the time that is left with the call, and etcd gives up a call whose time
 //     is over.
-//  2. Right before each change is sent, etcd is asked by a linearizable read whether the lock's key
+//  2. Right before each change is sent, the leader is asked by a linearizable read whether the lock's key
 //     is still this holder's. That also holds where the clock stood still with the process, as in a
 //     virtual machine that was paused.
 //  3. The lock, the end of its lease and the members live in one raft log. A change that is in the
@@ -184,10 +184,10 @@ func (h *MembershipLock) Context(parent context.Context) (context.Context, conte
 	return ctx, func() { lost(); end(); cancel(nil) }, nil
 }
 
-// verify asks a member whether the lock is still this holder's. A transaction that writes nothing is a
-// linearizable read.
+// verify asks a member whether the lock is still this holder's. What the transaction reads is of no use but one: etcd
+// answers one that reads nothing from the member's own data, which may be old.
 func (h *MembershipLock) verify(ctx context.Context, at *clientv3.Client) error {
-	owner, err := at.Txn(ctx).If(h.mutex.IsOwner()).Commit()
+	owner, err := at.Txn(ctx).If(h.mutex.IsOwner()).Then(clientv3.OpGet(h.mutex.Key())).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: its owner cannot be read: %w", ErrLockLost, err)
 	}
