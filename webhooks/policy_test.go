@@ -554,7 +554,7 @@ func (f *fixture) testHome(t *testing.T) {
 	}
 }
 
-// testHomeStopped has the same requests while nobody answers for the rule.
+// testHomeStopped has the same requests while no webhook answers for the rule.
 func (f *fixture) testHomeStopped(t *testing.T) {
 	c := f.client(t, person, nil)
 	for name, send := range f.homeRequests(t) {

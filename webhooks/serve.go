@@ -26,7 +26,7 @@ import (
 // An answer without the request's UID is none to the API server: the call has failed, and where the
 // failure policy is Ignore the request passes. controller-runtime gives such answers to bodies that
 // are too large or nested too deep for it, and both are in the hands of whoever writes a Machine:
-// padding in a field that nobody guards would switch the guard off for it. So bodies are read here, and
+// padding in an unguarded field would switch the guard off for it. So bodies are read here, and
 // once (controller-runtime reads each twice, for its version first); a refusal has the UID that
 // stands at the front of the body, where the API server writes it.
 func Handler(h ctrladmission.Handler) http.Handler {

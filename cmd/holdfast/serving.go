@@ -100,7 +100,7 @@ func (w *webhookFlags) bind(f *pflag.FlagSet) {
 	f.IntVar(&w.port, "webhook-port", 9443, "port that the webhooks listen on")
 	f.StringVar(&w.source, "webhook-cert-source", fromFiles, "where the webhooks' certificate comes from: files (--webhook-cert-dir) or self-signed (from a CA of Holdfast's own in Secret "+caSecret+" of --leader-elect-namespace)")
 	f.StringVar(&w.certDir, "webhook-cert-dir", "/etc/holdfast/tls", "folder with the webhooks' tls.crt and tls.key; they are read again when they change")
-	f.StringVar(&w.clientCA, "webhook-client-ca-file", "", "file with the CAs, PEM, of the certificates that API servers show the webhooks (their AdmissionConfiguration names them); without one of these certificates nobody is answered. It is read again when it changes. Without the flag no certificate is asked for")
+	f.StringVar(&w.clientCA, "webhook-client-ca-file", "", "file with the CAs, PEM, of the certificates that API servers show the webhooks (their AdmissionConfiguration names them); Holdfast answers only clients with one of these certificates. It is read again when it changes. Without the flag no certificate is asked for")
 }
 
 // check finds what is wrong with the flags.

@@ -21,7 +21,7 @@ type parts struct {
 	beside     []*unstructured.Unstructured // what OLM does not take
 }
 
-// sortOut says where each object goes. It fails for one that nobody has thought about.
+// sortOut says where each object goes. It fails for an object of an unknown kind.
 func sortOut(objects []*unstructured.Unstructured) (*parts, error) {
 	p := &parts{}
 	for _, o := range objects {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
-// admitEvidence keeps the evidence as the custodians wrote it. Nobody else gives any to a worker, which may get a control-plane label while
+// admitEvidence keeps the evidence as the custodians wrote it. Only they give any to a worker, which may get a control-plane label while
 // Holdfast is down.
 func (d *deciding) admitEvidence() {
 	if d.class == ClassCustodian || d.New.EvidenceRaw == d.Old.EvidenceRaw || d.New.EvidenceRaw == "" && !d.guarded() {

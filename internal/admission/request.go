@@ -31,7 +31,7 @@ type Request struct {
 	Unread string
 	// ByWebhook: what Drops was taken off by a mutating webhook, and not by User.
 	ByWebhook bool
-	// Unenforced: the decision is only reported (Enforcement). Nobody puts hook and latch on then, so a deletion is judged as if step 1 had.
+	// Unenforced: the decision is only reported (Enforcement). Holdfast puts no hook and latch on then, so a deletion is judged as if step 1 had.
 	Unenforced bool
 }
 

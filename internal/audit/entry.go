@@ -43,7 +43,7 @@ func (e *Entry) Count() int {
 	return int(n)
 }
 
-// Abandoned says that nobody waited for the decision: the webhook's failure policy decided instead.
+// Abandoned says that the API server gave up on the decision: the webhook's failure policy decided instead.
 func (e *Entry) Abandoned() bool { return e.Annotations[AbandonedAnnotation] == "true" }
 
 // Last is when the decision was asked for, the last one of those that the record stands for.

@@ -75,8 +75,8 @@ const writeTimeout = 500 * time.Millisecond
 
 var errHangs = errors.New("it takes no writes now: whatever is behind it hangs")
 
-// timeLimited writes one at a time and has limited patience: a disk that hangs, or a pipe that
-// nobody reads, is not to hold up decisions. What it gave up on may still get written later.
+// timeLimited writes one at a time and has limited patience: a disk that hangs, or a pipe
+// without a reader, must not hold up decisions. What it gave up on may still get written later.
 type timeLimited struct {
 	out      io.Writer
 	patience time.Duration // how long one write waits

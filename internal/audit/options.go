@@ -67,7 +67,7 @@ func (o *Options) Validate() error {
 // stdoutPath is the path that means standard output.
 const stdoutPath = "-"
 
-// loggable says why a file cannot be the local log. A pipe nobody reads would block for ever, and
+// loggable says why a file cannot be the local log. A pipe without a reader would block for ever, and
 // what rotates the log would move a folder out of the way.
 func loggable(info fs.FileInfo) error {
 	switch mode := info.Mode(); {

@@ -40,7 +40,7 @@ const (
 	RuleAnnotation         = "holdfast.dev/rule"
 	VerdictAnnotation      = "holdfast.dev/verdict"
 	FieldManagerAnnotation = "holdfast.dev/field-manager"
-	// AbandonedAnnotation is "true" on a decision that nobody waited for: the failure policy decided instead.
+	// AbandonedAnnotation is "true" on a decision that the API server gave up on: the failure policy decided instead.
 	AbandonedAnnotation = "holdfast.dev/abandoned"
 	// ReleaseReasonAnnotation is why a person released the Machine: on the Machine itself, where kubectl
 	// holdfast release writes it, and on the record of that release.

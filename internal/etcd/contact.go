@@ -84,7 +84,7 @@ func (c *Client) handshake(ctx context.Context, at string) error {
 	config.ServerName, config.NextProtos = u.Hostname(), []string{"h2"}
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
-		return nil // nobody listens
+		return nil // nothing listens
 	}
 	defer func() { _ = raw.Close() }()
 	conn := tls.Client(raw, config)

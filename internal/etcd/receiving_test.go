@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/ring"
 )
 
-// TestReceiving: a learner that is being sent a large snapshot answers nobody, and etcd's leader says what it is doing.
+// TestReceiving: a learner that is being sent a large snapshot does not answer, and etcd's leader says what it is doing.
 func TestReceiving(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -62,8 +62,8 @@ func (c *Client) Restored(ctx context.Context, stored func(context.Context) (rev
 	return next, nil
 }
 
-// sight is the one other cluster in which the API server's objects are, and at which revision; 0 if nobody answers there, or somebody of the
-// known one does.
+// sight is the one other cluster in which the API server's objects are, and at which revision; 0 if no member answers there, or one of the
+// known cluster does.
 func (c *Client) sight(ctx context.Context, known uint64, stored func(context.Context) (int64, error)) (cluster uint64, revision int64, err error) {
 	at, cluster, err := c.another(ctx, known)
 	if cluster == 0 {

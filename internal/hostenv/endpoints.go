@@ -26,7 +26,7 @@ type Endpoint struct {
 const defaultClientPort = 2379
 
 // Endpoints are the voters of a Snapshot, in the order of their IDs, healthy or not. A learner is
-// none: it rejects most calls. Nor is one that nobody runs at the peer URL of another. It fails for a ring that is not known or has no voter that can be
+// none: it rejects most calls. Nor is one that does not run, at the peer URL of another. It fails for a ring that is not known or has no voter that can be
 // reached, so that a failed read empties nothing.
 func Endpoints(join *quorum.Join) ([]Endpoint, error) {
 	s := join.Snapshot()

@@ -8,7 +8,7 @@
 //	serving-ca.crt     the CA of clients' certificates
 //
 // The certificates are in Secrets etcd-peer-NODE and etcd-serving-NODE, as cert-manager writes them. Certificate and key are one
-// file, so that nobody ever reads the one of before the renewal with the other of after it.
+// file, so that no reader gets an old certificate with a new key.
 package hostfiles
 
 import (
@@ -86,7 +86,7 @@ func addCertificate(files map[string][]byte, kind string, secret *corev1.Secret,
 	}
 	files[kind+".pem"] = pair
 	if !holdsKeys(now, before) {
-		return fmt.Errorf("%s-ca.crt on this host holds a CA that ca.crt does not; take it off by hand once nobody needs it", kind)
+		return fmt.Errorf("%s-ca.crt on this host holds a CA that ca.crt does not; remove it by hand once it is not needed", kind)
 	}
 	files[kind+"-ca.crt"] = ca
 	return nil
@@ -171,7 +171,7 @@ func Write(dir string, files map[string][]byte) (written []string, err error) {
 	return written, nil
 }
 
-// Replace makes the file, or puts another in its place. Nobody sees half a file, not after a power cut either.
+// Replace makes the file, or puts another in its place. No reader sees half a file, not after a power cut either.
 func Replace(path string, mode fs.FileMode, content io.Reader) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

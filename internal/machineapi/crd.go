@@ -74,7 +74,7 @@ func LosesHooks(raw []byte) (bool, error) {
 }
 
 // Changes says what a new Machine CRD, as JSON, changes beyond what cannot matter to the guard, "" for nothing: descriptions,
-// printer columns, short names, categories, and new fields that nobody has to set and that have no default may change. A default
+// printer columns, short names, categories, and new optional fields without a default may change. A default
 // changes every Machine that is stored as soon as it is read.
 func Changes(old, next []byte) (string, error) {
 	var crds [2]apiextensionsv1.CustomResourceDefinition

@@ -102,7 +102,7 @@ func asked(withHook, withLatch bool) (kinds []kind) {
 //
 // It changes one list element or annotation at a time, so that whatever else the request does
 // stands, and gives an entry back its place, so that a tool that applies its own list again and
-// again writes what is stored already: the API server then writes nothing, and nobody is woken. What
+// again writes what is stored already: the API server then writes nothing, and wakes no watch. What
 // is right already is not touched: no operations means that nothing is left to repair.
 func Repair(old, next *Object, repairs admission.Repairs, stamp string) []jsonpatch.Operation {
 	p := patch{old: &machinev1beta1.Machine{}, next: &next.Machine, spec: next.spec, hooks: next.hooks, annotations: next.Annotations != nil}

@@ -4,7 +4,7 @@
 // The steps are tried in this order, and the first that has something to do is done; then the cluster is read anew:
 //
 //	dissolve.go  the set is being deleted: let go of its Machines
-//	adopt.go     own the Machines that the selector selects and nobody controls
+//	adopt.go     own the Machines that the selector selects and that have no controller
 //	shrink.go    more Machines than wanted: delete one
 //	grow.go      fewer Machines than wanted: create one
 //	rollout.go   a Machine differs from the template, or the spread is uneven: create one more, which shrink.go makes up for

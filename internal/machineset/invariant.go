@@ -16,7 +16,7 @@ const (
 	InvariantReplicas    Invariant = "replicas"      // never fewer live Machines than replicas by the set
 	InvariantGate        Invariant = "gate"          // nothing is deleted while another Machine or etcd is not well
 	InvariantVotesFirst  Invariant = "votes-first"   // a voter's Machine is deleted once as many others vote as wanted
-	InvariantOwnMachines Invariant = "own-machines"  // the set deletes, and lets go of, nobody else's Machine
+	InvariantOwnMachines Invariant = "own-machines"  // the set deletes, and lets go of, only its own Machines
 	InvariantNoTakeOver  Invariant = "no-take-over"  // the set adopts no Machine that another controls
 	InvariantDissolving  Invariant = "dissolving"    // Machines are let go only of a set that is being deleted, and none is deleted with it
 )

@@ -256,7 +256,7 @@ func Shows(s *quorum.Snapshot, a Action) bool {
 		return m != nil && m.Marked
 	case RecordRelease:
 		return s.Ledger.Has(a.UID)
-	case SizeGuard, CreateGuardPod, DeleteGuardPod: // the plan says so anew if it is still to do, and nobody asks after it
+	case SizeGuard, CreateGuardPod, DeleteGuardPod: // the plan has it again if it is still to do
 	}
 	return false
 }

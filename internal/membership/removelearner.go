@@ -93,7 +93,7 @@ func (p *planner) stalled(m *quorum.Member, after time.Duration) bool {
 const longestTurn = 12
 
 // turnLength is for how long the learner of a Machine (nil if it is not known) may make no progress before its Node gives way to that of
-// a Machine that waits. A learner that is being sent a large snapshot answers nobody, and looks like one that hangs. So if
+// a Machine that waits. A learner that is being sent a large snapshot does not answer, and looks like one that hangs. So if
 // all have given way once, each turn is twice as long as the one before it: a ring that is only slow ends in a vote.
 func (p *planner) turnLength(m, waits *quorum.Machine) time.Duration {
 	stall, theirs := p.s.Limits.StallAfter, p.join.Node(waits).GaveWayAt

@@ -180,7 +180,7 @@ func (v *view) hosts(m *quorum.Machine) []string {
 			}
 			out = append(out, text+".")
 			if !v.join.Host(member).Known() {
-				out = append(out, "That member is joined to another host as well. Nobody knows which one hosts it, so both are held.")
+				out = append(out, "That member is joined to another host as well. Which one hosts it is not known, so Holdfast holds both.")
 			}
 		}
 	case quorum.HostingNothing:

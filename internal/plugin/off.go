@@ -149,7 +149,7 @@ func (u *uninstalling) stillHeld(ctx context.Context, policies bool) error {
 			before = ", and kubectl holdfast off --policies was run"
 		}
 		if alone && m.Hook == quorum.EntryOurs {
-			fmt.Fprintf(u.t.out, "Machine %s is being deleted, and hook and latch hold it until Holdfast is on again: nobody else takes its member out of etcd. To let it go without, once etcdctl member list shows no member on it%s, take both off:\n"+
+			fmt.Fprintf(u.t.out, "Machine %s is being deleted, and hook and latch hold it until Holdfast is on again: only Holdfast takes its member out of etcd. To let it go without, once etcdctl member list shows no member on it%s, take both off:\n"+
 				"  kubectl -n %s edit machine.machine.openshift.io %[1]s\n", plain(m.Name), before, u.namespace)
 			continue
 		}

@@ -60,7 +60,7 @@ func entryRow(e *audit.Entry) []string {
 	}
 	switch given := e.Annotations[audit.ReleaseReasonAnnotation]; { // what a person said comes first: it is nowhere else
 	case e.Abandoned():
-		said = "nobody waited for this answer: " + said
+		said = "the API server gave up on this answer: " + said
 	case given != "":
 		said = "\"" + given + "\": " + said
 	}

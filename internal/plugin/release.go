@@ -165,7 +165,7 @@ func releasable(v *view, m *quorum.Machine) error {
 		return fmt.Errorf("Machine %s has neither hook nor latch: nothing of etcd's holds it", m.Name)
 	case m.Hook == quorum.EntryAbsent && m.Deleting():
 		if v.unguarded() {
-			return fmt.Errorf("the hook of Machine %s is off already, and nobody takes the latch off now, because the guard is %s. Have it in force again: kubectl holdfast check. Or take the latch off by hand: kubectl holdfast off --policies says how", m.Name, v.guard)
+			return fmt.Errorf("the hook of Machine %s is off already, and Holdfast does not take the latch off now, because the guard is %s. Have it in force again: kubectl holdfast check. Or take the latch off by hand: kubectl holdfast off --policies says how", m.Name, v.guard)
 		}
 		return fmt.Errorf("the hook of Machine %s is off already, and Holdfast takes the latch off once etcd can do without the Machine; what it waits for: kubectl holdfast explain %s", m.Name, m.Name)
 	case !m.Deleting():

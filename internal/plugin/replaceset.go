@@ -99,8 +99,8 @@ func (v *view) inSet(m *quorum.Machine) []string {
 		return nil
 	}
 	place := v.set.Facts.Places[m.UID]
-	text, nobody := "It is kept by ControlPlaneMachineSet "+v.set.Object.Name, unkept(v.set.Facts)
-	if nobody != "" {
+	text, why := "It is kept by ControlPlaneMachineSet "+v.set.Object.Name, unkept(v.set.Facts)
+	if why != "" {
 		text = "It belongs to ControlPlaneMachineSet " + v.set.Object.Name
 	}
 	if place.Index != nil {
@@ -118,8 +118,8 @@ func (v *view) inSet(m *quorum.Machine) []string {
 		text += "; it is as the template says"
 	}
 	lines := []string{strings.TrimRight(text, ".") + "."}
-	if nobody != "" {
-		lines = append(lines, "Nobody may create another where it is deleted: "+nobody+".")
+	if why != "" {
+		lines = append(lines, "Nobody may create another where it is deleted: "+why+".")
 	}
 	return lines
 }

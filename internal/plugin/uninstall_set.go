@@ -48,7 +48,7 @@ func stays(set *machinev1.ControlPlaneMachineSet) error {
 }
 
 // leaveSet leaves the set to whoever keeps it next. Its MachineHealthCheck goes first: nothing holds what it deletes. Then the
-// Machines are owned by nobody, so that deleting the set deletes none of them, and at last it may be deleted.
+// Machines get no owner, so that deleting the set deletes none of them, and at last it may be deleted.
 func (u *uninstalling) leaveSet(ctx context.Context) error {
 	if err := u.remove(ctx, healthCheck(u.namespace)); err != nil {
 		return err

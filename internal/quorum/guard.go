@@ -6,8 +6,8 @@ import (
 )
 
 // Guard is the quorum guard as it stands: a PodDisruptionBudget over pods that are ready while the etcd voter of their
-// Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is that nobody
-// keeps one, as far as Holdfast knows. In guard mode it is cluster-etcd-operator's, which is compared with the members, and left alone.
+// Node is healthy, so that nothing drains more Nodes than etcd can spare. Each pod is made for its Node. The zero value is that
+// Holdfast knows of none. In guard mode it is cluster-etcd-operator's, which is compared with the members, and left alone.
 type Guard struct {
 	Managed      bool       `json:"-"`                      // by Holdfast, in full mode
 	Absent       string     `json:"absent,omitzero"`        // why it cannot be managed now, for people: its namespace is missing; "" if it can

@@ -288,7 +288,7 @@ func (j *Join) ListedTwice(member *Member) string {
 	if panics {
 		return listed + ". Do not remove one before etcd 3.7: every etcd of 3.6 would panic, and again at each start. Take a snapshot, and ask etcd's vendor; etcd 3.7 takes the removal"
 	}
-	which := "Remove the one that nobody runs"
+	which := "Remove the one that does not run"
 	if len(gone) == len(names) {
 		which = "The data directory there is of one of them (holdfast verify membership says which); remove the other"
 	}

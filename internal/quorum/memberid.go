@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// MemberID is the ID of an etcd member. 0 is nobody, as for etcd. Print it with %x, as etcdctl does.
+// MemberID is the ID of an etcd member. 0 is no member, as for etcd. Print it with %x, as etcdctl does.
 type MemberID uint64
 
 // ParseMemberID reads an ID in hex. 0 is none.

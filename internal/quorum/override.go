@@ -14,7 +14,7 @@ import (
 const OverrideLifetime = time.Hour
 
 // ParseOverride splits "<rule>: <reason>" or "<rule>, <rule>: <reason>". There are no rules if one cannot be overridden, and the
-// reason is "" if nobody wrote one: it is empty, or still the placeholder of the command that was copied.
+// reason is "" if it is empty, or still the placeholder of the command that was copied.
 func ParseOverride(value string) (rules []Rule, reason string) {
 	names, reason, _ := strings.Cut(value, ":")
 	for name := range strings.SplitSeq(names, ",") {
@@ -28,7 +28,7 @@ func ParseOverride(value string) (rules []Rule, reason string) {
 	return rules, Reason(reason)
 }
 
-// Reason is a text without the space around it, or "" if nobody wrote it: the placeholder of a text that was copied, such as
+// Reason is a text without the space around it, or "" for the placeholder of a text that was copied, such as
 // <reason> or "...".
 func Reason(text string) string {
 	text = strings.TrimSpace(text)
@@ -84,7 +84,7 @@ func (m *Machine) Lifts(rule Rule, now time.Time) bool {
 	return slices.Contains(rules, rule)
 }
 
-// LiftedBy is who set the Machine's override, "" if nobody is known to have.
+// LiftedBy is the user who set the Machine's override, "" if unknown.
 func (m *Machine) LiftedBy() string {
 	user, _ := ParseStamp(m.OverrideBy)
 	return user

@@ -77,7 +77,7 @@ type Ring struct {
 	Alarms  []Alarm   `json:"alarms,omitempty"`  // those that stand, also where the ring is not known for them
 }
 
-// Alarm is one that etcd raised and nobody has disarmed. While any stands, etcd refuses every write.
+// Alarm is one that etcd raised and that is not disarmed. While any stands, etcd refuses every write.
 type Alarm struct {
 	Kind   string   `json:"kind"`            // as etcd names it: one of those below
 	Member MemberID `json:"member,omitzero"` // who is short of space, or whose data differ; 0 if etcd cannot tell

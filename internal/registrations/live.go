@@ -64,7 +64,7 @@ func (l *Live) all() (bundles map[string][]byte, err error) {
 }
 
 // trusts says why the registrations do not vouch for a certificate, nil if all that are there do: where
-// one is missing, nobody calls.
+// one is missing, the API server does not call.
 func (l *Live) trusts(c *tls.Certificate, host string, now time.Time) error {
 	bundles, err := l.all()
 	if err != nil {

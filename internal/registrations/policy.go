@@ -111,7 +111,7 @@ func guardPod(object string) string {
 	return "(" + label(object, machineapi.GuardLabel) + " == " + quote(machineapi.GuardName) + ")"
 }
 
-// machineVariables name what the rules are about. An expression that nobody asks for is not evaluated.
+// machineVariables name what the rules are about. The API server evaluates only those that an expression uses.
 func machineVariables(ids *admission.Identities) []admissionregistrationv1.Variable {
 	return []admissionregistrationv1.Variable{
 		{Name: "hadHook", Expression: hooked("oldObject")},

@@ -122,7 +122,7 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 	add(HomeWebhook, admissionregistrationv1.Fail, webhooks.HomePath, []admissionregistrationv1.RuleWithOperations{
 		rule(admissionregistrationv1.ClusterScope, "", "v1", []string{"namespaces"}, onDelete),
 		rule(admissionregistrationv1.ClusterScope, apiextensionsv1.GroupName, "v1", []string{"customresourcedefinitions"}, onUpdate, onDelete),
-		rule(admissionregistrationv1.NamespacedScope, "metal3.io", "v1alpha1", []string{"baremetalhosts"}, onUpdate, onDelete), // without the CRD nobody sends such requests
+		rule(admissionregistrationv1.NamespacedScope, "metal3.io", "v1alpha1", []string{"baremetalhosts"}, onUpdate, onDelete), // without the CRD there are no such requests
 	}, conditions("what-the-machines-live-in", homes(o.MachineNamespace)))
 	validating.Webhooks[2].NamespaceSelector = &metav1.LabelSelector{} // CRDs and BareMetalHosts are not in the Machines' namespace
 	add(KeeperWebhook, admissionregistrationv1.Ignore, webhooks.KeepersPath, rules([]string{"machinesets", "machinehealthchecks"}, onCreate, onUpdate), conditions("what-keeps-machines", keeps()))

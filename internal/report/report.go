@@ -123,7 +123,7 @@ func fromEntry(e *audit.Entry) Item {
 		i.Said = append([]string{"The reason given: " + given}, i.Said...)
 	}
 	if e.Abandoned() {
-		i.Said = append([]string{"Nobody waited for this answer; what became of the request is not on record."}, i.Said...)
+		i.Said = append([]string{"The API server gave up on this answer; the request's outcome is unknown."}, i.Said...)
 	}
 	if step := e.Step(); step != "" {
 		i.Source, i.What, i.Warning = SourceStep, step, e.Annotations[audit.WarningAnnotation] == "true"

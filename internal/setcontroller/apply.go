@@ -87,7 +87,7 @@ func (c *Controller) change(ctx context.Context, read client.Object, change func
 	return c.Client.Patch(ctx, changed, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}))
 }
 
-// changeOwners changes a Machine's owner references, if nobody else changes the Machine meanwhile.
+// changeOwners changes a Machine's owner references, unless the Machine changes meanwhile.
 func (c *Controller) changeOwners(ctx context.Context, a machineset.Action, change func([]metav1.OwnerReference) []metav1.OwnerReference) error {
 	m, err := c.machine(ctx, a)
 	if err != nil {

@@ -209,7 +209,7 @@ var errLocked = errors.New("another process holds a lock on")
 // compared is how many keys are compared with a member that runs.
 const compared = 8
 
-// viewDatabase has the database of a data directory read, which nobody may have open to write.
+// viewDatabase has the database of a data directory read. It fails while another process has it open to write.
 func viewDatabase(dir string, view func(*bbolt.Tx) error) (err error) {
 	file := filepath.Join(dir, "member", "snap", "db")
 	// bbolt maps the file into memory and trusts it.

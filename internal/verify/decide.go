@@ -107,7 +107,7 @@ func Decide(f Facts) Decision {
 func unknown(f Facts) Decision {
 	silence := fmt.Sprintf("etcd's members are not known (%s)", f.Ring.Why)
 	if f.Stranger != "" {
-		return wait("%s, but etcd is not silent: %s. Without a member list a member starts only where nobody answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger)
+		return wait("%s, but etcd is not silent: %s. Without a member list a member starts only where no endpoint answers; look at --endpoints, --cacert, --cert and --key.", silence, f.Stranger)
 	}
 	switch f.Disk.Holding {
 	case HoldingData:
@@ -120,7 +120,7 @@ func unknown(f Facts) Decision {
 				return wait("%s, and the data here are those of member %s, which is expected at %s, not at this host's %s.", silence, id, strings.Join(own, ", "), f.PeerURL)
 			}
 		}
-		// Nobody else can answer in a ring of one.
+		// In a ring of one there is no other member to answer.
 		if len(f.Environment.Members) != 1 && f.Silent < f.QuorumWait {
 			return wait("%s; if that lasts for %v, member %s starts on its own data.", silence, f.QuorumWait, id)
 		}
@@ -169,7 +169,7 @@ func listed(f Facts, me *quorum.Member) Decision {
 	if f.Disk.Holding == HoldingData && f.Disk.Member == me.ID {
 		why := fmt.Sprintf("etcd lists %s at %s, and its own data are here.", me, f.PeerURL)
 		for _, twin := range f.Ring.Twins(me) {
-			why += fmt.Sprintf(" It also lists %s there, which nobody runs: %s", twin, f.Ring.RemoveCommand(twin))
+			why += fmt.Sprintf(" It also lists %s there, which does not run: %s", twin, f.Ring.RemoveCommand(twin))
 		}
 		return decideOnOwnData(f, why)
 	}

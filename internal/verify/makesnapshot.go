@@ -189,7 +189,7 @@ func openLog(dir string, open func(*zap.Logger, string, *walpb.Snapshot) (*wal.W
 }
 
 // judge goes through the log, and refuses that of a member that is no voter at its end. An entry that removes the member, and
-// that nobody is known to have committed, is not taken, nor is what comes after it. applied is what the database has, and voter
+// that is not known to be committed, is not taken, nor is what comes after it. applied is what the database has, and voter
 // what the member is there.
 func (l *logFrom) judge(member quorum.MemberID, applied uint64, voter bool) error {
 	for _, e := range l.entries {
@@ -245,7 +245,7 @@ func apply(ctx context.Context, etcd, dir string) error {
 	cmd := exec.CommandContext(ctx, etcd, "--name=holdfast-snapshot", "--data-dir="+dir, "--force-new-cluster", "--unsafe-no-fsync", "--log-level=warn",
 		"--quota-backend-bytes=-1", // or it would put an alarm into the snapshot
 		"--listen-client-urls=unix://"+client, "--listen-peer-urls=unix://"+peer,
-		// What it advertises nobody calls. Before 3.6 that has to have a port.
+		// No client calls the URLs that it advertises. Before 3.6 that has to have a port.
 		"--advertise-client-urls=http://127.0.0.1:2379", "--initial-advertise-peer-urls=http://127.0.0.1:2380")
 	// etcd's variables that are for this host; before 3.6 it does not know this one, and says so.
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "ETCD_") }), "ETCD_MAX_LEARNERS=100")

@@ -45,7 +45,7 @@ const (
 	bodyBound = 7 << 20
 	// turnBound is how long a request waits for room.
 	turnBound = 2 * time.Second
-	// streamsBound and bufferBound are for HTTP/2: requests at a time on a connection, and bytes of each that nobody has
+	// streamsBound and bufferBound are for HTTP/2: requests at a time on a connection, and bytes of each that are not
 	// read yet. All of them fit, or one that waits for room would keep those from being read that have it.
 	streamsBound = 100
 	bufferBound  = 256 << 10

@@ -312,7 +312,7 @@ func TestBodies(t *testing.T) {
 	f.answers(t, "after them")
 }
 
-// TestClientCertificate: where API servers have one, nobody is answered without.
+// TestClientCertificate: where API servers have one, a client without is not answered.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	clients, err := pki.NewAuthority("clients")
