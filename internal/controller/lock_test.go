@@ -99,6 +99,9 @@ func TestStaleChange(t *testing.T) {
 		API: api, Etcd: etcd, Namespace: "n", Mode: quorum.ModeFull, Desired: 1, Limits: quorum.DefaultLimits(), Clock: clock.RealClock{},
 	}}
 	add := membership.Action{Change: membership.AddLearner{PeerURL: members.Ports.PeerURL(members.Next("new").Address)}}
+	if got := etcd.Read(t.Context()); !got.Known {
+		t.Fatal(got.Why)
+	}
 	held, err := etcd.Lock(t.Context())
 	must(t, err)
 	if _, err := r.changeMembership(t.Context(), add, begun(time.Second), held); !errors.Is(err, errChanged) {

@@ -36,7 +36,9 @@ func testOperatorCondition(t *testing.T, config *rest.Config, namespace string) 
 		Mode: quorum.ModeFull, Desired: 3, Now: time.Now(), Limits: quorum.DefaultLimits(),
 		Ring: quorum.Ring{Known: true, Leader: 1, Members: []quorum.Member{voter(1), voter(2), voter(3)}},
 	}
-	tell := func() { g.ExpectWithOffset(1, o.report(t.Context(), membership.Conditions(&membership.Plan{Join: quorum.NewJoin(s)}), s.Now)).To(Succeed()) }
+	tell := func() {
+		g.ExpectWithOffset(1, o.report(t.Context(), membership.Conditions(&membership.Plan{Join: quorum.NewJoin(s)}), s.Now)).To(Succeed())
+	}
 	told := func() (condition map[string]any, generation int64) {
 		now := object.DeepCopy()
 		g.ExpectWithOffset(1, api.Get(t.Context(), key, now)).To(Succeed())

@@ -46,8 +46,8 @@ func (h *Host) Known() bool {
 type Join struct {
 	of    *Snapshot
 	s     *Snapshot // of, or where its member list is wrong a copy that says so
-	hosts []Host  // of each of Ring.Members
-	nodes []*Node // of each of Machines, nil without one
+	hosts []Host    // of each of Ring.Members
+	nodes []*Node   // of each of Machines, nil without one
 }
 
 // NewJoin joins every member of the Snapshot to its host. If etcd's member list is wrong (Snapshot.Mislisted), no host is known.
