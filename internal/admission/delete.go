@@ -15,7 +15,7 @@ func (d *deciding) admitDelete() {
 		return // a repeated DELETE changes nothing
 	}
 	if !d.guarded() {
-		d.denyUnlessLifted(d.strayDenial())
+		d.denyUnlessLifted(d.claimStrayDenial())
 		return
 	}
 	is, why := d.hosting()
@@ -24,8 +24,8 @@ func (d *deciding) admitDelete() {
 		voter = d.join.Voter(d.machine)
 	}
 	if d.denyUnlessLifted(
-		d.twinDenial(), d.unseenDenial(), d.unprotectedDenial(is, why, voter),
-		d.uncountedDenial(is, why), d.oneTooManyDenial(voter), d.degradedDenial(voter),
+		d.claimTwinDenial(), d.unprotectedUnseenDenial(), d.unprotectedDenial(is, why, voter),
+		d.oneTooManyUncountedDenial(is, why), d.oneTooManyDenial(voter), d.degradedDenial(voter),
 	) {
 		return
 	}
@@ -39,9 +39,9 @@ func (d *deciding) admitDelete() {
 	}
 }
 
-// strayDenial is the rule claim for a Machine that is none of the control plane's, but joined to the Node or the
+// claimStrayDenial is the rule claim for a Machine that is none of the control plane's, but joined to the Node or the
 // instance of one that is: the machine controller would drain and delete the voter's Node with it.
-func (d *deciding) strayDenial() *Finding {
+func (d *deciding) claimStrayDenial() *Finding {
 	switch {
 	case !d.reaches():
 		return nil
@@ -51,8 +51,8 @@ func (d *deciding) strayDenial() *Finding {
 	return d.claimDeleted()
 }
 
-// twinDenial is the rule claim for a guarded Machine without evidence of a member.
-func (d *deciding) twinDenial() *Finding {
+// claimTwinDenial is the rule claim for a guarded Machine without evidence of a member.
+func (d *deciding) claimTwinDenial() *Finding {
 	if d.s == nil || len(d.Old.OwnEvidence().MemberIDs) > 0 {
 		return nil
 	}
@@ -64,8 +64,8 @@ func (d *deciding) twinDenial() *Finding {
 // terminates its instance.
 const unseenFor = 10 * time.Minute
 
-// unseenDenial is the rule unprotected-delete for a Machine that the machine controller has not seen.
-func (d *deciding) unseenDenial() *Finding {
+// unprotectedUnseenDenial is the rule unprotected-delete for a Machine that the machine controller has not seen.
+func (d *deciding) unprotectedUnseenDenial() *Finding {
 	if d.s == nil || !d.Old.ControlPlane() || d.Old.Finalizer || d.s.Now.Sub(d.Old.CreatedAt) >= unseenFor {
 		return nil
 	}
@@ -102,9 +102,9 @@ func (d *deciding) unprotectedDenial(is quorum.Hosting, why string, voter *quoru
 		"Try again in a few seconds: "+d.kubectl("delete", ""))
 }
 
-// uncountedDenial is the rule one-too-many while etcd is not known, and with it how many members etcd can do without: no second deletion of
+// oneTooManyUncountedDenial is the rule one-too-many while etcd is not known, and with it how many members etcd can do without: no second deletion of
 // a Machine with evidence of a member.
-func (d *deciding) uncountedDenial(is quorum.Hosting, why string) *Finding {
+func (d *deciding) oneTooManyUncountedDenial(is quorum.Hosting, why string) *Finding {
 	if is != quorum.HostingUnknown || d.s == nil || d.s.Ring.Known || d.s.Limits.MaxDeleting == 0 || len(d.Old.OwnEvidence().MemberIDs) == 0 {
 		return nil
 	}

@@ -11,11 +11,12 @@
 //	step 5  removedead.go     remove a dead voter that keeps its replacement out
 //	step 6  promote.go        promote a learner
 //	step 7  addlearner.go     add a learner
-//	step 8  budget.go         full mode, beside any other: size the quorum guard's budget, create and delete its pods
+//	step 8  guardbudget.go    full mode, beside any other: size the quorum guard's budget, create and delete its pods
 //
 // If the leader's Machine is being replaced, leadership moves to another voter (leader.go): at the latest before the leader is removed
 // (step 4), and where it can before the learner is added (step 7).
 //
-// Every plan is checked against the invariants (invariant.go) before it is returned. condition.go, note.go and replacementphase.go
-// make the texts for people.
+// Every plan is checked against the invariants (invariant.go) before it is returned. notes.go, blocker.go (what a replacement waits for),
+// condition.go, replacementphase.go and changes.go (what is new since the last look) make the texts for people; reason.go has their names.
+// What keeps failing, and etcd's alarms: failure.go. What steps ask about members that leave: leaving.go.
 package membership

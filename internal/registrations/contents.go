@@ -49,7 +49,7 @@ func (k *Registrar) mergeLive(o *object, there bool) {
 	calls.mu.Lock()
 	defer calls.mu.Unlock()
 	if o.key() == validatingKey {
-		calls.open, calls.noCA = nil, false
+		calls.unproven, calls.noCA = nil, false
 	}
 	live := entries(o.live)
 	for name, want := range entries(o.want) {
@@ -69,7 +69,7 @@ func (k *Registrar) mergeLive(o *object, there bool) {
 		}
 		if !calls.proven[name] {
 			*want.policy = new(admissionregistrationv1.Ignore)
-			calls.open = append(calls.open, name)
+			calls.unproven = append(calls.unproven, name)
 		}
 	}
 }

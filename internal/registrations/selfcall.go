@@ -71,14 +71,14 @@ type testCalls struct {
 	wake    chan struct{} // starts prove
 	trouble trouble       // with the last one
 
-	mu     sync.Mutex      // for what follows
-	proven map[string]bool // the webhooks that were seen to fail closed, or for which a call succeeded; by name
-	open   []string        // the webhooks that will fail closed once a call succeeds
-	noCA   bool            // one of them has no caBundle yet from the operator that Annotations name
-	last   time.Time       // when the last one began
+	mu       sync.Mutex      // for what follows
+	proven   map[string]bool // the webhooks that were seen to fail closed, or for which a call succeeded; by name
+	unproven []string        // the webhooks that will fail closed once a call succeeds
+	noCA     bool            // one of them has no caBundle yet from the operator that Annotations name
+	last     time.Time       // when the last one began
 }
 
-// prove asks for Proof. Once that succeeds, the next check writes failurePolicy Fail for the webhooks that are to fail closed. After
+// prove asks for Proof. Once that succeeds, the next check (mergeLive) writes failurePolicy Fail for the webhooks that are to fail closed. After
 // that prove only reports whether the API server still reaches them: failurePolicy stays.
 func (k *Registrar) prove(ctx context.Context) {
 	if k.Writing == nil || !k.elected.Load() || !k.kept[validatingKey].confirmed.Load() {
@@ -86,7 +86,7 @@ func (k *Registrar) prove(ctx context.Context) {
 	}
 	calls := &k.calls
 	calls.mu.Lock()
-	open, noCA, due := calls.open, calls.noCA, len(calls.open) > 0 || time.Since(calls.last) >= askAgain
+	unproven, noCA, due := calls.unproven, calls.noCA, len(calls.unproven) > 0 || time.Since(calls.last) >= askAgain
 	if due {
 		calls.last = time.Now()
 	}
@@ -110,18 +110,18 @@ func (k *Registrar) prove(ctx context.Context) {
 	}
 	if calls.trouble.news(err) && err != nil {
 		message := "a call through the API server to the webhooks does not come back"
-		if len(open) > 0 {
+		if len(unproven) > 0 {
 			message = "the webhooks fail open (failurePolicy Ignore) until a test call through the API server succeeds"
 		}
 		k.Log.Info(message, "reason", err.Error())
 	}
-	if err != nil || len(open) == 0 {
+	if err != nil || len(unproven) == 0 {
 		return
 	}
-	for _, name := range open {
+	for _, name := range unproven {
 		calls.proven[name] = true
 	}
-	calls.open = nil
+	calls.unproven = nil
 	k.Log.Info("a call through the API server came back from the webhooks: from now on what must not pass without them is refused while they do not answer (failurePolicy Fail)")
 	observe.Wake(k.kept[validatingKey].wake)
 }
