@@ -165,7 +165,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	p := &process{flags: o, log: log, asked: make(chan struct{})}
 	types := scheme()
 	// It reads and watches past the manager's cache, which would keep what is not guarded.
-	if p.api, err = client.NewWithWatch(config, client.Options{Scheme: types}); err != nil {
+	quiet := rest.CopyConfig(config)
+	quiet.WarningHandler = rest.NoWarnings{} // of Machines that are only tried, and that a label of control-plane Nodes is deprecated
+	if p.api, err = client.NewWithWatch(quiet, client.Options{Scheme: types}); err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
 	p.ring, err = o.connect(ctx, config, p.api, log)

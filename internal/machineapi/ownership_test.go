@@ -73,48 +73,44 @@ func TestManyManagers(t *testing.T) {
 		return []byte(`{"metadata":{"managedFields":[` + strings.Join(all, ",") + `]},"spec":{"lifecycleHooks":{"preDrain":[]}}}`)
 	}
 	const n = 10_000
-	begin := time.Now()
-	before, err := Decode(list(n, "1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := Decode(list(n, "2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	reading := time.Since(begin)
-	begin = time.Now()
-	ops := KeepOwnership(before, after, []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/lifecycleHooks/preDrain", []string{})})
-	if len(ops) != 2 {
-		t.Errorf("%d operations: the list is not put back", len(ops))
-	}
 	// Eight times as long; three hundred times if each entry is looked up among the others.
-	if took := time.Since(begin); took > 60*reading {
-		t.Errorf("it took %s, where reading the two took %s", took, reading)
+	keptSoon(t, list(n, "1"), list(n, "2"))
+}
+
+// keptSoon fails if KeepOwnership takes much longer than reading the objects. Of five times the quickest counts: the computer may be busy.
+func keptSoon(t *testing.T, was, is []byte) {
+	t.Helper()
+	reading, keeping := time.Hour, time.Hour
+	for range 5 {
+		begin := time.Now()
+		before, err := Decode(was)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := Decode(is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reading = min(reading, time.Since(begin))
+		begin = time.Now()
+		ops := KeepOwnership(before, after, []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/lifecycleHooks/preDrain", []string{})})
+		keeping = min(keeping, time.Since(begin))
+		if len(ops) != 2 {
+			t.Fatalf("%d operations: the list is not put back", len(ops))
+		}
+	}
+	if keeping > 60*reading {
+		t.Errorf("it took %s, where reading the two took %s", keeping, reading)
 	}
 }
 
 // TestDeepObject: nor does an object whose keys are in another order at each of many levels, once it is sorted.
 func TestDeepObject(t *testing.T) {
 	const depth, size = 5000, 1 << 20
-	object := func(second int) *Object {
+	object := func(second int) []byte {
 		// In UTF-8, as an API server sorts, the first key comes before the second; in UTF-16, as RFC 8785 does, after it.
 		value := strings.Repeat("{\"\uff01\":", depth) + `"` + strings.Repeat("x", size) + `"` + strings.Repeat(",\"\U0001F600\":0}", depth)
-		o, err := Decode(fmt.Appendf(nil, `{"metadata":{"managedFields":[{"manager":"m","time":"2026-01-01T00:00:0%dZ"}]},"spec":{"lifecycleHooks":{"preDrain":[]},"providerSpec":{"value":%s}}}`, second, value))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return o
+		return fmt.Appendf(nil, `{"metadata":{"managedFields":[{"manager":"m","time":"2026-01-01T00:00:0%dZ"}]},"spec":{"lifecycleHooks":{"preDrain":[]},"providerSpec":{"value":%s}}}`, second, value)
 	}
-	begin := time.Now()
-	before, after := object(1), object(2)
-	reading := time.Since(begin)
-	begin = time.Now()
-	ops := KeepOwnership(before, after, []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/lifecycleHooks/preDrain", []string{})})
-	if len(ops) != 2 {
-		t.Errorf("%d operations: the list is not put back", len(ops))
-	}
-	if took := time.Since(begin); took > 60*reading {
-		t.Errorf("it took %s, where reading the two took %s", took, reading)
-	}
+	keptSoon(t, object(1), object(2))
 }
