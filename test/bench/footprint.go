@@ -21,6 +21,9 @@ import (
 // ceiling is what the manager may have resident, in MiB.
 const ceiling = 50
 
+// heartbeat is how often a kubelet writes its Node's status when nothing changes.
+const heartbeat = 5 * time.Minute
+
 // footprint measures the manager's process: at rest, after requests, and in a large cluster.
 func (b *bench) footprint(ctx context.Context) (err error) {
 	path, err := assets.Path("holdfast")
@@ -193,7 +196,7 @@ func workerName(i int) string { return fmt.Sprintf("worker-%05d", i) }
 
 // beat writes the Nodes' status as their kubelets do, until the context ends.
 func (c *cluster) beat(ctx context.Context, nodes int) error {
-	pace := rate.NewLimiter(rate.Limit(float64(nodes)/sandbox.Heartbeat.Seconds()), 1)
+	pace := rate.NewLimiter(rate.Limit(float64(nodes)/heartbeat.Seconds()), 1)
 	for i := 0; pace.Wait(ctx) == nil; i++ {
 		r := request{as: sandbox.Admin, method: http.MethodPatch, path: "/api/v1/nodes/" + workerName(i%nodes) + "/status"}
 		r.body = `{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"` + time.Now().UTC().Format(time.RFC3339) + `"}]}}`
