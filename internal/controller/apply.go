@@ -132,8 +132,9 @@ const justSeen = 500 * time.Millisecond
 // confirm looks a second time and wants the same action, unless the first look began a moment ago: it, or the round's other actions and
 // writes, may have taken long.
 func (r *Reconciler) confirm(ctx context.Context, a membership.Action, began time.Time) error {
-	// By the wall clock: another one may stand still with a computer that is suspended.
-	if age := r.Observer.Clock.Now().Round(0).Sub(began.Round(0)); age >= 0 && age < justSeen {
+	// By both clocks: the monotonic one may stand still with a computer that is suspended, the wall clock may be put back.
+	now := r.Observer.Clock.Now()
+	if age := now.Round(0).Sub(began.Round(0)); age >= 0 && max(age, now.Sub(began)) < justSeen {
 		return nil
 	}
 	s, err := r.readCluster(ctx)
