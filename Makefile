@@ -196,7 +196,7 @@ fuzz: ## Run every fuzz target for FUZZTIME; an input that fails is kept in test
 BENCH_FLAGS ?=
 .PHONY: bench
 bench: binaries parts ## Measure what the guard costs, against none, a webhook that does nothing and the policies alone (docs/proof/bench.md)
-	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks | tee $(BIN)/bench-decisions.txt
+	set -o pipefail; go test -run '^$$' -bench . -count 6 ./test/decisions ./webhooks ./internal/machineapi | tee $(BIN)/bench-decisions.txt
 	go build -o $(BIN)/ ./test/bench
 	env -u GOGC $(BIN)/bench -json $(BIN)/bench.json $(BENCH_FLAGS)
 
