@@ -11,7 +11,7 @@
 // right after its first start, when etcd lists it without a name still, is known by its log, as is one
 // that began before Holdfast came; no marker of ours has to be kept true.
 //
-// docs/membership.md has the table of what happens.
+// docs/full-mode.md has the table of what happens.
 //
 // Data of the member that etcd lists here start whatever the environment says: etcd with data does not read it, and a voter that crashed
 // must not wait for a file that is old.
