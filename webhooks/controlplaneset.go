@@ -48,6 +48,8 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		}
 		var asked *admission.ControlPlaneSetRequest
 		switch {
+		case old != nil && set != nil && slices.Contains(old.Finalizers, cpms.Finalizer) && !slices.Contains(set.Finalizers, cpms.Finalizer) && g.Identities.Classify(user(&req)) != admission.ClassCustodian:
+			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Strips: true}
 		case set == nil && old != nil:
 			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Foreground: slices.Contains(old.Finalizers, cpms.Finalizer) && inForeground(&req, old)}
 		case set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec):
@@ -58,7 +60,7 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 			}
 		}
 		d := admission.AdmitControlPlaneSet(asked)
-		if set != nil && d.Denial() == nil {
+		if d.Denial() == nil {
 			g.admitScale(ctx, &d, &req, old, set)
 		}
 		return g.conclude(ctx, &req, d, nil, received)
@@ -68,6 +70,12 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 // admitScale asks the rule scale-in where Holdfast reconciles a set by the request. One that is about to be reconciled takes Machines away
 // where it wants fewer than there are.
 func (g *Handlers) admitScale(ctx context.Context, d *admission.Decision, req *ctrladmission.Request, old, set *machinev1.ControlPlaneMachineSet) {
+	if set == nil {
+		if cpms.Acts(old) {
+			g.Identities.AdmitScale(d, &admission.ScaleRequest{Namespace: old.Namespace, Name: old.Name, User: user(req), Deletes: true})
+		}
+		return
+	}
 	if set.Spec.State != machinev1.ControlPlaneMachineSetStateActive {
 		return
 	}

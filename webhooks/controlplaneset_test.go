@@ -101,6 +101,10 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 	}
 	set := edit(t)
 	must(t, alice.Create(ctx, set))
+	release := func(t *testing.T) {
+		t.Helper()
+		must(t, f.client(t, holdfast, nil).Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	}
 	t.Run("what is no part of the spec is not looked at", func(t *testing.T) {
 		must(t, patch(set, `{"metadata":{"finalizers":["example.com/f"]}}`))
 		must(t, alice.Status().Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":3}}`))))
@@ -164,8 +168,12 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 			}
 		}
 		tool := f.client(t, gitops, nil)
+		if err := tool.Delete(ctx, set, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (scale-in): only a person may delete ControlPlaneMachineSet cluster") {
+			t.Errorf("deleted by a tool: %v", err)
+		}
+		must(t, alice.Delete(ctx, set, client.DryRunAll))
 		f.guard.set(ring()) // two other live Machines
-		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		release(t)
 		f.caughtUp(t, set)
 		for n, want := range map[int]bool{1: false, 3: true} { // it begins with these
 			err := tool.Patch(ctx, set.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, replicas, n)), client.DryRunAll)
@@ -187,6 +195,20 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		}
 		must(t, alice.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"Active","replicas":3}}`))))
 	})
+	t.Run("Holdfast alone takes its finalizer off", func(t *testing.T) {
+		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cpms.Finalizer+`"]}}`))))
+		f.caughtUp(t, set)
+		strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null},"spec":{"strategy":{"type":"OnDelete"}}}`))
+		for _, user := range []string{gitops, person, holdfast} {
+			err := f.client(t, user, nil).Patch(ctx, set.DeepCopy(), strip, client.DryRunAll)
+			if user == holdfast {
+				must(t, err)
+			} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "Refused (control-plane-set): Holdfast's finalizer stays") {
+				t.Errorf("taken off by %s: %v", user, err)
+			}
+		}
+		release(t)
+	})
 	t.Run("the garbage collector does not delete its Machines", func(t *testing.T) {
 		foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)
 		must(t, alice.Delete(ctx, set, foreground, client.DryRunAll)) // Holdfast does not reconcile it: nobody owns Machines by it
@@ -205,7 +227,7 @@ func (f *fixture) testControlPlaneSet(t *testing.T) {
 		f.caughtUp(t, set)
 		refused(alice.Delete(ctx, set))
 		must(t, alice.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationBackground), client.DryRunAll))
-		must(t, f.direct.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		release(t)
 	})
 	must(t, alice.Delete(ctx, set))
 }

@@ -193,7 +193,7 @@ func stopped() []stoppedCase {
 		{"keep-role: dropped", state{}, gitops, noLabels, protected, "keep-role"},
 		{"keep-role: changed", state{deleting: true}, person, merge(`{"metadata":{"labels":{"machine.openshift.io/cluster-api-machine-type":"worker"}}}`), going, "keep-role"},
 		{"keep-role: the latch alone", state{escaped: true}, person, noLabels, "latch evidence deleting", "keep-role"},
-		{"keep-role: both are gone", state{freed: true}, person, noLabels, "evidence deleting", ""},
+		{"keep-role: let go, and its instance runs", state{freed: true}, person, noLabels, "evidence deleting", "keep-role"},
 
 		{"keep-host: a tool", state{}, gitops, remediate, protected, "keep-host"},
 		{"keep-host: a tool, and the Machine has no hook", state{bare: true}, deployer, remediate, "evidence", "keep-host"},

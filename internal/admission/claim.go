@@ -183,7 +183,7 @@ func claimKept(r *Request, field string, liftable bool) []string {
 		fmt.Sprintf("Holdfast (%s) put %s of Machine %s back: it says which instance etcd runs on, and stays while hook %s is on.", quorum.RuleClaim, field, quorum.Clip(r.name(), 70), r.holder()),
 	}
 	if liftable {
-		lines = append(lines, "If another Machine has that instance, and no etcd member is on record here: "+r.override(quorum.RuleClaim)+", and try again.")
+		lines = append(lines, "If another has that instance, and no etcd member is on record here: "+r.override(quorum.RuleClaim)+", and try again.")
 	}
 	return lines
 }

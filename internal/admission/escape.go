@@ -92,6 +92,9 @@ func (d *deciding) escaped(l *loss) []string {
 	if d.Old.Latch != quorum.EntryOurs {
 		return append([]string{what + " No latch holds the Machine: it is drained and terminated now."}, d.loses(l)...)
 	}
+	if !d.Old.ControlPlane() {
+		return []string{what, l.left(), "Holdfast releases only Machines with the control plane's labels: " + d.kubectl("label", quorum.RoleLabel+"=master")}
+	}
 	if !l.held || d.Old.Lifts(quorum.RuleEscapeHatch, d.At) {
 		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, d.loses(l)...)
 	}

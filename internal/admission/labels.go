@@ -10,12 +10,13 @@ import (
 
 // admitLabels are the rules keep-finalizer and keep-role.
 func (d *deciding) admitLabels() {
-	if !d.Old.Held() {
-		d.admitUnheld()
-		return
-	}
-	if d.Old.Finalizer && !d.New.Finalizer {
+	switch held := d.Old.Held(); {
+	case held && d.Old.Finalizer && !d.New.Finalizer:
 		d.add(quorum.RuleKeepFinalizer, VerdictDenied, keepFinalizer(d.Request)...)
+	case !held && (!d.Old.ControlPlane() || d.Old.InstanceName() == ""):
+		return
+	case !held:
+		d.admitUnheld()
 	}
 	if d.Old.Role != "" && d.New.Role != d.Old.Role || d.Old.Type != "" && d.New.Type != d.Old.Type {
 		d.add(quorum.RuleKeepRole, VerdictDenied, keepRole(d.Request)...)
@@ -26,10 +27,10 @@ func (d *deciding) admitLabels() {
 // manifest would take off the finalizer and the name of the instance, and nobody would terminate the instance. A person may:
 // where a deletion hangs, that is what the platforms' procedures say.
 func (d *deciding) admitUnheld() {
-	instance := d.Old.InstanceName()
-	if !d.Old.ControlPlane() || instance == "" || slices.Contains(d.ids.MachineAPI, d.User.Name) {
+	if slices.Contains(d.ids.MachineAPI, d.User.Name) {
 		return
 	}
+	instance := d.Old.InstanceName()
 	fixes := Repairs{}
 	var took []string
 	if d.Old.Finalizer && !d.New.Finalizer {
@@ -86,8 +87,12 @@ func keepFinalizer(r *Request) []string {
 }
 
 func keepRole(r *Request) []string {
+	until := fmt.Sprintf("it has an instance (%s)", quorum.Clip(r.Old.InstanceName(), 120))
+	if r.Old.Held() {
+		until = fmt.Sprintf("hook %s is on it", r.holder())
+	}
 	return []string{
-		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while hook %s is on it.", quorum.RuleKeepRole, r.name(), quorum.RoleLabel, r.Old.Role, quorum.TypeLabel, r.Old.Type, r.holder()),
+		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while %s.", quorum.RuleKeepRole, r.name(), quorum.RoleLabel, r.Old.Role, quorum.TypeLabel, r.Old.Type, until),
 		"Without them it would no longer be seen as a control-plane Machine, although etcd runs on it.",
 		"Leave both labels as they are. To replace the Machine, delete it: " + r.kubectl("delete", ""),
 	}

@@ -16,6 +16,7 @@ type ScaleRequest struct {
 	From    int
 	FromWhy string
 	Starts  bool // Holdfast does not reconcile the set yet
+	Deletes bool // the set is deleted
 	To      int  // how many replicas it is to have
 }
 
@@ -24,6 +25,14 @@ type ScaleRequest struct {
 func (ids Identities) AdmitScale(d *Decision, r *ScaleRequest) {
 	person := ids.Classify(r.User) == ClassPerson
 	set := "ControlPlaneMachineSet " + quorum.Clip(r.Name, 80)
+	if r.Deletes {
+		if !person {
+			d.add(quorum.RuleScaleIn, VerdictDenied,
+				fmt.Sprintf("Refused (%s): only a person may delete %s, and %s is not a person: without it fewer voters may be wanted, and no Machine that is lost is replaced.", quorum.RuleScaleIn, set, quorum.Clip(r.User.Name, 80)),
+				fmt.Sprintf("A person may: kubectl -n %s delete controlplanemachineset %s --cascade=background", r.Namespace, r.Name))
+		}
+		return
+	}
 	change := fmt.Sprintf("from %d Machines to %d", r.From, r.To)
 	if r.FromWhy != "" {
 		change = fmt.Sprintf("to %d Machines", r.To)

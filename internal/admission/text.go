@@ -37,7 +37,7 @@ func (d *deciding) lift(rule quorum.Rule) string {
 		return "To go ahead all the same, as a person: " + d.override(rule) + ", and try again."
 	}
 	if _, why := d.Old.Lifted(d.At); why != "" {
-		return "The override that is set does not count: " + why + ". To go ahead all the same, set it with another reason: " + d.override(rule) + ", and try again."
+		return "The override that is set does not count: " + why + ". To go ahead all the same: " + d.override(rule) + ", and try again."
 	}
 	if d.Old.Misspelled != "" && d.Old.Override == "" {
 		return fmt.Sprintf("Annotation %s means nothing. To go ahead: %s, and try again.", quorum.Clip(d.Old.Misspelled, 32), d.override(rule))
@@ -55,7 +55,11 @@ func (r *Request) override(rule quorum.Rule) string {
 		}
 	}
 	names += string(rule)
-	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: <reason>'", quorum.OverrideAnnotation, names))
+	reason := "<reason>"
+	if _, why := r.Old.Lifted(r.At); why != "" { // with the same one nothing would be written
+		reason = "<new reason>"
+	}
+	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: %s'", quorum.OverrideAnnotation, names, reason))
 }
 
 // watch is the command that shows how the replacement gets on.

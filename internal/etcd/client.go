@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -400,15 +401,18 @@ func (f failures) Error() string {
 
 func (f failures) Unwrap() []error { return f }
 
-// reason is an error of a call, for people: without gRPC's wrapping.
+// volatile is what differs at each try: the port that a connection leaves from, and the time of day.
+var volatile = regexp.MustCompile(`:\d+(->)|(current time) \S+`)
+
+// reason is an error of a call, for people: without gRPC's wrapping, and the same at each try.
 func reason(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "no answer in time"
 	}
 	if s, ok := status.FromError(err); ok {
-		return unwrapped(s.Message())
+		return volatile.ReplaceAllString(unwrapped(s.Message()), "$1$2")
 	}
-	return err.Error()
+	return volatile.ReplaceAllString(err.Error(), "$1$2")
 }
 
 // unwrapped is what gRPC says of a connection, without the two wrappings of its own. They are longer than the cause, which a text that

@@ -114,10 +114,17 @@ func (p *planner) blocker() string {
 		if m.Deleting() || m.Mirrored || !m.ControlPlane() || len(p.join.Joined(m)) > 0 {
 			continue
 		}
-		if n := p.join.Node(m); n != nil && n.Ready && !p.s.QuorumGuard.PodSatisfied(n.Name) {
+		switch n := p.join.Node(m); {
+		case n == nil || !n.Ready:
+			return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
+		case len(n.Addresses) == 0:
+			return fmt.Sprintf("Node %s of Machine %s has no InternalIP yet", n.Name, m.Name)
+		case p.hostGoesWithAnother(m):
+			return goesWithAnother(m)
+		case !p.s.QuorumGuard.PodSatisfied(n.Name):
 			return fmt.Sprintf("Node %s of Machine %s has no pod of the quorum guard yet", n.Name, m.Name)
 		}
-		return fmt.Sprintf("Machine %s has no ready Node yet", m.Name)
+		return fmt.Sprintf("etcd lists a member already at the peer URL that one on Machine %s would get", m.Name)
 	}
 	return "no other control-plane Machine waits for its place; create one"
 }
@@ -133,6 +140,8 @@ func (p *planner) learnerBlocker() string {
 		switch m := p.join.Host(member).Machine(); {
 		case m == nil:
 			return fmt.Sprintf("learner %s cannot be joined to one Machine", member)
+		case p.s.Mode == quorum.ModeFull && p.hostGoesWithAnother(m):
+			return goesWithAnother(m)
 		case p.s.Mode == quorum.ModeGuard && m.Deleting():
 			return fmt.Sprintf("learner %s is not promoted, because Machine %s is being deleted", member, m.Name)
 		case !member.Started():
@@ -158,6 +167,10 @@ func (p *planner) learnerBlocker() string {
 		}
 	}
 	return ""
+}
+
+func goesWithAnother(m *quorum.Machine) string {
+	return fmt.Sprintf("the host of Machine %s goes with another Machine that is being deleted and claims it", m.Name)
 }
 
 // tooFewServe says why no voter can be removed, and what to do.

@@ -41,10 +41,15 @@ func (p *planner) leftByOperator(member *quorum.Member, host *quorum.Host) strin
 
 // notRemoved says why Holdfast leaves a member listed that is to go; "" if it does not.
 func (p *planner) notRemoved(member *quorum.Member) string {
-	if p.s.Mode == quorum.ModeGuard || p.s.Ring.Removable(member) || !p.isLeaving(member) && p.join.Host(member).Departed == nil {
+	switch {
+	case p.s.Mode == quorum.ModeGuard || !p.isLeaving(member) && p.join.Host(member).Departed == nil:
 		return ""
+	case !p.s.Ring.Removable(member):
+		return "; Holdfast does not remove it, because etcd's leader does not tell that raft counts it: if an upgrade to etcd 3.6 brought it back, each etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
+	case !member.Learner && member.LostSince.IsZero() && !member.Since.IsZero() && p.s.Now.Sub(member.Since) >= p.s.Limits.DeadAfter:
+		return "; Holdfast does not count it as dead, because etcd's leader does not show that it gets nothing: see /debug/vars at the leader's client URL, which --listen-client-http-urls takes away"
 	}
-	return "; Holdfast does not remove it, because etcd's leader does not tell that raft counts it: if an upgrade to etcd 3.6 brought it back, each etcd would panic, and again at each start; take a snapshot, and ask etcd's vendor"
+	return ""
 }
 
 // replaceCommand says how to have an unhealthy voter replaced; "" where it is being replaced, or runs on no Machine.
@@ -190,8 +195,12 @@ func (p *planner) noteClaim(m *quorum.Machine, is string) {
 	if goes, by := p.s.LostWith(m); goes != nil {
 		if m.Deleting() {
 			lift := ""
-			if p.join.Voter(m) != nil { // it counts among the deletions
-				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <reason>'", quorum.RuleOneTooMany, goes.Name, quorum.OverrideAnnotation)
+			refusing := quorum.RuleOneTooMany
+			if m.Guarded() && len(goes.OwnEvidence().MemberIDs) == 0 { // its deletion takes this one's host along
+				refusing = quorum.RuleClaim
+			}
+			if p.join.Voter(m) != nil || refusing == quorum.RuleClaim { // the former counts among the deletions
+				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <reason>'", refusing, goes.Name, quorum.OverrideAnnotation)
 			}
 			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
 				"delete Machine %s to have another in its place%s", m.Name, goes.Name, by, goes.Name, lift)

@@ -3,7 +3,6 @@ package observe
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	configv1 "github.com/openshift/api/config/v1"
 	machinev1 "github.com/openshift/api/machine/v1"
@@ -120,28 +119,18 @@ func sign(ctx context.Context, api client.Reader, name string, deployment client
 	return "", nil
 }
 
-// wantedBySet puts into a Snapshot how many voters the set wants, where Holdfast reconciles one. It is read only where a live Machine
-// is controlled by such a set. A set that cannot be read holds the membership as it is.
-func (o *Observer) wantedBySet(ctx context.Context, s *quorum.Snapshot) {
-	if !slices.ContainsFunc(s.Machines, func(m quorum.Machine) bool {
-		c := m.Controller()
-		return c != nil && c.Kind == "ControlPlaneMachineSet" && !m.Deleting()
-	}) {
-		return
-	}
+// wantedBySet is what the set that Holdfast reconciles wants, nil where there is none. An error holds the membership as it is.
+func (o *Observer) wantedBySet(ctx context.Context) (*machineset.Set, error) {
 	var object machinev1.ControlPlaneMachineSet
 	switch err := o.API.Get(ctx, o.setKey(), &object); {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		return
+		return nil, nil
 	case err != nil:
-		s.Desired, s.DesiredWhy = 0, fmt.Sprintf("read ControlPlaneMachineSet %s: %v", o.setKey(), err)
-		return
+		return nil, fmt.Errorf("read ControlPlaneMachineSet %s: %w", o.setKey(), err)
 	}
 	set, err := cpms.Wanted(&object)
-	switch {
-	case err != nil:
-		s.Desired, s.DesiredWhy = 0, fmt.Sprintf("ControlPlaneMachineSet %s: %v", o.setKey(), err)
-	case set != nil:
-		machineset.Want(s, set)
+	if err != nil {
+		return nil, fmt.Errorf("ControlPlaneMachineSet %s: %w", o.setKey(), err)
 	}
+	return set, nil
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
+	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
@@ -78,6 +79,8 @@ func (o *Observer) Snapshot(ctx context.Context) (*quorum.Snapshot, error) {
 func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1beta1.Machine, error) {
 	s := &quorum.Snapshot{Mode: o.Mode, Limits: o.Limits, Began: o.Clock.Now()}
 	var found machineList
+	var set *machineset.Set
+	var setErr error
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		ctx, cancel := context.WithTimeout(within, EtcdTimeout)
@@ -102,16 +105,24 @@ func (o *Observer) snapshot(ctx context.Context) (*quorum.Snapshot, []machinev1b
 		return err
 	})
 	group.Go(func() error { return o.records(within, s) })
+	if o.Mode == quorum.ModeFull {
+		group.Go(func() error {
+			set, setErr = o.wantedBySet(within)
+			return nil
+		})
+	}
 	if err := group.Wait(); err != nil {
 		return nil, nil, err
 	}
 	s.Machines = found.machines
-	o.want(s)
+	switch o.want(s); {
+	case setErr != nil:
+		s.Desired, s.DesiredWhy = 0, setErr.Error()
+	case set != nil:
+		machineset.Want(s, set)
+	}
 	if err := o.needed(ctx, s); err != nil {
 		return nil, nil, err
-	}
-	if o.Mode == quorum.ModeFull {
-		o.wantedBySet(ctx, s)
 	}
 	if o.Claims != nil {
 		var names []string

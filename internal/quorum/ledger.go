@@ -15,7 +15,7 @@ type Ledger struct {
 
 // Unusable says why nothing can be added to the ledger, "" if it can.
 func (l *Ledger) Unusable() string {
-	if l.Version == "" {
+	if l.Why == "" && l.Version == "" {
 		return "the release ledger is not there yet"
 	}
 	return l.Why

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cpms"
 	"github.com/holdfast-dev/holdfast/internal/machineapi"
 	"github.com/holdfast-dev/holdfast/internal/quorum"
 	"github.com/holdfast-dev/holdfast/webhooks"
@@ -107,8 +108,10 @@ func named(object string) string {
 	return fmt.Sprintf("(%s.size() > %d || %s.exists(h, h.?name.orValue('') == %s))", list, mostHooks, list, quote(quorum.HookName))
 }
 
-func finalized(object string) string {
-	return fmt.Sprintf("(%s in %s.metadata.?finalizers.orValue([]))", quote(quorum.Finalizer), object)
+func finalized(object string) string { return hasFinalizer(object, quorum.Finalizer) }
+
+func hasFinalizer(object, name string) string {
+	return fmt.Sprintf("(%s in %s.metadata.?finalizers.orValue([]))", quote(name), object)
 }
 
 // controlPlane is quorum.Machine.ControlPlane.
@@ -316,11 +319,17 @@ func keeps() string {
 }
 
 // shrinks reports whether a request may leave the ControlPlaneMachineSet with fewer Machines than there are: it lowers the replicas of the set or
-// of its Scale, or has a set begin.
+// of its Scale, has a set begin, or deletes the one that Holdfast reconciles.
 func shrinks() string {
 	const replicas = ".?spec.?replicas.orValue(0)"
 	begins := all("(object.?spec.?state.orValue('') == 'Active')", some(operation("CREATE"), "(oldObject.?spec.?state.orValue('') != 'Active')"))
-	return some(all(operation("UPDATE"), "(object"+replicas+" < oldObject"+replicas+")"), all(some(operation("CREATE"), operation("UPDATE")), begins))
+	return some(all(operation("UPDATE"), "(object"+replicas+" < oldObject"+replicas+")"), all(some(operation("CREATE"), operation("UPDATE")), begins),
+		all(operation("DELETE"), hasFinalizer("oldObject", cpms.Finalizer)))
+}
+
+// strips reports whether an update takes Holdfast's finalizer off a ControlPlaneMachineSet.
+func strips() string {
+	return all(operation("UPDATE"), hasFinalizer("oldObject", cpms.Finalizer), not(hasFinalizer("object", cpms.Finalizer)))
 }
 
 // in reports whether the requester is one of the entries: by name, by pattern, or by group.

@@ -119,7 +119,6 @@ func machineVariables(ids *admission.Identities) []admissionregistrationv1.Varia
 		{Name: "hadLatch", Expression: latched("oldObject")},
 		{Name: "hasLatch", Expression: latched("object")},
 		// Under the hook's name, whoever owns it.
-		{Name: "hadEntry", Expression: named("oldObject")},
 		{Name: "hasEntry", Expression: named("object")},
 		// quorum.Machine.Held
 		{Name: "held", Expression: "(variables.hadHook || variables.hadLatch)"},
@@ -152,8 +151,8 @@ func (o *Options) machineValidations() []admissionregistrationv1.Validation {
 			"Machine ", " keeps finalizer "+quorum.Finalizer+" while it has an instance, which nobody would terminate without it. "+
 				"Leave it in the change; the machine controller takes it off when the instance is gone. "+down),
 		validation(quorum.RuleKeepRole,
-			all("variables.held", some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
-			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it. "+
+			all(some("variables.held", all(controlPlane("oldObject"), hasInstance("oldObject"))), some(loses(quorum.RoleLabel), loses(quorum.TypeLabel))),
+			"Machine ", " keeps labels "+quorum.RoleLabel+" and "+quorum.TypeLabel+" while hook "+quorum.HookName+" or "+quorum.LatchName+" is on it, or it has an instance. "+
 				"Leave both as they are; to replace the Machine, delete it."),
 		validation(quorum.RuleKeepHost,
 			all("variables.guarded", remediates(), "!variables.person && !variables.custodian", not(o.machineAPI())),

@@ -127,15 +127,15 @@ func Registrations(o Options) (*admissionregistrationv1.MutatingWebhookConfigura
 	validating.Webhooks[2].NamespaceSelector = &metav1.LabelSelector{} // CRDs and BareMetalHosts are not in the Machines' namespace
 	add(KeeperWebhook, admissionregistrationv1.Ignore, webhooks.KeepersPath, rules([]string{"machinesets", "machinehealthchecks"}, onCreate, onUpdate), conditions("what-keeps-machines", keeps()))
 	if o.EtcdNamespace != "" {
-		shrinks := all(shrinks(), not(person(&o.Identities)))
+		takes := some(all(shrinks(), not(person(&o.Identities))), all(strips(), not(custodian(&o.Identities))))
 		sets := func() []admissionregistrationv1.RuleWithOperations {
 			return []admissionregistrationv1.RuleWithOperations{
 				rule(admissionregistrationv1.NamespacedScope, machinev1.GroupName, machinev1.GroupVersion.Version, []string{"controlplanemachinesets", "controlplanemachinesets/scale"}, onCreate, onUpdate, onDelete),
 			}
 		}
 		add(SetWebhook, admissionregistrationv1.Ignore, webhooks.ControlPlaneSetPath, sets(),
-			conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(shrinks))))
-		add(ScaleWebhook, admissionregistrationv1.Fail, webhooks.ControlPlaneSetPath, sets(), conditions("may-take-machines-away", shrinks))
+			conditions("what-the-set-wants", all(some(operation("CREATE"), operation("DELETE"), "(object.spec != oldObject.spec)"), not(takes))))
+		add(ScaleWebhook, admissionregistrationv1.Fail, webhooks.ControlPlaneSetPath, sets(), conditions("may-take-machines-away", takes))
 	}
 	return mutating, validating
 }

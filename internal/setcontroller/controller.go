@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/machineset"
 	"github.com/holdfast-dev/holdfast/internal/observe"
+	"github.com/holdfast-dev/holdfast/internal/quorum"
 )
 
 // How soon to look again. Changes of the set, its Machines and its Nodes wake the controller besides, and what the reconciler sees of etcd.
@@ -142,13 +143,18 @@ func (c *Controller) count(set *machinev1.ControlPlaneMachineSet, a machineset.A
 	if err != nil {
 		c.Metrics.actions.WithLabelValues(a.Name(), "failed").Inc()
 		if !apierrors.IsConflict(err) {
-			c.Events.Eventf(set, nil, corev1.EventTypeWarning, "SetActionFailed", a.Name(), "Holdfast could not %s: %v", a.Describe(), err)
+			c.event(set, corev1.EventTypeWarning, "SetActionFailed", a.Name(), fmt.Sprintf("Holdfast could not %s: %v", a.Describe(), err))
 		}
 		return
 	}
 	c.Metrics.actions.WithLabelValues(a.Name(), "done").Inc()
 	c.Log.Info(a.Describe(), "why", a.Why)
-	c.Events.Eventf(set, nil, corev1.EventTypeNormal, "SetAction", a.Name(), "Holdfast: %s: %s", a.Describe(), a.Why)
+	c.event(set, corev1.EventTypeNormal, "SetAction", a.Name(), fmt.Sprintf("Holdfast: %s: %s", a.Describe(), a.Why))
+}
+
+// event makes an Event on the set. The API server refuses one whose note is longer than 1024 bytes.
+func (c *Controller) event(set *machinev1.ControlPlaneMachineSet, kind, reason, action, note string) {
+	c.Events.Eventf(set, nil, kind, reason, action, "%s", quorum.Clip(note, 1000))
 }
 
 // report logs each note when it first occurs, when it changes and when it clears, and makes it an Event on the set.
@@ -163,7 +169,7 @@ func (c *Controller) report(set *machinev1.ControlPlaneMachineSet, notes []machi
 		if n.Reason.Degrades() {
 			kind = corev1.EventTypeWarning
 		}
-		c.Events.Eventf(set, nil, kind, string(n.Reason), "observe", "Holdfast: %s", n.Message)
+		c.event(set, kind, string(n.Reason), "observe", "Holdfast: "+n.Message)
 	}
 	for n := range c.notes {
 		if !now[n] {

@@ -379,7 +379,7 @@ func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
 
 // controlPlaneSet writes the ControlPlaneMachineSet.
 func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
-	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster", Foreground: d.HasArg("foreground")}
+	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster", Foreground: d.HasArg("foreground"), Strips: d.HasArg("strips")}
 	if d.HasArg("unusable") {
 		r.Why = "spec.replicas is 4; etcd wants 1, 3, 5 or 7"
 	}
@@ -395,9 +395,9 @@ func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
 
 // scale changes how many Machines the ControlPlaneMachineSet wants.
 func (w *world) scale(t *testing.T, d *datadriven.TestData) string {
-	r := &admission.ScaleRequest{Namespace: "openshift-machine-api", Name: "cluster", Starts: d.HasArg("starts")}
+	r := &admission.ScaleRequest{Namespace: "openshift-machine-api", Name: "cluster", Starts: d.HasArg("starts"), Deletes: d.HasArg("deletes")}
 	d.ScanArgs(t, "by", &r.User.Name)
-	d.ScanArgs(t, "to", &r.To)
+	d.MaybeScanArgs(t, "to", &r.To)
 	d.MaybeScanArgs(t, "from", &r.From)
 	if d.HasArg("unknown") {
 		r.FromWhy = "list Machines in namespace openshift-machine-api: context deadline exceeded"
