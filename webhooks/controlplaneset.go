@@ -49,7 +49,7 @@ func (g *Handlers) ControlPlaneSet(api client.Client) ctrladmission.Handler {
 		var asked *admission.ControlPlaneSetRequest
 		switch {
 		case old != nil && set != nil && slices.Contains(old.Finalizers, cpms.Finalizer) && !slices.Contains(set.Finalizers, cpms.Finalizer) && g.Identities.Classify(user(&req)) != admission.ClassCustodian:
-			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Strips: true}
+			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Finalizer: cpms.Finalizer}
 		case set == nil && old != nil:
 			asked = &admission.ControlPlaneSetRequest{Namespace: old.Namespace, Name: old.Name, Foreground: slices.Contains(old.Finalizers, cpms.Finalizer) && inForeground(&req, old)}
 		case set == nil || set.DeletionTimestamp != nil || old != nil && equality.Semantic.DeepEqual(old.Spec, set.Spec):

@@ -93,7 +93,7 @@ func (d *deciding) escaped(l *loss) []string {
 		return append([]string{what + " No latch holds the Machine: it is drained and terminated now."}, d.loses(l)...)
 	}
 	if !d.Old.ControlPlane() {
-		return []string{what, l.left(), "Holdfast releases only Machines with the control plane's labels: " + d.kubectl("label", quorum.RoleLabel+"=master")}
+		return []string{what, l.left(), "It has no control-plane label, so nobody else releases it: take that hook off again once etcd lists no member there (etcdctl member list)."}
 	}
 	if !l.held || d.Old.Lifts(quorum.RuleEscapeHatch, d.At) {
 		return append([]string{what + " Holdfast is about to release the Machine, and it is then terminated."}, d.loses(l)...)

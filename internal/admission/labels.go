@@ -87,13 +87,17 @@ func keepFinalizer(r *Request) []string {
 }
 
 func keepRole(r *Request) []string {
+	then := "Leave both labels as they are."
+	if !r.Old.Deleting() {
+		then += " To replace the Machine, delete it: " + r.kubectl("delete", "")
+	}
 	until := fmt.Sprintf("it has an instance (%s)", quorum.Clip(r.Old.InstanceName(), 120))
 	if r.Old.Held() {
 		until = fmt.Sprintf("hook %s is on it", r.holder())
 	}
 	return []string{
 		fmt.Sprintf("Refused (%s): Machine %s keeps %s=%q and %s=%q while %s.", quorum.RuleKeepRole, r.name(), quorum.RoleLabel, r.Old.Role, quorum.TypeLabel, r.Old.Type, until),
-		"Without them it would no longer be seen as a control-plane Machine, although etcd runs on it.",
-		"Leave both labels as they are. To replace the Machine, delete it: " + r.kubectl("delete", ""),
+		"Without them it would no longer be seen as a control-plane Machine, although etcd may run on it.",
+		then,
 	}
 }

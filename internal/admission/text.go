@@ -55,11 +55,7 @@ func (r *Request) override(rule quorum.Rule) string {
 		}
 	}
 	names += string(rule)
-	reason := "<reason>"
-	if _, why := r.Old.Lifted(r.At); why != "" { // with the same one nothing would be written
-		reason = "<new reason>"
-	}
-	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: %s'", quorum.OverrideAnnotation, names, reason))
+	return r.kubectl("annotate", fmt.Sprintf("--overwrite %s='%s: %s'", quorum.OverrideAnnotation, names, r.Old.NewReason(r.At)))
 }
 
 // watch is the command that shows how the replacement gets on.

@@ -35,7 +35,7 @@ func (p *planner) finalRelease() []Action {
 		pod, ok := p.releasePod(m)
 		if !ok { // step 8 sees to the budget
 			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: the quorum guard keeps other Nodes from being drained first. If that lasts, some other voter has no guard pod that is ready: kubectl get pods --all-namespaces -l app.kubernetes.io/name=holdfast-quorum-guard. %s",
-				m.Name, lift(m))
+				m.Name, p.lift(m))
 			return nil
 		}
 		off := ReleaseHook{Latch: true, Final: true}
@@ -55,7 +55,7 @@ func (p *planner) finalRelease() []Action {
 			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: %s", m.Name, unusable)
 		case tie:
 			p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays for a moment: several such Machines wait, and the first to go is the one that the machine controller drains: it cordons that Node. If that lasts, "+
-				"the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, lift(m))
+				"the machine controller does not run, or another control-plane Node is cordoned: kubectl get nodes. %s", m.Name, p.lift(m))
 		}
 	}
 	if unusable != "" || tie {
@@ -124,12 +124,12 @@ func (p *planner) noteHeld(m *quorum.Machine) {
 	} else if member := p.s.Mislisted(); member != nil {
 		why = member.MislistedWhy()
 	}
-	p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays: %s. It goes by itself once etcd can do without it. If there is no replacement, create one: kubectl holdfast replace %s. %s", m.Name, why, m.Name, lift(m))
+	p.note(ReasonReleaseHeld, m.Name, "the hook of Machine %s is off, and its latch stays: %s. It goes by itself once etcd can do without it. If there is no replacement, create one: kubectl holdfast replace %s. %s", m.Name, why, m.Name, p.lift(m))
 }
 
 // lift is the command by which a person lets a Machine go all the same.
-func lift(m *quorum.Machine) string {
-	return fmt.Sprintf("To have it terminated at once all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: <reason>'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch)
+func (p *planner) lift(m *quorum.Machine) string {
+	return fmt.Sprintf("To have it terminated at once all the same, annotate it in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%s: %s'", m.Name, quorum.OverrideAnnotation, quorum.RuleEscapeHatch, m.NewReason(p.s.Now))
 }
 
 // ledgerToKeep are the ledger's entries that are still needed: their member is listed, or their Machine is there, and their time is not

@@ -200,7 +200,7 @@ func (p *planner) noteClaim(m *quorum.Machine, is string) {
 				refusing = quorum.RuleClaim
 			}
 			if p.join.Voter(m) != nil || refusing == quorum.RuleClaim { // the former counts among the deletions
-				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: <reason>'", refusing, goes.Name, quorum.OverrideAnnotation)
+				lift = fmt.Sprintf(". Rule %s refuses that until a person lifts it, in its namespace: kubectl annotate machine.machine.openshift.io %s --overwrite %s='%[1]s: %s'", refusing, goes.Name, quorum.OverrideAnnotation, goes.NewReason(p.s.Now))
 			}
 			p.note(ReasonInstanceClaimedTwice, m.Name, "Machine %s, which is being deleted, also claims the host of control-plane Machine %s (%s); when it goes, it takes that Node along, so no etcd member is added there: "+
 				"delete Machine %s to have another in its place%s", m.Name, goes.Name, by, goes.Name, lift)

@@ -321,7 +321,7 @@ func (u *uninstalling) strip(m *machinev1beta1.Machine) error {
 }
 
 // edit changes an object as it stands, again where somebody else was quicker: hooks are a list, and a patch replaces all of it. What change
-// sees is what the patch is based on. A refusal is no end: API servers hear a moment later that the policies are gone.
+// sees is what the patch is based on. A refusal is no end: API servers hear a moment later that policies and webhooks are gone.
 func edit[T any, O interface {
 	*T
 	client.Object
@@ -343,7 +343,7 @@ func edit[T any, O interface {
 		}
 		err := u.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldManager)
 		switch {
-		case apierrors.IsForbidden(err):
+		case apierrors.IsForbidden(err), apierrors.IsInternalError(err):
 			not = fmt.Sprintf("change %s: %s", key.Name, serverMessage(err))
 			return false, nil
 		case apierrors.IsConflict(err):

@@ -78,6 +78,14 @@ func (m *Machine) Lifted(now time.Time) (rules []Rule, why string) {
 	return rules, ""
 }
 
+// NewReason stands for the reason in a command that sets an override. Where one is set that lifts nothing, the same reason would change nothing.
+func (m *Machine) NewReason(now time.Time) string {
+	if _, why := m.Lifted(now); why != "" {
+		return "<new reason>"
+	}
+	return "<reason>"
+}
+
 // Lifts reports whether the rule is among them.
 func (m *Machine) Lifts(rule Rule, now time.Time) bool {
 	rules, _ := m.Lifted(now)

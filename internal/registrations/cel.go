@@ -324,7 +324,7 @@ func shrinks() string {
 	const replicas = ".?spec.?replicas.orValue(0)"
 	begins := all("(object.?spec.?state.orValue('') == 'Active')", some(operation("CREATE"), "(oldObject.?spec.?state.orValue('') != 'Active')"))
 	return some(all(operation("UPDATE"), "(object"+replicas+" < oldObject"+replicas+")"), all(some(operation("CREATE"), operation("UPDATE")), begins),
-		all(operation("DELETE"), hasFinalizer("oldObject", cpms.Finalizer)))
+		all(operation("DELETE"), hasFinalizer("oldObject", cpms.Finalizer), "(oldObject.?spec.?state.orValue('') == 'Active')", "!has(oldObject.metadata.deletionTimestamp)"))
 }
 
 // strips reports whether an update takes Holdfast's finalizer off a ControlPlaneMachineSet.

@@ -45,7 +45,7 @@ const (
 	HomeWebhook   = "guard-home.machines.holdfast.dev"   // validating; the rule home, refused while it is down
 	KeeperWebhook = "warn-keepers.machines.holdfast.dev" // validating; MachineSets and MachineHealthChecks, which it never refuses
 	SetWebhook    = "check-set.machines.holdfast.dev"    // validating; full mode: the ControlPlaneMachineSet
-	ScaleWebhook  = "guard-scale.machines.holdfast.dev"  // validating; full mode: the rule scale-in, refused while it is down
+	ScaleWebhook  = "guard-scale.machines.holdfast.dev"  // validating; full mode: what may take the set's Machines away, refused while it is down
 )
 
 // Service is where the API server finds the webhooks in a cluster.

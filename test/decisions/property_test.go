@@ -637,7 +637,7 @@ func checkUpdated(t *rapid.T, r *admission.Request, d *admission.Decision, s *q.
 	case !was.Held() && was.ControlPlane() && (was.ProviderID+was.Instance[0]+was.Instance[1]+was.NodeName != "") && class != admission.ClassPerson && r.User.Name != people()["machine-api"].Name &&
 		(was.Finalizer && !is.Finalizer || was.ProviderID != "" && is.ProviderID == "" || was.Instance[0] != "" && is.Instance[0] == "" || was.Instance[1] != "" && is.Instance[1] == ""):
 		t.Error("a tool leaves an instance without a Machine")
-	case was.Held() && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
+	case (was.Held() || was.ControlPlane() && was.ProviderID+was.Instance[0]+was.Instance[1]+was.NodeName != "") && (was.Role != "" && is.Role != was.Role || was.Type != "" && is.Type != was.Type):
 		t.Error("the labels are gone")
 	case !was.Deleting() && owned(is) && (becomes || !owned(was)):
 		t.Error("a MachineSet took it")

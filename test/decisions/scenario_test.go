@@ -379,7 +379,10 @@ func (w *world) keeper(t *testing.T, d *datadriven.TestData) string {
 
 // controlPlaneSet writes the ControlPlaneMachineSet.
 func (w *world) controlPlaneSet(t *testing.T, d *datadriven.TestData) string {
-	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster", Foreground: d.HasArg("foreground"), Strips: d.HasArg("strips")}
+	r := &admission.ControlPlaneSetRequest{Namespace: "openshift-machine-api", Name: "cluster", Foreground: d.HasArg("foreground")}
+	if d.HasArg("strips") {
+		r.Finalizer = "holdfast.dev/control-plane-machine-set"
+	}
 	if d.HasArg("unusable") {
 		r.Why = "spec.replicas is 4; etcd wants 1, 3, 5 or 7"
 	}

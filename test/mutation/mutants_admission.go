@@ -77,7 +77,7 @@ func admission() []mutant {
 		{"scale-in: a person, not known", "admission/scalein.go", "case person && r.FromWhy != \"\":", "case false:"},
 		{"scale-in: the set is deleted", "admission/scalein.go", "	if r.Deletes {", "	if false {"},
 		{"scale-in: a person deletes the set", "admission/scalein.go", "		if !person {", "		if true {"},
-		{"control-plane-set: its finalizer", "admission/controlplaneset.go", "case r.Strips:", "case false:"},
+		{"control-plane-set: its finalizer", "admission/controlplaneset.go", "case r.Finalizer != \"\":", "case false:"},
 		{"scale-in: a set that starts", "admission/scalein.go", "if r.Starts {", "if false {"},
 		{"health-check", "admission/healthcheck.go", "most > can {", "false {"},
 		{"health-check: workers", "admission/healthcheck.go", "len(s.Machines) == 0 && !r.Fresh", "false"},
