@@ -43,15 +43,16 @@ LONGEST := ./test/scenario ./test/install ./test/custodian ./test/model
 test: binaries parts compiled ## Run the tests: decisions, webhooks on a real API server, etcd on real rings, main scenarios on the sandbox (under 10 minutes)
 	@$(MAKE) --no-print-directory -j4 test-main test-machine-api test-image test-bundle
 
+# -count 1 for modules of their own: go test's cache does not look at files outside a module, as bin/ and deploy/ are.
 .PHONY: test-main test-machine-api test-image test-bundle
 test-main:
 	go test -short -vet=off -timeout 60m -p 6 $(LONGEST) ./...
 test-machine-api:
-	cd test/machineapi && go test -timeout 20m ./...
+	cd test/machineapi && go test -count 1 -timeout 20m ./...
 test-image:
-	cd deploy/image && go test -timeout 20m ./...
+	cd deploy/image && go test -count 1 -timeout 20m ./...
 test-bundle:
-	cd deploy/bundle && go test -timeout 20m ./...
+	cd deploy/bundle && go test -count 1 -timeout 20m ./...
 
 # Nothing is compiled beside a sandbox: on two cores its API server would be too late.
 .PHONY: compiled
@@ -75,16 +76,16 @@ scenarios: binaries parts compiled ## Run the long scenarios: faults, chaos, par
 
 .PHONY: gitops
 gitops: binaries parts ## Run Argo CD's and Flux's engines and kubectl against the guard (minutes; docs/gitops.md)
-	@for m in $(GITOPS); do (set -x; cd $$m && go test -timeout 10m ./...) || exit 1; done
+	@for m in $(GITOPS); do (set -x; cd $$m && go test -count 1 -timeout 10m ./...) || exit 1; done
 
 .PHONY: monitoring
 monitoring: binaries parts ## Run the alerts and the dashboard in a real Prometheus that scrapes a sandbox (minutes the first time; docs/alerts.md)
 	test/monitoring/build.sh $(BIN)
-	cd test/monitoring && go test -timeout 25m ./...
+	cd test/monitoring && go test -count 1 -timeout 25m ./...
 
 .PHONY: certmanager
 certmanager: binaries parts ## Run cert-manager's own controllers and CA injector beside Holdfast on a sandbox, and renew all they issue under load
-	cd test/certmanager && go test -timeout 10m ./...
+	cd test/certmanager && go test -count 1 -timeout 10m ./...
 
 # Each version is a folder of test/binaries. etcd is upgraded through those of ETCDS.
 VERSIONS ?= 1.30-3.5
