@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -77,6 +78,21 @@ func TestWantedBySet(t *testing.T) {
 	}
 	if !strings.Contains(s.APIServersWait, "do not know master-1") {
 		t.Errorf("the API servers: %q", s.APIServersWait)
+	}
+
+	// A set that cannot be read holds the membership as it is.
+	o.API = interceptor.NewClient(o.API.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			if _, ok := into.(*machinev1.ControlPlaneMachineSet); ok {
+				return errors.New("etcdserver: request timed out")
+			}
+			return c.Get(ctx, key, into, opts...)
+		},
+	})
+	s, err = o.Snapshot(t.Context())
+	must(t, err)
+	if s.Desired != 0 || !strings.Contains(s.DesiredWhy, "read ControlPlaneMachineSet n/cluster: etcdserver: request timed out") {
+		t.Errorf("%d voters are wanted: %q", s.Desired, s.DesiredWhy)
 	}
 }
 

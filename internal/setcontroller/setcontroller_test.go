@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -305,5 +306,15 @@ func TestNews(t *testing.T) {
 	for range 2 {
 		news <- struct{}{}
 		<-looks
+	}
+}
+
+// TestLongEvent: the API server takes no Event whose note is longer than 1024 bytes, and what an action says may be.
+func TestLongEvent(t *testing.T) {
+	recorder := events.NewFakeRecorder(1)
+	c := &Controller{Events: recorder}
+	c.event(&machinev1.ControlPlaneMachineSet{}, "Warning", "SetActionFailed", "create", strings.Repeat("é", 2000))
+	if note := strings.TrimPrefix(<-recorder.Events, "Warning SetActionFailed "); len(note) > 1024 || len(note) < 900 {
+		t.Errorf("%d bytes: %s", len(note), note)
 	}
 }
